@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "executors": "errors resources",
     "units": "errors",
     "vocabulary": "errors",
+    "unfinished": "",
     "verdict": "errors units",
     # what clusim.h says, and what the engines read and write
     "abi": "errors",
@@ -40,7 +41,7 @@ MAY_IMPORT = {
     "engine": "errors image outcome",
     "reference": "abi errors image opcodes outcome ranges",
     # results, and questions asked of them: they know nothing of fabrics and schedules
-    "result": "abi bins errors shown units verdict vocabulary",
+    "result": "abi bins errors shown unfinished units verdict vocabulary",
     "trace": "abi bins errors files opcodes outcome ranges result verdict vocabulary",
     "analysis": "abi bins errors opcodes outcome result shown trace units verdict vocabulary",
     "export": "abi analysis errors files opcodes result trace units vocabulary",
@@ -87,21 +88,21 @@ MAY_IMPORT = {
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
-    " outcome plans ranges reference result schedule trace units verdict version vocabulary",
+    " outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
     " run schedule shown units verdict workload workload.models workload.parallel",
     "training.__init__": "training",
     "training.estimating": "collectives errors executors fabric files lowering run schedule training"
     " workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
-    " nccl.programs ranges report resources result run schedule shown units verdict version vocabulary",
+    " ranges report resources result run schedule shown units verdict version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict vocabulary"
-    " workload.recorded",
+    " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict"
+    " vocabulary workload.recorded",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule shown version",
     "__main__": "",

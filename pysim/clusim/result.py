@@ -18,6 +18,7 @@ from clusim.abi import FaultKind
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import InputError, lacking
 from clusim.shown import Columns, Shown, Summary
+from clusim.unfinished import Unfinished
 from clusim.units import format_size, format_time
 from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
@@ -33,7 +34,6 @@ __all__ = [
     "Provenance",
     "Result",
     "Tasks",
-    "Unfinished",
     "Wires",
     "mean_iteration_ps",
     "mean_rates_Bps",
@@ -197,35 +197,6 @@ class Provenance:
     read_files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """What is known of a run that was ended before its end.
-
-    Attributes
-    ----------
-    why : str
-        What ended it.
-    part_done : float
-        Share of the work that was done, an estimate from 0 to 1.
-    least_ps : int
-        No run of this takes less [ps]: what was simulated, and what the busiest endpoint's wires need for its data.
-    """
-
-    why: str
-    part_done: float
-    least_ps: int
-
-    def expected_ps(self, time_ps: int) -> int | None:
-        """Return the time of the whole if the rest goes on as before [ps]; None where hardly anything was done."""
-        if self.part_done < LEAST_PART:
-            return None
-        return max(self.least_ps, round(time_ps / self.part_done))
-
-
-LEAST_PART = 0.01
-"""Share of the work from which on the rest may be guessed."""
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Shown):
     """One finished (or, read from a partial trace, unfinished) run.
@@ -244,6 +215,9 @@ class Result(Shown):
         Makes the verdict on this result.
     unfinished : Unfinished or None
         What is known of a run that was ended; None of one that is complete, or read from a partial trace.
+    followed : str
+        From which other runs the time was found, of a collective that was not simulated whole: nothing but the time is
+        known of it. Empty of all others.
     """
 
     time_ps: int
@@ -259,6 +233,7 @@ class Result(Shown):
     verify_note: str = ""
     complete: bool = True
     unfinished: Unfinished | None = None
+    followed: str = ""
     judge: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -444,7 +419,8 @@ class Result(Shown):
 
     def _per_s(self, count: int) -> int | None:
         """Return what the engine did per second of its time; None of an unfinished run."""
-        return round(count / self.wall_s) if self.complete and self.wall_s > 0 else None
+        known = self.complete and not self.followed and self.wall_s > 0
+        return round(count / self.wall_s) if known else None
 
     def _includes(self) -> dict[str, Any]:
         """Return what the time includes, and the times that mean something else."""
@@ -455,23 +431,24 @@ class Result(Shown):
             "model_time_us": None if model_us is None else round(model_us, 3),
         }
 
-    def _ended(self) -> dict[str, Any]:
-        """Return how far a run got that was ended; nothing of others."""
-        ended = self.unfinished
-        if ended is None:
-            return {}
+    def _moved(self) -> dict[str, Any]:
+        """Return what the engine moved, and how fast; of a time that was followed there is nothing of the kind."""
+        whole = self.complete and not self.followed
         return {
-            "complete": False,
-            "ended_by": ended.why,
-            "part_done": round(ended.part_done, 6),
-            "least_time_ps": ended.least_ps,
-            "expected_time_ps": ended.expected_ps(self.time_ps),
-            "simulated_ps_per_s": round(self.time_ps / self.wall_s) if self.wall_s > 0 else None,
+            "packets": None if self.followed else self.packets,
+            "packet_hops": None if self.followed else self.packet_hops,
+            "grants": None if self.followed else self.grants,
+            "packet_hops_per_s": self._per_s(self.packet_hops),
+            "grants_per_s": self._per_s(self.grants),
+            "wall_s": round(self.wall_s, 6) if self.complete else None,
+            "fingerprint": f"{self.fingerprint:016x}" if whole else None,
+            "followed": self.followed or None,
         }
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants, as one flat dictionary."""
-        head: dict[str, Any] = {"time_ps": self.time_ps, **self._ended()}
+        ended = self.unfinished.to_json(self.time_ps, self.wall_s) if self.unfinished else {}
+        head: dict[str, Any] = {"time_ps": self.time_ps, **ended}
         if self.call is not None:
             head |= {
                 "algbw_GBps": round(self.algbw_GBps, 6) if self.complete else None,
@@ -485,28 +462,20 @@ class Result(Shown):
                 "channels": self.call.channels,
                 **self._includes(),
             }
-        return head | {
-            "packets": self.packets,
-            "packet_hops": self.packet_hops,
-            "grants": self.grants,
-            "packet_hops_per_s": self._per_s(self.packet_hops),
-            "grants_per_s": self._per_s(self.grants),
-            "wall_s": round(self.wall_s, 6) if self.complete else None,
-            "fingerprint": f"{self.fingerprint:016x}" if self.complete else None,
-            "verified": self.verified,
-            "fabric": self.provenance.fabric,
-            "engine": self.provenance.engine,
-            "granularity": self.provenance.granularity,
-            "burst_packets": self.provenance.burst_packets,
-            "granularity_note": self.provenance.granularity_note,
-            "error_bound": self.provenance.error_bound,
-            "seed": self.provenance.seed,
-            "faults": list(self.provenance.faults),
-            "notes": list(self.provenance.notes),
-            "version": self.provenance.version,
-        }
-
-
-def _about(units: str, long_name: str) -> dict[str, str]:
-    """Return the attributes of a column."""
-    return {"units": units, "long_name": long_name}
+        return (
+            head
+            | self._moved()
+            | {
+                "verified": self.verified,
+                "fabric": self.provenance.fabric,
+                "engine": self.provenance.engine,
+                "granularity": self.provenance.granularity,
+                "burst_packets": self.provenance.burst_packets,
+                "granularity_note": self.provenance.granularity_note,
+                "error_bound": self.provenance.error_bound,
+                "seed": self.provenance.seed,
+                "faults": list(self.provenance.faults),
+                "notes": list(self.provenance.notes),
+                "version": self.provenance.version,
+            }
+        )

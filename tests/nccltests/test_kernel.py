@@ -9,11 +9,11 @@ import pytest
 from clusim.errors import InputError
 from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
-from clusim.nccltests import kernel as module
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
 from clusim.nccltests.kernel import kernel
-from clusim.nccltests.scaling import tree_levels
+from clusim.run import streams as module
 from clusim.run.request import Request
+from clusim.run.scaling import tree_levels
 from clusim.run.setup import Setup
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 

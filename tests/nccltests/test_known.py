@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from clusim.image import DTYPES, Image
-from clusim.nccltests import jobs, known
-from clusim.nccltests import kernel as module
+from clusim.nccltests import jobs
 from clusim.nccltests.kernel import PerfKernel, kernel
-from clusim.nccltests.known import known_times, learn, time_of
+from clusim.run import known
+from clusim.run import streams as module
 from clusim.run.job import Job, RunOptions, job_of
 from clusim.run.job import run_job as simulated
+from clusim.run.known import known_times, learn, time_of
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 

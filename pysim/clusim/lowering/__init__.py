@@ -11,10 +11,21 @@ from clusim.lowering.broken import Broken
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
 from clusim.lowering.faulttext import parse_fault, parse_faults
 from clusim.lowering.front import Lowered, lower
-from clusim.lowering.grain import EXACT_HOPS, QUICK, QUICK_HOPS, SLICE_SHARE, TARGET_HOPS, Grain
+from clusim.lowering.grain import (
+    EXACT_HOPS,
+    LARGE,
+    LARGE_HOPS,
+    QUICK,
+    QUICK_HOPS,
+    SLICE_SHARE,
+    TARGET_HOPS,
+    Grain,
+)
 
 __all__ = [
     "EXACT_HOPS",
+    "LARGE",
+    "LARGE_HOPS",
     "QUICK",
     "QUICK_HOPS",
     "SLICE_SHARE",

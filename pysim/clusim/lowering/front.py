@@ -155,6 +155,7 @@ def _lowered(image: Image, arrays: FabricArrays, cut: _Cut, requested: str) -> L
             (min(sizes), max(sizes)),
             sum(hops),
             sum(-(-count // burst) for count, burst in zip(hops, cut.bursts, strict=True)),
+            cut.least_hops,
         ),
     )
 
@@ -167,6 +168,7 @@ class _Cut:
     packets: Sequence[int]
     bursts: list[int]
     forms: Sequence[frozenset[int]]
+    least_hops: int = 0
 
     def hops(self) -> list[int]:
         """Return the exact packet-hops of every connection."""
@@ -208,6 +210,8 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
 
     hops = cut.hops()
     found = automatic([hops[number] for number in moving], limits, str(word))
+    allowed = zip(moving, limits(1), strict=True)
+    cut.least_hops = sum(-(-hops[number] // most) for number, most in allowed)
     for number, burst in zip(moving, found, strict=True):
         cut.bursts[number] = burst
     return cut

@@ -20,6 +20,8 @@ __all__ = [
     "AUTO_ERROR",
     "COARSE",
     "EXACT_HOPS",
+    "LARGE",
+    "LARGE_HOPS",
     "QUICK",
     "QUICK_HOPS",
     "SLICE_SHARE",
@@ -54,6 +56,12 @@ COARSE = "coarse"
 
 COARSE_HOPS = 500_000
 """Packet-hops up to which ``coarse`` simulates exact packets, and that it aims at otherwise."""
+
+LARGE = "large"
+"""Granularity of runs that stand for those on many more machines: the rule of ``auto`` with `LARGE_HOPS`."""
+
+LARGE_HOPS = 8_000_000
+"""Packet-hops up to which ``large`` simulates exact packets, and that it aims at otherwise: some five seconds."""
 
 SLICE_SHARE = 24
 """``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
@@ -100,6 +108,7 @@ RULES = {
     "auto": GrainRule(EXACT_HOPS, TARGET_HOPS, MOST_HOPS, FACTORS, AUTO_ERROR),
     QUICK: GrainRule(QUICK_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, None),
     STEP: GrainRule(EXACT_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, COARSE_ERROR),
+    LARGE: GrainRule(LARGE_HOPS, LARGE_HOPS, 2 * LARGE_HOPS, (1, 2, 4, 8), None),
     COARSE: GrainRule(COARSE_HOPS, COARSE_HOPS, 2 * COARSE_HOPS, (1, 2, 4, 8, 24), COARSE_ERROR),
 }
 """The words, and what they mean."""
@@ -124,6 +133,8 @@ class Grain:
         Estimated packet-hops of the run in exact packets.
     grant_hops : int
         The same in bursts: what the engine has to simulate.
+    least_hops : int
+        The same in the largest bursts that the rule allows without giving up accuracy.
     """
 
     requested: str
@@ -131,6 +142,7 @@ class Grain:
     burst_bytes: tuple[int, int]
     packet_hops: int
     grant_hops: int
+    least_hops: int = 0
 
     @property
     def exact(self) -> bool:

@@ -13,7 +13,7 @@ from clusim.analysis.blame import blame
 from clusim.errors import InputError
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
-from clusim.nccltests.kernel import kernel, program
+from clusim.nccltests.kernel import kernel
 from clusim.nccltests.measurements import Row, setup_of
 from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import case_of, point_of
@@ -22,6 +22,7 @@ from clusim.run.job import RunOptions
 from clusim.run.plan import symmetric
 from clusim.run.request import Request, ScheduleRequest
 from clusim.run.simulate import result_of
+from clusim.run.streams import program
 from clusim.schedule.dtypes import element
 from clusim.units import format_size
 from clusim.verdict import Verdict

@@ -10,7 +10,7 @@ from itertools import islice
 from clusim.errors import ClusimError
 from clusim.executors import Jobs, Workers, workers
 from clusim.nccltests.kernel import PerfKernel, kernel
-from clusim.nccltests.known import Times, known_times, learn
+from clusim.run.known import Times, known_times, learn
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
-from clusim.nccltests.kernel import FOLLOWED
 from clusim.nccltests.measurements import CurveGroup, Row
 from clusim.nccltests.scores import Point, Score, score, statistics
 from clusim.nccltests.validate import Report
+from clusim.run.streams import FOLLOWED
 from clusim.units import format_size
 from clusim.vocabulary.regimes import REGIME_TITLES, REGIMES
 

@@ -13,13 +13,13 @@ from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import host_of
 from clusim.nccl.programs import Moved
 from clusim.nccltests.harness import Harness
-from clusim.nccltests.kernel import ITERATIONS
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.plan import OVERLAPPING
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
+from clusim.run.streams import ITERATIONS
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.verdict import Verdict
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol

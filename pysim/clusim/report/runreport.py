@@ -66,16 +66,26 @@ def _GBps(rate: float) -> str:
 
 def _report(result: Result, rows: list[tuple[str, str]]) -> str:
     """Put the parts that every report has around its own `rows`."""
+    told = [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)]
+    if result.followed:
+        foot = ("simulated", result.provenance.granularity_note)
+        wall = ("wall time", f"{result.wall_s:.3f} s on the {result.provenance.engine} engine")
+        judged = verdict_lines(result.verdict)
+        return _joined([_head(result), _table(rows), told, judged, _table([foot, wall])])
     parts = [
         _head(result),
         _table(rows),
-        [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)],
+        told,
         verdict_lines(result.verdict),
         _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
         _table(_foot(result)),
     ]
+    return _joined(parts)
+
+
+def _joined(parts: list[list[str]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 

@@ -26,7 +26,6 @@ from clusim.result import (
     Provenance,
     Result,
     Tasks,
-    Unfinished,
     Wires,
     mean_rates_Bps,
 )
@@ -40,6 +39,7 @@ from clusim.run.session import Progress, Session, Sink, loop_counts, start_engin
 from clusim.run.traffic import grain_of, to_image
 from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.trace.held import HeldRecords
+from clusim.unfinished import Unfinished
 from clusim.verdict import Verdict
 from clusim.version import version
 

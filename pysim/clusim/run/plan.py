@@ -36,8 +36,10 @@ from clusim.vocabulary.operations import COLLECTIVE_OF, ROOTED, operation_named
 __all__ = [
     "OVERLAPPING",
     "InPlace",
+    "NcclChoice",
     "Planned",
     "can_verify",
+    "nccl_choice",
     "nccl_program",
     "planned",
     "runs_nccl",
@@ -107,11 +109,9 @@ def _written(request: Request, *, whole: bool) -> Planned:
     size_bytes = 0 if operation == "barrier" else request.size_bytes
     if is_plan(request.algorithm):
         return _of_plan(machine, operation, size_bytes, request)
-    ranks = _checked_ranks(machine, setup.ranks)
-    default = not request.algorithm and runs_nccl(machine, ranks, operation)
-    if default or request.algorithm == NCCL:
-        told = _with_variables(request)
-        return _of_nccl(told, told.setup.communicator(whole=whole), operation, size_bytes)
+    choice = nccl_choice(request, whole=whole)
+    if choice is not None:
+        return Planned(choice.schedule(), choice.notes, choice.around)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
         if given:
             raise InputError(f"{name} is for what NCCL chooses; add --algorithm nccl")
@@ -120,7 +120,7 @@ def _written(request: Request, *, whole: bool) -> Planned:
         operation,
         request.algorithm or None,
         size_bytes,
-        ranks=ranks,
+        ranks=setup.ranks,
         channels=request.channels,
         protocol=request.protocol,
         dtype=request.dtype,
@@ -184,29 +184,80 @@ def _with_variables(request: Request) -> Request:
     return replace(request, setup=replace(setup, env=(*setup.env, *told))) if told else request
 
 
-def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: int) -> Planned:
+@dataclass(frozen=True, slots=True)
+class NcclChoice:
+    """What NCCL would run for a request.
+
+    Attributes
+    ----------
+    request : Request
+        With what was said of channels and protocol among its variables.
+    plan : NcclPlan or None
+        None is messages.
+    in_place : InPlace or None
+        The kernel for symmetric memory that runs instead, if its `algorithm` says one.
+    """
+
+    request: Request
+    comm: Communicator
+    operation: str
+    size_bytes: int
+    plan: NcclPlan | None
+    in_place: InPlace | None
+    notes: tuple[str, ...]
+    around: Around
+
+    def schedule(self) -> Schedule:
+        """Return its program."""
+        if self.in_place is not None and self.in_place.algorithm:
+            return self.in_place.schedule(self.request)
+        return nccl_program(self.request, self.comm, self.operation, self.size_bytes, self.plan)
+
+
+def nccl_choice(request: Request, *, whole: bool = False) -> NcclChoice | None:
+    """Return what NCCL would run for a request; None where it is asked for something else.
+
+    Parameters
+    ----------
+    whole : bool
+        Choose as if nothing were down from the start.
+    """
+    setup = request.setup
+    machine = setup.fabric if whole else setup.known
+    if is_plan(request.algorithm):
+        return None
+    operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
+    ranks = _checked_ranks(machine, setup.ranks)
+    default = not request.algorithm and runs_nccl(machine, ranks, operation)
+    if not default and request.algorithm != NCCL:
+        return None
+    told = _with_variables(request)
+    size_bytes = 0 if operation == "barrier" else request.size_bytes
+    return _choice(told, told.setup.communicator(whole=whole), operation, size_bytes)
+
+
+def _choice(request: Request, comm: Communicator, operation: str, size_bytes: int) -> NcclChoice:
     if request.root is not None and operation not in ROOTED:
         raise InputError(f"{operation}: has no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not among the ranks that take part")
     in_place = symmetric(request, comm, operation, size_bytes)
+    what = request, comm, operation, size_bytes
     if in_place is not None and in_place.algorithm:
-        around = _around(comm, operation, None)
-        around = replace(around, model_us=in_place.model_us)
-        return Planned(in_place.schedule(request), (*comm.notes, in_place.note), around)
+        around = replace(_around(comm, operation, None), model_us=in_place.model_us)
+        return NcclChoice(*what, None, in_place, (*comm.notes, in_place.note), around)
     found = choose(
         *(comm, operation, size_bytes),
         element_bytes=element(request.dtype).size_bytes,
         wanted=request.wanted,
     )
-    schedule = nccl_program(request, comm, operation, size_bytes, found.plan)
     used = way_of(comm, found.plan).channels
     other = ""
     if request.channels and used != request.channels:
         other = f"{used} channels in place of {request.channels}: NVLS, messages and small sizes have their own number"
     told = "" if in_place is None else in_place.note
     notes = (*comm.notes, *(note for note in (found.note, other, told) if note))
-    return Planned(schedule, notes, _around(comm, operation, found.plan))
+    return NcclChoice(*what, found.plan, in_place, notes, _around(comm, operation, found.plan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from clusim.result import Result
 from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.run.limit import Watch
 from clusim.run.notebook import shown_in_notebook
-from clusim.run.request import AnyRequest, ScheduleRequest, TrafficRequest
+from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
 from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
+from clusim.run.standin import stood_for
 from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
 
@@ -99,14 +100,15 @@ def simulate(
 
 
 def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
-    """Run what a request asks for and return what happened.
+    """Run what a request asks for and return what happened; of very large runs, what others that stand for it say.
 
     Parameters
     ----------
     options : RunOptions
         Where a trace goes, who is told of progress.
     """
-    return run_job(job_of(request, options), options)
+    found = stood_for(request, options) if isinstance(request, Request) else None
+    return found or run_job(job_of(request, options), options)
 
 
 def simulate_traffic(

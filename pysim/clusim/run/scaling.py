@@ -26,7 +26,7 @@ from clusim.schedule.dtypes import element
 from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["anchor_nodes", "followed", "recut", "tree_levels"]
+__all__ = ["anchor_nodes", "followed", "longest_run", "recut", "tree_levels"]
 
 Timed = Callable[[Request, NcclPlan | None], int]
 """Simulates a request as planned; returns the kernel's time [ps]."""
@@ -50,6 +50,17 @@ def followed(
     if _by_steps(plan):
         return runs.steps(nodes)
     return runs.levels(nodes)
+
+
+def longest_run(
+    request: Request, plan: NcclPlan | None, nodes: int
+) -> tuple[Request, NcclPlan | None]:
+    """Return the longest of the runs that `followed` makes, which is on so many machines, and its plan."""
+    return _Runs(request, plan, _untimed).largest(nodes)
+
+
+def _untimed(request: Request, plan: NcclPlan | None) -> int:
+    raise AssertionError("only what runs is asked for, not how long it takes")
 
 
 def tree_levels(num_nodes: int) -> int:
@@ -98,26 +109,33 @@ class _Runs:
 
     def steps(self, nodes: tuple[int, int]) -> tuple[int, str]:
         """Follow the line through two runs in the number of ranks."""
-        request, plan = self.request, self.plan
-        ranks = request.setup.num_ranks
-        operation = request.operation if plan is None else plan.selection.collective
-        same_size = operation in ("sendrecv", Collective.BROADCAST, Collective.REDUCE)
+        ranks = self.request.setup.num_ranks
         points = []
         for number in nodes:
-            fewer = self._fewer(number)
-            size = request.size_bytes
-            if not same_size:
-                size = max(min(size, 8), size * fewer.num_ranks // ranks // 16 * 16)
-            own = None
-            if plan is not None:
-                width = min(element(request.dtype).size_bytes, size)
-                chosen = replace(plan.selection, num_bytes=size)
-                own = fewer.comm.plan_of(chosen, element_bytes=width)
-            time_ps = self.timed(replace(request, setup=fewer, size_bytes=size), own)
-            points.append((fewer.num_ranks, time_ps))
+            part, own = self._same_steps(number)
+            points.append((part.setup.num_ranks, self.timed(part, own)))
         (x1, t1), (x2, t2) = points
         time_ps = t2 + round((t2 - t1) * (ranks - x2) / (x2 - x1))
         return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} machines, linear in ranks"
+
+    def _same_steps(self, nodes: int) -> tuple[Request, NcclPlan | None]:
+        """Return the request on so many machines with steps of the same bytes, and its plan."""
+        request, plan = self.request, self.plan
+        operation = request.operation if plan is None else plan.selection.collective
+        fewer, size = self._fewer(nodes), request.size_bytes
+        if operation not in ("sendrecv", Collective.BROADCAST, Collective.REDUCE):
+            size = max(min(size, 8), size * fewer.num_ranks // request.setup.num_ranks // 16 * 16)
+        own = None
+        if plan is not None:
+            width = min(element(request.dtype).size_bytes, size)
+            own = fewer.comm.plan_of(replace(plan.selection, num_bytes=size), element_bytes=width)
+        return replace(request, setup=fewer, size_bytes=size), own
+
+    def largest(self, nodes: int) -> tuple[Request, NcclPlan | None]:
+        """Return the run on so many machines that takes longest, and its plan."""
+        if _by_steps(self.plan):
+            return self._same_steps(nodes)
+        return self._of_levels(nodes, self.request.size_bytes)
 
     def levels(self, nodes: tuple[int, int]) -> tuple[int, str]:
         """Add levels to the run on the larger number of machines."""
@@ -145,8 +163,12 @@ class _Runs:
         return setup.smaller(nodes) if self.plan is None else replace(setup, nodes=nodes)
 
     def _on(self, nodes: int, size_bytes: int) -> int:
+        return self.timed(*self._of_levels(nodes, size_bytes))
+
+    def _of_levels(self, nodes: int, size_bytes: int) -> tuple[Request, NcclPlan]:
+        """Return the request on so many machines with so many bytes, and the plan with the chunks of the whole."""
         fewer = self._fewer(nodes)
         assert self.plan is not None
         width = min(element(self.request.dtype).size_bytes, size_bytes)
         own = recut(fewer.comm, self.plan, size_bytes, element_bytes=width)
-        return self.timed(replace(self.request, setup=fewer, size_bytes=size_bytes), own)
+        return replace(self.request, setup=fewer, size_bytes=size_bytes), own

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from clusim.errors import TimeLimitReached
 from clusim.run.job import Job, RunOptions, run_job
 
 __all__ = ["BRIEF", "Times", "known_times", "learn", "time_of"]
@@ -22,11 +23,24 @@ Times = dict[tuple[bytes, str], int]
 _TIMES: Times = {}
 
 
-def time_of(job: Job) -> int:
-    """Return when a job ends [ps]: simulated, unless this process knows of an equal one."""
+def time_of(job: Job, options: RunOptions = BRIEF) -> int:
+    """Return when a job ends [ps]: simulated, unless this process knows of an equal one.
+
+    Raises
+    ------
+    TimeLimitReached
+        The time on the wall that `options` allow is up.
+    """
     key = job.image.digest(), job.provenance.engine
     if key not in _TIMES:
-        _TIMES[key] = run_job(job, BRIEF).time_ps
+        options.watch.begins(f"{job.provenance.fabric} stands for it")
+        result = run_job(job, options)
+        if result.unfinished is not None:
+            raise TimeLimitReached(
+                f"{result.unfinished.why}: reached in a run on {job.provenance.fabric} that stands for the whole, of"
+                f" which {result.unfinished.part_done:.0%} was done; give it longer"
+            )
+        _TIMES[key] = result.time_ps
     return _TIMES[key]
 
 

@@ -1,0 +1,221 @@
+"""How long a plan of NCCL takes: simulated whole, or on fewer machines and with shorter streams that stand for it.
+
+**Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
+all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
+
+**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it (`clusim.run.scaling`).
+
+**Smaller sizes.** Large sizes are long streams of equal chunks. Where a run would take more than `MOST_BURSTS`,
+two smaller sizes are simulated with the same chunks, and the line through them is followed in the size.
+
+**Communicators beside each other** (`Setup.beside`) do the same at the same time, with the plan of the first; the
+time is that of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusim.errors import InputError
+from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
+from clusim.nccl import NcclPlan, programs
+from clusim.nccl.calls.choice import way_of
+from clusim.run.job import Job, RunOptions, job_of
+from clusim.run.known import BRIEF, time_of
+from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
+from clusim.run.request import Request
+from clusim.run.scaling import anchor_nodes, followed, recut
+from clusim.run.setup import Setup
+from clusim.schedule import Schedule
+from clusim.schedule.builder import ProgramBuilder, Site
+
+__all__ = [
+    "FOLLOWED",
+    "ITERATIONS",
+    "Budget",
+    "grain_notes",
+    "on_fewer",
+    "program",
+    "shorter",
+    "stand_ins",
+    "timed",
+]
+
+MOST_RANKS = 32
+"""Ranks up to which a communicator is simulated whole."""
+
+MOST_MESSAGING = 64
+"""The same of sends and receives: on fewer machines their CTAs bound them, on more their adapters."""
+
+MOST_BURSTS = EXACT_HOPS
+"""Hops of bursts beyond which long streams are simulated shorter: what takes no more is as `clusim run` has it."""
+
+FOLLOWED = "from "
+"""How notes begin that say from which runs a time was followed."""
+
+ITERATIONS = 3
+"""Iterations of these that are simulated one behind the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be simulated at once, and how such runs are watched.
+
+    Attributes
+    ----------
+    most : int or None
+        Hops of bursts beyond which long streams are simulated shorter; None is `MOST_BURSTS`.
+    always : bool
+        Also where bursts have a size that was asked for.
+    """
+
+    most: int | None = None
+    always: bool = False
+    options: RunOptions = BRIEF
+
+
+USUAL = Budget()
+
+
+def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
+    """Return what must be said of how finely a kernel was simulated: nothing if it was exact."""
+    return () if bound == 0 else (note,)
+
+
+def stand_ins(request: Request, plan: NcclPlan | None) -> tuple[int, int] | None:
+    """Return how many machines stand for all of a request; None where all of them are simulated."""
+    comm = request.setup.comm
+    # Faults are on certain machines, so that fewer machines do not stand for all.
+    most = MOST_MESSAGING if plan is None else MOST_RANKS
+    if comm.group.num_ranks <= most or request.setup.broken.faults:
+        return None
+    nodes = anchor_nodes(comm, plan, most)
+    return nodes if comm.group.num_nodes > nodes[1] else None
+
+
+def on_fewer(
+    request: Request, plan: NcclPlan | None, nodes: tuple[int, int], budget: Budget = USUAL
+) -> tuple[int, str]:
+    """Return the time [ps] from runs on so many machines, and how it was found."""
+    return followed(request, plan, nodes, lambda asked, own: timed(asked, own, budget)[0])
+
+
+def program(request: Request, plan: NcclPlan | None) -> Schedule:
+    """Return the program of one collective."""
+    setup = request.setup
+    if request.operation == "hypercube":
+        return _hypercube(setup, request.size_bytes)
+    return nccl_program(request, setup.comm, request.operation, request.size_bytes, plan)
+
+
+def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
+    """Return the grouped exchanges of nccl-tests' hypercube: in each, a rank swaps all it has with one further away."""
+    comm = setup.comm
+    count = comm.group.num_ranks
+    if count & (count - 1):
+        raise InputError(f"hypercube: {count} ranks; their number must be a power of two")
+    builder = ProgramBuilder(setup.fabric.num_ranks, f"hypercube {size_bytes} B on {count} ranks")
+    block = max(1, size_bytes // count)
+    after: list[tuple[int, ...]] | None = None
+    mask = 1
+    while mask < count:
+        swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
+        tasks = programs.emit_messages(Site(builder, after=after), setup.known, comm, swaps)
+        after = [(task,) for task in tasks]
+        mask *= 2
+    return builder.build()
+
+
+_TIMED: dict[tuple[object, ...], tuple[int, tuple[str, ...]]] = {}
+"""What this process has simulated of many runs at once: curves share runs on fewer machines."""
+
+
+def timed(
+    request: Request, plan: NcclPlan | None, budget: Budget = USUAL
+) -> tuple[int, tuple[str, ...]]:
+    """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
+    if request.granularity != QUICK:
+        return _stream_time(request, plan, budget)
+    shown = way_of(request.setup.comm, plan)
+    key = (request, shown) if plan is None else (request, shown, plan.chunks, plan.parts)
+    if key not in _TIMED:
+        _TIMED[key] = _stream_time(request, plan, budget)
+    return _TIMED[key]
+
+
+def _stream_time(
+    request: Request, plan: NcclPlan | None, budget: Budget
+) -> tuple[int, tuple[str, ...]]:
+    job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
+    sizes = shorter(request, plan, job, budget)
+    if sizes is None:
+        notes = grain_notes(job.grain.describe(), job.grain.error_bound)
+        return _per_iteration(request, plan, job, budget), notes
+    small, large = sizes
+    times = [_anchor(request, plan, size, budget) for size in sizes]
+    rest = request.size_bytes - large
+    time_ps = times[1] + (times[1] - times[0]) * rest // (large - small)
+    return time_ps, (f"{FOLLOWED}two smaller sizes, linear in the size",)
+
+
+def shorter(
+    request: Request, plan: NcclPlan | None, job: Job, budget: Budget
+) -> tuple[int, int] | None:
+    """Return the two sizes that stand for a long stream, whose run is `job` [bytes]; None where it is simulated."""
+    setup, bursts = request.setup, job.grain.grant_hops
+    quick = request.granularity == QUICK
+    most = QUICK_HOPS if quick else budget.most or MOST_BURSTS
+    filling = programs.filling_bytes(setup.known, setup.comm, plan)
+    small = max(request.size_bytes * most // (2 * bursts + 1), filling)
+    # A power of two, so that many sizes follow the same two.
+    small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
+    followed = quick or request.granularity == "auto" or budget.always
+    if not followed or bursts <= most or 4 * small > request.size_bytes:
+        return None
+    return small, 2 * small
+
+
+def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
+    """Return the program of so many iterations of a collective, one behind the other."""
+    setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
+    if count == 1 and not setup.beside:
+        return program(request, plan)
+    builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
+    for number, own in enumerate(setup.together):
+        moved = moved_of(replace(request, setup=own), operation, size_bytes)
+        for _ in range(count):
+            programs.emit(Site(builder, f"comm{number}"), setup.known, own.comm, moved, plan)
+    return builder.build()
+
+
+def _per_iteration(request: Request, plan: NcclPlan | None, job: Job, budget: Budget) -> int:
+    """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
+    if request.operation not in OVERLAPPING:
+        return time_of(job, budget.options)
+    more = job_of(request.of(_stream(request, plan, ITERATIONS)), BRIEF)
+    if job.grain.exact and not more.grain.exact:
+        # Both are cut alike, so that their difference is one of time.
+        request = replace(request, granularity=more.grain.burst_bytes[1])
+        job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
+    last_ps, first_ps = (time_of(each, budget.options) for each in (more, job))
+    return max(1, (last_ps - first_ps) // (ITERATIONS - 1))
+
+
+_ANCHORS: dict[tuple[object, ...], int] = {}
+"""Times of anchors this process has simulated already: curves share them."""
+
+
+def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int, budget: Budget) -> int:
+    own = replace(request, size_bytes=size_bytes)
+    if plan is None:
+        setup = request.setup
+        each = 1 if request.operation == "sendrecv" else setup.num_ranks
+        cut = programs.message_class(setup.comm, setup.known, request.size_bytes // each)
+        own = replace(own, setup=setup.cut_for(cut))
+    chunk = 0 if plan is None else plan.chunks.chunk_bytes
+    shown = *way_of(request.setup.comm, plan), chunk
+    if (own, shown) not in _ANCHORS:
+        shorter = None if plan is None else recut(request.setup.comm, plan, size_bytes)
+        job = job_of(own.of(_stream(own, shorter, 1)), BRIEF)
+        _ANCHORS[own, shown] = _per_iteration(own, shorter, job, budget)
+    return _ANCHORS[own, shown]

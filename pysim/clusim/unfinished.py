@@ -1,0 +1,47 @@
+"""What is known of a run that was ended before its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LEAST_PART", "Unfinished"]
+
+LEAST_PART = 0.01
+"""Share of the work from which on the rest may be guessed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What is known of a run that was ended before its end.
+
+    Attributes
+    ----------
+    why : str
+        What ended it.
+    part_done : float
+        Share of the work that was done, an estimate from 0 to 1.
+    least_ps : int
+        No run of this takes less [ps]: what was simulated, and what the busiest endpoint's wires need for its data.
+    """
+
+    why: str
+    part_done: float
+    least_ps: int
+
+    def expected_ps(self, time_ps: int) -> int | None:
+        """Return the time of the whole if the rest goes on as before [ps]; None where hardly anything was done."""
+        if self.part_done < LEAST_PART:
+            return None
+        return max(self.least_ps, round(time_ps / self.part_done))
+
+    def to_json(self, time_ps: int, wall_s: float) -> dict[str, Any]:
+        """Return how far the run got, in `time_ps` [ps] that took `wall_s` [s]."""
+        return {
+            "complete": False,
+            "ended_by": self.why,
+            "part_done": round(self.part_done, 6),
+            "least_time_ps": self.least_ps,
+            "expected_time_ps": self.expected_ps(time_ps),
+            "simulated_ps_per_s": round(time_ps / wall_s) if wall_s > 0 else None,
+        }

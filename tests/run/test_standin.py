@@ -1,0 +1,97 @@
+"""Runs that stand for those on many more machines: when they do, what is said of them, and how near they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.analysis.limits import tables_json
+from clusim.report.runreport import collective_report
+from clusim.run import standin
+from clusim.run.job import RunOptions, job_of, run_job
+from clusim.run.limit import Watch
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
+from clusim.run.standin import FOLLOWED_ERROR, stood_for
+
+MIB = 1 << 20
+BRIEF = RunOptions(histories=False)
+
+
+def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
+    env = (("NCCL_ALGO", algorithm), ("NCCL_PROTO", "Simple"))
+    return Request(Setup("dgx-a100", nodes, env=env), "allreduce", size, **fields)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other runs stand for what takes more than a second."""
+    monkeypatch.setattr(standin, "MOST_HOPS", 100_000)
+    monkeypatch.setattr("clusim.run.streams.MOST_RANKS", 16)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+def test_runs_on_fewer_machines_are_within_the_error_that_is_said(algorithm: str) -> None:
+    asked = request(algorithm, 12, 4 * MIB)
+    found = result_of(asked, BRIEF)
+    assert found.followed.startswith("from ")
+    assert "machines" in found.followed
+    assert found.provenance.error_bound == FOLLOWED_ERROR
+    whole = run_job(job_of(asked, BRIEF), BRIEF)
+    assert abs(found.time_ps / whole.time_ps - 1) <= FOLLOWED_ERROR
+    assert found.call == whole.call
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
+    found = result_of(request("Ring", 12, 4 * MIB), BRIEF)
+    said = found.to_json()
+    for name in ("packets", "packet_hops", "grants", "packet_hops_per_s", "fingerprint"):
+        assert said[name] is None, name
+    assert said["followed"] == found.followed
+    assert tables_json(found)["limit"] is None
+    text = collective_report(found)
+    assert f"simulated  {found.followed}; within " in text
+    assert "busiest wires" not in text
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    "fields", [{"granularity": "packet"}, {"granularity": 65536}, {"verify": True}]
+)
+def test_what_must_be_whole_is_simulated_whole(fields: dict[str, Any]) -> None:
+    assert stood_for(request("Ring", 12, 4 * MIB, **fields), BRIEF) is None
+
+
+@pytest.mark.usefixtures("small")
+def test_traces_faults_and_other_algorithms_are_simulated_whole() -> None:
+    asked = request("Ring", 12, 4 * MIB)
+    assert stood_for(asked, replace(BRIEF, trace_out="t.h5")) is None
+    broken = replace(asked.setup, faults=("rank 3 slow x1.3",))
+    assert stood_for(replace(asked, setup=broken), BRIEF) is None
+    own = replace(asked.setup, env=())
+    assert stood_for(replace(asked, setup=own, algorithm="ring"), BRIEF) is None
+    assert stood_for(replace(asked, operation="broadcast"), BRIEF) is None
+
+
+def test_what_takes_seconds_is_simulated_whole() -> None:
+    assert stood_for(request("Ring", 12, 4 * MIB), BRIEF) is None
+
+
+@pytest.mark.usefixtures("small")
+def test_a_time_limit_ends_runs_that_stand_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusim.run.known._TIMES", {})
+
+    class Late(Watch):
+        over = True
+
+        def begins(self, what: str) -> None:
+            """Let it be prepared."""
+
+    with pytest.raises(clusim.ClusimError, match="stands for the whole"):
+        result_of(request("Ring", 12, 4 * MIB), replace(BRIEF, watch=Late(10**12)))
