@@ -257,14 +257,24 @@ def _the_call(schedule: Schedule) -> Call | None:
     )
 
 
+def _wire_texts(arrays: FabricArrays) -> tuple[list[str], list[str]]:
+    """Return names and classes of all wires, which the runs of one fabric share."""
+    known = arrays.fabric.derived
+    if "wire texts" not in known:
+        tiers = [node.tier or node.kind for node in arrays.fabric.nodes]
+        columns = arrays.wires["src"].tolist(), arrays.wires["dst"].tolist()
+        ends = zip(arrays.wire_class, *columns, strict=True)
+        classes = [f"{name} {tiers[src]}->{tiers[dst]}" for name, src, dst in ends]
+        known["wire texts"] = list(arrays.wire_names), classes
+    found: tuple[list[str], list[str]] = known["wire texts"]
+    return found
+
+
 def _wires(arrays: FabricArrays) -> Wires:
-    tiers = [node.tier or node.kind for node in arrays.fabric.nodes]
-    ends = zip(
-        arrays.wire_class, arrays.wires["src"].tolist(), arrays.wires["dst"].tolist(), strict=True
-    )
+    names, classes = _wire_texts(arrays)
     return Wires(
-        names=list(arrays.wire_names),
-        classes=[f"{name} {tiers[src]}->{tiers[dst]}" for name, src, dst in ends],
+        names=names,
+        classes=classes,
         rate_Bps=arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12,
         from_endpoint=arrays.nodes["kind"][arrays.wires["src"]] == NodeKind.ENDPOINT,
         counters=np.zeros(len(arrays.wires), WIRE_COUNTERS),

@@ -90,6 +90,9 @@ class BlockEmitter(Emitter):
         """Return the ranks for which one pause may stand, with the value that they share."""
         if issue is not None or self.folder is None or not self.folder.joint:
             return [((rank,), values[rank]) for rank in ranks]
+        one = values[ranks[0]]
+        if all(values[rank] == one for rank in ranks):
+            return [(tuple(ranks), one)]
         found: dict[Any, list[int]] = {}
         for rank in ranks:
             found.setdefault(values[rank], []).append(rank)
