@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -53,6 +54,11 @@ class _Bar:
             self._bar.stop()
 
 
+def _drawn(wanted: bool) -> bool:
+    """Return whether to draw: on a terminal, if rich is installed."""
+    return wanted and sys.stderr.isatty() and find_spec("rich") is not None
+
+
 def _start() -> RichProgress:
     from rich import progress
     from rich.console import Console
@@ -75,7 +81,7 @@ def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Progress]:
     """Give the callback for `simulate`; on Ctrl-C say how far the run got and what is kept."""
     bar = _Bar()
     try:
-        yield bar.draw if wanted and sys.stderr.isatty() else bar.watch
+        yield bar.draw if _drawn(wanted) else bar.watch
     except KeyboardInterrupt:
         bar.stop()
         kept = f"; what was recorded is in {destination(trace_out)}.partial" if trace_out else ""
@@ -88,7 +94,7 @@ def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Progress]:
 @contextmanager
 def counted_progress(wanted: bool, what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Give a callback for work that is counted, which draws a bar after `QUIET_S` on a terminal."""
-    if not (wanted and sys.stderr.isatty()):
+    if not _drawn(wanted):
         yield None
         return
     from rich import progress

@@ -6,7 +6,7 @@ Without numba they are the same loops in Python, about a hundred times slower.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ def _compiled(loop: Loop) -> Loop:
         from numba import njit
     except ModuleNotFoundError:
         return loop
-    return njit(cache=True)(loop)  # type: ignore[no-any-return]
+    return cast(Loop, njit(cache=True)(loop))
 
 
 _INTERLEAVED = int(Mode.INTERLEAVED)
