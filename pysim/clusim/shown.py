@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "Plot", "Shown", "Summary", "columns_of", "picture_format", "register"]
 
-SCREEN_DPI = 160
+SCREEN_DPI = 120
 """Resolution of a picture in a notebook [dots/inch]."""
 
 Columns = Mapping[str, Any]
@@ -136,10 +136,7 @@ class Shown:
             raise InputError(
                 f"{name}: has no pictures; there are pictures of {', '.join(_painters)}"
             )
-        try:
-            return Plot(_painters[name]()(self, figure, **look))
-        except ModuleNotFoundError as error:
-            raise lacking("pictures", "matplotlib", "plot") from error
+        return Plot(_painters[name]()(self, figure, **look))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,4 +15,4 @@ def version() -> str:
         for line in project.read_text(encoding="utf-8").splitlines():
             if line.startswith("version = "):
                 return line.split('"')[1]
-    return metadata.version("clusim")
+    return metadata.version("clusim-net")

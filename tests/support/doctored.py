@@ -21,6 +21,10 @@ SHORTEST = '"\'><svg onload="window.hit=1">'
 """The same for names that may not be long."""
 
 
+ABOUT = ("units", "long_name", "_Encoding")
+"""Attributes of every column of texts."""
+
+
 def texts(path: Path) -> list[tuple[str, str]]:
     """Return the place of every text of a trace: object and attribute, which is empty for a column."""
     found: list[tuple[str, str]] = []
@@ -33,7 +37,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
     with h5py.File(path) as file:
         visit("/", file)
         file.visititems(visit)
-    dull = ("CLASS", "NAME", "units", "long_name")
+    dull = ("CLASS", "NAME", *ABOUT)
     # Wires are named after their nodes: both change together.
     return [(name, key) for name, key in found if key not in dull and name != "wires/wire"]
 
@@ -54,7 +58,7 @@ def doctor(path: Path, name: str, key: str) -> None:
 
 def _put(file: h5py.File, name: str, values: list[bytes]) -> None:
     """Write texts in the place of a column, as wide as they need."""
-    attributes = {k: v for k, v in file[name].attrs.items() if k in ("units", "long_name")}
+    attributes = {k: v for k, v in file[name].attrs.items() if k in ABOUT}
     del file[name]
     file[name] = np.array(values, h5py.string_dtype("utf-8", max(map(len, values))))
     file[name].attrs.update(attributes)

@@ -1,12 +1,28 @@
-"""The loops that must be fast, compiled by numba; imported only where one of them is long."""
+"""The loops that must be fast, compiled by numba where it is installed; imported only where one of them is long.
+
+Without numba they are the same loops in Python, about a hundred times slower.
+"""
 
 from __future__ import annotations
 
-from numba import njit
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from clusim.analysis import loops
 
 __all__ = ["count_spans", "slice_table"]
 
-slice_table = njit(cache=True)(loops.slice_table)
-count_spans = njit(cache=True)(loops.count_spans)
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+def _compiled(loop: Loop) -> Loop:
+    """Return a loop compiled, or as it is without numba."""
+    try:
+        from numba import njit
+    except ModuleNotFoundError:
+        return loop
+    return cast(Loop, njit(cache=True)(loop))
+
+
+slice_table = _compiled(loops.slice_table)
+count_spans = _compiled(loops.count_spans)

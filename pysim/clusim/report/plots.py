@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError, suggest
+from clusim.errors import InputError, lacking, suggest
 from clusim.report.boxes import WIDTH, Box, Picture
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
@@ -136,9 +136,11 @@ def _draw(figure: Figure, feed: Feed, what: str, look: Look) -> None:
 @contextmanager
 def styled(look: Look) -> Iterator[Figure]:
     """Give a figure to draw on, under the settings of all figures; what is drawn keeps them."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise lacking("pictures", "matplotlib", "plot") from None
     big = (look.width_in / COLUMN_IN) ** 0.75
     style: Any = {
         "font.size": 7 * big,

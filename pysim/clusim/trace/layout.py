@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from clusim.bins import COLUMNS
 
-__all__ = ["FORMAT", "IMAGE", "PRIMITIVES", "UNITS", "WIRE_TOTALS"]
+__all__ = ["FORMAT", "IMAGE", "PRIMITIVES", "UNITS", "WIRE_TOTALS", "about"]
 
 FORMAT = 2
 
@@ -79,8 +79,33 @@ UNITS: dict[str, tuple[str, str]] = {
     "/wires/wire": ("", "wire, one direction of a link"),
     "/wires/time": ("ps", "start of the time bin"),
     "/hbm/endpoint": ("1", "endpoint"),
+    "/hbm/time": ("ps", "start of the time bin"),
     "/hbm/bytes": ("B", "memory traffic caused by communication in the bin"),
 }
 UNITS |= {f"/wires/{name}": (unit, text) for name, (_, unit, text) in COLUMNS.items()}
 UNITS |= {f"/primitives/{name}": (unit, text) for name, (_, _, unit, text) in PRIMITIVES.items()}
-"""Unit and long name of every dataset outside /wires/total and /schedule."""
+UNITS |= {f"/wires/total/{name}": said for name, said in WIRE_TOTALS.items()}
+"""Unit and long name of every dataset outside /schedule and /image."""
+
+_SIZES = ("bytes", "offset", "length", "limit", "stride", "align", "slice_min")
+"""Ends of the names of columns of /schedule that are sizes, or places in a buffer [bytes]."""
+
+
+def about(name: str, is_text: bool) -> dict[str, str]:
+    """Return the attributes of a dataset: unit, description, and of texts the code, by which xarray reads them."""
+    if name in UNITS:
+        unit, text = UNITS[name]
+    elif name.startswith(f"{IMAGE}/"):
+        unit, text = "", "engine's input, as in clusim.image"
+    else:
+        *_, table, column = name.split("/")
+        text = f"{column.replace('_', ' ')} of {table}"
+        unit = "ps" if column.endswith("_ps") else "B" if column.endswith(_SIZES) else "1"
+    return (
+        {"units": "", "long_name": text, "_Encoding": "utf-8"}
+        if is_text
+        else {
+            "units": unit,
+            "long_name": text,
+        }
+    )

@@ -88,6 +88,7 @@ RULES: dict[str, Rule] = {
     "/fabric/node_zone": Rule(rows=_NODES, low=-1, high=_INDEX_END),
     "/fabric/rank_endpoint": Rule(into=_ENDPOINTS),
     "/hbm/endpoint": Rule(into=_ENDPOINTS),
+    "/hbm/time": replace(_TIME, ascending=True),
     "/hbm/bytes": Rule(rows=_ENDPOINTS),
     "/tasks/name": _TEXT,
     "/tasks/start": replace(_LATE, rows=_TASKS),

@@ -27,7 +27,7 @@ from clusim.errors import EnvironmentFailure, InputError
 from clusim.outcome import Engine
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal
-from clusim.trace.layout import FORMAT, IMAGE, PRIMITIVES, UNITS, WIRE_TOTALS
+from clusim.trace.layout import FORMAT, PRIMITIVES, WIRE_TOTALS, about
 
 __all__ = ["TraceWriter"]
 
@@ -40,6 +40,9 @@ FLUSH_SHARE = 20
 """The time between two flushes is at least so many times what the last one took."""
 
 _CHUNK_ROWS = 65536
+
+_TIMES = ("/wires/time", "/hbm/time")
+"""Scales of histories; xarray seeks those of a group in the group."""
 
 META_NAMES = (
     "fabric",
@@ -128,8 +131,10 @@ class TraceWriter:
             for name, values in begun.inputs.items():
                 self._put(name, values)
             self._put("/tasks/name", tasks.names)
+            self._file["/tasks/name"].make_scale("name")
             for column in ("start", "end"):
                 self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
+                self._file[f"/tasks/{column}"].dims[0].attach_scale(self._file["/tasks/name"])
             self._make_histories(len(wires.names), begun.num_endpoints)
             if self._max_records:
                 for column, (_, dtype, _, _) in PRIMITIVES.items():
@@ -291,7 +296,7 @@ class TraceWriter:
 
     def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
         chunks = (_CHUNK_ROWS,) if len(shape) == 1 else (max(1, min(shape[0], 1024)), 64)
-        if name == "/wires/time":
+        if name in _TIMES:
             chunks = (64,)
         dataset = self._file.create_dataset(
             name,
@@ -307,12 +312,7 @@ class TraceWriter:
 
     @staticmethod
     def _describe(dataset: Any, name: str) -> None:
-        unit, text = UNITS.get(name, ("1", name.rsplit("/", 1)[-1]))
-        if name.startswith("/wires/total/"):
-            unit, text = WIRE_TOTALS[name.rsplit("/", 1)[-1]]
-        if name.startswith(f"{IMAGE}/"):
-            unit, text = "", "engine's input, as in clusim.image"
-        _set(dataset, {"units": unit, "long_name": text})
+        _set(dataset, about(name, dataset.dtype.kind == "S"))
 
     def _write_meta(self, provenance: Provenance, call: Call | None) -> None:
         root = {
@@ -347,8 +347,9 @@ class TraceWriter:
 
     def _make_histories(self, num_wires: int, num_endpoints: int) -> None:
         file = self._file
-        self._growing("/wires/time", (0,), "<i8")
-        file["/wires/time"].make_scale("time")
+        for name in _TIMES:
+            self._growing(name, (0,), "<i8")
+            file[name].make_scale("time")
         file["/wires/wire"].make_scale("wire")
         self._put("/hbm/endpoint", np.arange(num_endpoints, dtype=np.uint32))
         file["/hbm/endpoint"].make_scale("endpoint")
@@ -356,7 +357,7 @@ class TraceWriter:
         for name, rows, scale in [*tables, ("/hbm/bytes", num_endpoints, "/hbm/endpoint")]:
             self._growing(name, (rows, 0), "<i8")
             file[name].dims[0].attach_scale(file[scale])
-            file[name].dims[1].attach_scale(file["/wires/time"])
+            file[name].dims[1].attach_scale(file[f"{scale.rpartition('/')[0]}/time"])
         for name in WIRE_TOTALS:
             file[f"/wires/total/{name}"].dims[0].attach_scale(file["/wires/wire"])
 
@@ -372,7 +373,7 @@ class TraceWriter:
         """Overwrite the histories."""
         count = len(bins.edge_ps) - 1
         tables = {f"/wires/{name}": table for name, table in bins.wires.items()}
-        tables |= {"/hbm/bytes": bins.hbm_bytes, "/wires/time": bins.edge_ps[:-1]}
+        tables |= {"/hbm/bytes": bins.hbm_bytes, **dict.fromkeys(_TIMES, bins.edge_ps[:-1])}
         for name, table in tables.items():
             dataset = self._file[name]
             dataset.resize(count, axis=dataset.ndim - 1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
-from clusim.errors import InputError
+from clusim.errors import InputError, lacking
 from clusim.formats.recordings.streams import ByteWindow
 from clusim.vocabulary.operations import OPERATIONS
 
@@ -86,7 +86,10 @@ Names are bytes, so that one in another encoding does not spoil the file; the ve
 @cache
 def message_class(name: str) -> Any:
     """Return the class of a message of the schema."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ModuleNotFoundError:
+        raise lacking("Chakra traces in protobuf", "protobuf", "chakra") from None
 
     file = descriptor_pb2.FileDescriptorProto(
         name="clusim/chakra.proto", package="clusim.chakra", syntax="proto3"
@@ -143,9 +146,9 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
     InputError
         It is no trace, or a message in it is damaged.
     """
+    node_class = message_class("Node")
     from google.protobuf.message import DecodeError
 
-    node_class = message_class("Node")
     window, count = ByteWindow(pieces), 0
     while window.hold(1):
         window.hold(_VARINT)
