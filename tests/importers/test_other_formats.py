@@ -241,6 +241,22 @@ def test_as_many_nvlinks_as_two_chips_have() -> None:
         ("      GPU0 GPU1\nGPU0  X ABC\nGPU1 ABC X\n", "x:2: row GPU0: unknown path 'ABC' to GPU1"),
         ("      GPU0 GPU0\nGPU0  X PIX\n", "two columns have the same name"),
         ("      GPU0 GPU1\n", "x: no table with GPU0 in its first line"),
+        (
+            "     GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\nGPU2 SYS SYS X\n",
+            "x:4: row GPU2 has no column: is the table cut",
+        ),
+        (
+            "     GPU0 GPU1 NIC0\nNIC1\nGPU0 X SYS PIX\nGPU1 SYS X SYS\nNIC0 PIX SYS X\nNIC1 SYS PIX SYS\n",
+            "x:6: row NIC1 has no column: is the table cut off, or its first line broken in two",
+        ),
+        (
+            "     GPU0 GPU1 GPU2\nGPU0 X SYS SYS\n",
+            "the rows of GPU1, GPU2 are missing: nothing says how these are",
+        ),
+        (
+            "     GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n     GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n",
+            "x:4: another table begins here, of another machine",
+        ),
         ("GPU1 X\n", "not a topology that can be imported"),
     ],
 )
@@ -405,6 +421,30 @@ def test_every_sample_can_be_written_read_and_loaded(sample: Sample, tmp_path: P
         assert fabric.load(out) == fabric.load(path) == found.fabric()
         for item in found.assumptions:
             assert item.what.split()[0] in out.read_text(encoding="utf-8")
+
+
+def test_a_superchip_is_beside_its_processor() -> None:
+    """A Grace for each NUMA node, to which its GPUs share 450 GB/s: whole in GH200, halves in GB200."""
+    pair = "     GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X NV18 0-71 0\nGPU1 NV18 X {}\n"
+    for chip, second, rate in (
+        ("gh200", "72-143 1", "450000 MB/s"),
+        ("gb200", "0-71 0", "225000 MB/s"),
+    ):
+        found = import_text(pair.format(second), "x", chip=chip).data
+        assert {
+            node["switch"] for name, node in found["nodes"].items() if name.startswith("cpu")
+        } == {"grace"}
+        own = [link for link in found["links"] if link["type"] == "nvlink-c2c"]
+        assert [(link["from"], link["rate"]) for link in own] == [("gpu0", rate), ("gpu1", rate)]
+        assert not any(link["type"].startswith("pcie") for link in found["links"])
+
+
+def test_a_table_of_one_gpu_is_a_machine() -> None:
+    found = import_text(
+        "     GPU0 CPU Affinity NUMA Affinity\nGPU0  X  0-31  0\n", "x", chip="l40s"
+    )
+    assert (found.counts["gpus"], found.counts["cpus"]) == (1, 1)
+    assert not [item for item in found.assumptions if "row is missing" in item.why]
 
 
 def test_a_row_that_is_missing_is_told() -> None:

@@ -76,7 +76,8 @@ def test_tables_end_with_their_sums(tmp_path: Path) -> None:
     "front",
     ["0: ", " 12: ", "node-1: ", "2024-05-01T00:00:00.123456789Z ", "[1,0]<stdout>: ", "12:30:01.5 ",
      "[default0]:", "(MPIWorker pid=77, ip=10.0.0.1) ", "[pod/nccl-test-launcher-abc/mpi] ", "mpi-launcher-1  | ",
-     "\x1b[36m(Worker pid=7)\x1b[0m "],
+     "\x1b[36m(Worker pid=7)\x1b[0m ", "> ", "[prterun-node1-77@1,0]<stdout>: ",
+     "Fri Mar  1 10:11:12 2024[1,0]<stdout>:", "Mar  1 10:11:12 node1 mpirun[77]: "],
 )  # fmt: skip
 def test_a_dressed_table_is_the_same_table(front: str, tmp_path: Path) -> None:
     text = CONFIG + RANKS + TITLE + row(1024, 256, "sum", "-1", 17.5) + SUMS

@@ -134,7 +134,7 @@ def test_both_ways_to_read_agree(
 
     monkeypatch.setattr(reader_module.Scan, "of", classmethod(nothing_is_regular))
     slow = read(tmp_path, text)
-    for name in set(fast.operations) - {"name", "choice", "stream"}:
+    for name in set(fast.operations.names) - {"name", "choice", "stream"}:
         np.testing.assert_array_equal(fast.operations[name], slow.operations[name], err_msg=name)
     assert named(fast) == named(slow)
     one, two = facts_of(fast), facts_of(slow)

@@ -145,3 +145,31 @@ def test_rows_that_are_none_are_told_and_tabs_are_blanks(tmp_path: Path) -> None
     assert any("2 rows of the table are not whole" in odd.text for odd in find_anomalies(log))
     tabbed = read(tmp_path, (head + good).replace(" ", "\t"))
     assert tabbed.runs[0].column("time").tolist() == [62.1]
+
+
+def test_releases_before_2_1_print_milliseconds(tmp_path: Path) -> None:
+    """Sizes and times give the bandwidths beside them: 1 MiB in 0.158 ms is 6.64 GB/s."""
+    text = """\
+# nThread 1 nGpus 2 minBytes 1 maxBytes 1048576 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
+# NCCL Tests compiled with NCCL 2.4
+#   Rank  0 on       ncrh device  0 [0x05] GeForce RTX 2080 Ti
+#   Rank  1 on       ncrh device  1 [0x06] GeForce RTX 2080 Ti
+#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res
+     1048576        262144   float     sum    0.158   6.64   6.64    0e+00    0.157   6.68   6.68    0e+00
+"""
+    run = only_run(tmp_path, text)
+    assert (run.collective(), run.n_ranks) == ("all_reduce", 2)
+    assert run.values == [(158.0, 6.64, 6.64, 0.0, 157.0, 6.68, 6.68, 0.0)]
+    assert 1048576 / run.values[0][0] / 1000 == pytest.approx(6.64, abs=0.005)
+    odd = find_anomalies(read(tmp_path, text.replace("bytes             N", " size         count")))
+    assert any("times are in another unit than us" in anomaly.text for anomaly in odd)
+
+
+@pytest.mark.parametrize("number", ["1,048,576", "1.048.576"])
+def test_numbers_of_other_countries_are_told_with_their_line(number: str, tmp_path: Path) -> None:
+    row = "     1048576 262144 float sum -1 62.1 16.9 16.9 0 61.9 16.9 16.9 0\n"
+    log = read(tmp_path, CONFIG + RANKS + HEAD + row + row.replace("1048576", number))
+    (told,) = (odd.text for odd in find_anomalies(log) if odd.kind == "rows")
+    assert log.runs[0].sizes == [1048576]
+    assert told.startswith("all_reduce: 1 rows")
+    assert told.endswith("log0.txt:8")

@@ -344,12 +344,35 @@ def test_command_errors(
     assert message in line
 
 
-def test_columns_are_small(tmp_path: Path) -> None:
-    """A call takes a few bytes, so that a log of millions of them fits."""
-    text = lines(begin(0), *(call(0, i) for i in range(20_000)))
-    log = read(tmp_path, text)
-    assert sum(column.itemsize for column in log.calls.values()) <= 24
-    assert all(isinstance(column, np.ndarray) for column in log.calls.values())
+def test_a_call_that_was_made_before_takes_six_bytes(tmp_path: Path) -> None:
+    """Which it is, its number, its line, a byte or two each; new ones have the rest beside it, once."""
+    repeated = read(
+        tmp_path, lines(begin(0), *(call(0, i, count=i % 5 + 1) for i in range(20_000)))
+    )
+    assert repeated.calls.kept_bytes <= 6 * 20_000
+    assert repeated.operations.kept_bytes <= 6 * 20_000
+    new = read(tmp_path, lines(begin(0), *(call(0, i, count=i + 1) for i in range(20_000))))
+    assert 6 * 20_000 < new.calls.kept_bytes <= 24 * 20_000
+
+
+def test_operations_are_the_same_however_many_are_matched_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of two ranks in two files, of several communicators and kinds, in shares and windows of a few rows."""
+    names = ("AllReduce", "Send")
+    files = [
+        lines(begin(rank), *(call(rank, i, count=i % 7 + 1, name=names[i % 2]) for i in range(500)))
+        for rank in (0, 1)
+    ]
+    whole = read(tmp_path, *files)
+    monkeypatch.setattr("clusim.formats.logs.operations._TOGETHER", 64)
+    monkeypatch.setattr("clusim.formats.logs.operations.PART_ROWS", 50)
+    monkeypatch.setattr("clusim.formats.logs.repeating.PART_ROWS", 30)
+    some = read(tmp_path, *files)
+    assert len(some.operations.parts()) > 5
+    for name in whole.operations.names:
+        np.testing.assert_array_equal(whole.operations[name], some.operations[name], err_msg=name)
+    assert summarize(whole)["calls"] == summarize(some)["calls"]
 
 
 def test_what_the_page_shows_is_what_is_printed(

@@ -12,6 +12,7 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import (
     MOST_CHOICES,
+    MOST_CHOSEN,
     MOST_COMMUNICATORS,
     MOST_HANDLES,
     MOST_LOGGED_CALLS,
@@ -21,6 +22,7 @@ from clusim.formats.logs.facts import (
 )
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
+from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
@@ -28,6 +30,10 @@ __all__ = ["CONTRADICTION", "Anomaly", "find_anomalies"]
 
 CONTRADICTION = "ranks contradict"
 """The kind of what lines say of ranks that cannot all be so."""
+
+
+_OTHER_UNIT = 300
+"""Factor between what two columns say from which on they are in different units, and not just of different sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,29 +334,42 @@ def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterat
         )
 
 
+def _first_odd(operations: Repeating) -> int:
+    """Return the line of the first operation of which ranks say different things."""
+    for part in operations.parts():
+        rows = np.flatnonzero(part.column("agree") == 0)
+        if len(rows):
+            return int(part.column("line", rows[:1])[0])
+    return NONE
+
+
 def _calls(log: Log) -> Iterator[Anomaly]:
     operations, facts = log.operations, log.facts
-    logged = np.array([c.n_logged for c in log.communicators] or [0])
-    if len(log.calls["line"]):
-        point = np.array([name in ("Send", "Recv") for name in facts.names])
-        whole = operations["communicator"] >= 0
-        collective = whole & ~point[operations["name"].astype(np.int64)]
-        expected = logged[np.maximum(operations["communicator"], 0)]
-        missing = int(np.count_nonzero(collective & (operations["ranks"] < expected)))
+    if len(log.calls):
+        missing = sum(
+            times
+            for communicator, name, ranks, times in operations.tally(
+                "communicator", "name", "ranks"
+            ).tolist()
+            if communicator >= 0
+            and facts.names[name] not in ("Send", "Recv")
+            and ranks < log.communicators[communicator].n_logged
+        )
         if missing:
             yield Anomaly(
                 "calls missing",
                 f"{missing} collectives are not in the log of all ranks that logged",
             )
-        unknown = int(np.count_nonzero(log.calls["type"] >= len(TYPE_BYTES)))
+        kinds = log.calls.tally("type").tolist()
+        unknown = sum(times for kind, times in kinds if kind >= len(TYPE_BYTES))
         if unknown:
             yield Anomaly("datatype", f"{unknown} calls have a datatype this reader does not know")
-    differ = np.flatnonzero(operations["agree"] == 0)
-    if len(differ):
-        at = facts.place(int(operations["line"][differ[0]]))
+    differ = sum(times for agree, times in operations.tally("agree").tolist() if not agree)
+    if differ:
+        at = facts.place(_first_odd(operations))
         yield Anomaly(
             "calls differ",
-            f"ranks call {len(differ)} collectives with different arguments, first at {at}",
+            f"ranks call {differ} collectives with different arguments, first at {at}",
         )
     ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
     left_out = alike(operations, ranks)[2]
@@ -362,6 +381,20 @@ def _calls(log: Log) -> Iterator[Anomaly]:
         yield Anomaly("calls cut", f"{facts.cut_calls} lines of calls are cut and not counted")
 
 
+def _unit(run: TableRun) -> str:
+    """Return what is wrong with the times of a table: with sizes they make the bandwidths beside them."""
+    if not run.values:
+        return ""
+    time, algbw = run.column("time"), run.column("algbw")
+    sure = (algbw >= 1) & (time > 0)
+    if not sure.any():
+        return ""
+    share = float(np.median(np.array(run.sizes)[sure] / time[sure] / 1000 / algbw[sure]))
+    if 1 / _OTHER_UNIT < share < _OTHER_UNIT:
+        return ""
+    return f"sizes over times are {share:.3g} times the bandwidths of the table: its times are in another unit than us"
+
+
 def _run(run: TableRun) -> Iterator[Anomaly]:
     name = run.collective() or "nccl-tests"
     if run.wrong > 0:
@@ -369,7 +402,13 @@ def _run(run: TableRun) -> Iterator[Anomaly]:
     for text in run.failures[:3]:
         yield Anomaly("failure", f"{name}: {text}")
     if run.broken:
-        yield Anomaly("rows", f"{name}: {run.broken} rows of the table are not whole and left out")
+        yield Anomaly(
+            "rows",
+            f"{name}: {run.broken} rows of the table are not whole, or not in numbers like 1234.5, and left out, first"
+            f" at {run.source}:{run.broken_line}",
+        )
+    if odd := _unit(run):
+        yield Anomaly("times", f"{name}: {odd}")
     if run.reduced:
         yield Anomaly("memory", f"{name}: {run.reduced}")
     sizes, busbw = np.array(run.sizes), run.column("busbw") if run.values else np.zeros(0)
@@ -407,8 +446,10 @@ def _damage(log: Log) -> Iterator[Anomaly]:
         )  # fmt: skip
     if facts.later_calls:
         yield Anomaly(
-            "file", f"{facts.later_calls} lines of calls and choices after the first {MOST_LOGGED_CALLS} are not used"
-        )  # fmt: skip
+            "file",
+            f"{facts.later_calls} lines of calls after the first {MOST_LOGGED_CALLS}, or of choices after the first"
+            f" {MOST_CHOSEN}, are not used",
+        )
     if facts.left_out:
         yield Anomaly(
             "file",

@@ -7,6 +7,7 @@ NCCL launches them together. Names are this project's: ``allreduce``, ``all_gath
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
+from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OF_NCCL, REDUCING, ROOTED, find_operation
@@ -98,8 +100,8 @@ def call_table(log: Log, *, most: int | None = None) -> CallTable:
     Without lines of calls, the rows of nccl-tests' tables are taken, each once.
     """
     table = CallTable()
-    if len(log.operations["line"]):
-        table.source = "calls" if len(log.calls["line"]) else "tuning lines"
+    if len(log.operations):
+        table.source = "calls" if len(log.calls) else "tuning lines"
         _from_operations(log, table, most)
     else:
         _from_rows(log, table, most)
@@ -107,13 +109,11 @@ def call_table(log: Log, *, most: int | None = None) -> CallTable:
 
 
 def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
-    columns = [column.name for column in fields(_Row)]
-    rows = zip(*(log.operations[name].tolist() for name in columns), strict=True)
     groups: dict[tuple[int, int], int] = {}
     messages: list[tuple[dict[tuple[int, int, int], list[int]], int, int, int, int]] = []
     order: list[LoggedCall | int] = []
     rest: list[tuple[int, int, int]] = []
-    for row in (_Row(*values) for values in rows):
+    for row in _rows(log.operations):
         comm, stream, time_ns, line = row.communicator, row.stream, row.time_ns, row.line
         text = log.facts.names[row.name] if row.name >= 0 else ""
         problem = _problem(log, row, text)
@@ -170,6 +170,12 @@ class _Row:
     line: int
     agree: int
     count: int
+
+
+def _rows(operations: Repeating) -> Iterator[_Row]:
+    for part in operations.parts():
+        columns = [part.column(column.name).tolist() for column in fields(_Row)]
+        yield from (_Row(*values) for values in zip(*columns, strict=True))
 
 
 def _problem(log: Log, row: _Row, name: str) -> str:

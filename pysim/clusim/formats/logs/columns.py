@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Columns", "OwnedRows", "Rows", "small"]
+__all__ = ["NONE", "Columns", "OwnedRows", "Rows", "ordinals", "row_hash", "small", "translated"]
 
 NONE = -1
 """In a column: not there."""
@@ -20,6 +20,39 @@ def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
         return values.astype(np.int8)
     low, high = int(values.min()), int(values.max())
     return values.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))
+
+
+def translated(values: NDArray[np.integer], to: Mapping[int, int]) -> NDArray[np.integer]:
+    """Return `values` with the keys of `to` replaced by their values."""
+    old = np.array(sorted(to), np.int64)
+    new = np.array([to[key] for key in old.tolist()], np.int64)
+    changed = values.astype(np.int64)
+    at = np.minimum(np.searchsorted(old, changed), len(old) - 1)
+    return small(np.where(old[at] == changed, new[at], changed))
+
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+def row_hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Return one number for each row of keys."""
+    value = np.zeros(len(keys[0]), np.uint64)
+    for key in keys:
+        value = (value ^ key.astype(np.uint64)) * _FACTOR
+        value ^= value >> np.uint64(29)
+    return value
+
+
+def ordinals(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return for each row how many rows with the same keys came before it."""
+    value = row_hash(*keys)
+    n = len(value)
+    order = np.argsort(value, kind="stable")
+    value = value[order]
+    starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1]))) if n else order
+    result = np.empty(n, np.int64)
+    result[order] = np.arange(n) - np.repeat(starts, np.diff(starts, append=n))
+    return result
 
 
 class Rows:
@@ -78,12 +111,8 @@ class Columns:
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in one column."""
-        old = np.array(sorted(values), np.int64)
-        new = np.array([values[key] for key in old.tolist()], np.int64)
         for part in self._parts:
-            changed = part[name].astype(np.int64)
-            at = np.minimum(np.searchsorted(old, changed), len(old) - 1)
-            part[name] = small(np.where(old[at] == changed, new[at], changed))
+            part[name] = translated(part[name], values)
 
     def columns(self) -> dict[str, NDArray[np.integer]]:
         """Return the columns, and forget the parts they came in."""

@@ -6,18 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clusim.bounded import MOST_RANKS
-from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.columns import NONE, OwnedRows, ordinals
 from clusim.formats.logs.facts import MOST_COMMUNICATORS, Facts, Member
+from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 
 __all__ = ["LoggedCommunicator", "find_communicators", "rings_of"]
 
 _SIGNATURE = 64
+_COMPARED = ("line", "op_count", "name", "count", "type")
 _MACHINE_RANKS = 1 << 10
 """GPUs of one machine at most."""
 
@@ -65,42 +68,46 @@ class LoggedCommunicator:
 class _Signatures:
     """The first calls of a handle: two handles of one communicator agree in those they share."""
 
-    def __init__(self, calls: dict[str, NDArray[np.integer]]) -> None:
+    def __init__(self, calls: Repeating) -> None:
         self._calls = calls
-        self._order = np.argsort(calls["member"], kind="stable")
-        self._sorted = calls["member"][self._order]
         self._known: dict[int, dict[int, tuple[int, int, int]]] = {}
 
+    @cached_property
+    def _first(self) -> OwnedRows:
+        """The first `_SIGNATURE` calls of each handle."""
+        seen = np.zeros(0, np.int64)
+        found: list[list[NDArray[np.integer]]] = []
+        for part in self._calls.parts():
+            handles = part.kinds["member"].astype(np.int64)
+            seen = np.append(seen, np.zeros(max(0, int(handles.max()) + 1 - len(seen)), np.int64))
+            if (seen[handles] >= _SIGNATURE).all():
+                continue
+            member = handles[part.which]
+            rows = np.flatnonzero(seen[member] + ordinals(member) < _SIGNATURE)
+            seen += np.bincount(member, minlength=len(seen))
+            found.append([member[rows], *(part.column(name, rows) for name in _COMPARED)])
+        whole = [np.concatenate(column) for column in zip(*found, strict=True)] or [seen] * 6
+        return OwnedRows(whole[0], dict(zip(_COMPARED, whole[1:], strict=True)))
+
     def of(self, member: int) -> dict[int, tuple[int, int, int]]:
-        if not len(self._order):
-            return {}
         found = self._known.get(member)
         if found is None:
-            rows = self._rows(member)
-            calls = self._calls
-            found = {}
-            for op, name, count, kind in zip(
-                *(calls[c][rows].tolist() for c in ("op_count", "name", "count", "type")),
-                strict=True,
-            ):
+            found = self._known[member] = {}
+            for op, name, count, kind in self._first.rows(member, _COMPARED[1:]):
                 found.setdefault(op, (name, count, kind))
-            self._known[member] = found
         return found
 
     def alternate(self, one: int, other: int) -> bool:
         """Return whether each call of one is followed by the same of the other: a thread that drives both GPUs."""
-        lines = [self._calls["line"][self._rows(member)].tolist() for member in (one, other)]
+        lines = [
+            [line for (line,) in self._first.rows(member, ("line",))] for member in (one, other)
+        ]
         first, second = sorted(lines)
         pairs = zip(first, second, strict=False)
         after = [*first[1:], 1 << 62]
         return 0 <= len(first) - len(second) <= 1 and all(
             a < b < following for (a, b), following in zip(pairs, after, strict=False)
         )
-
-    def _rows(self, member: int) -> NDArray[np.integer]:
-        low = int(np.searchsorted(self._sorted, member))
-        high = int(np.searchsorted(self._sorted, member, "right"))
-        return self._order[low : min(high, low + _SIGNATURE)]
 
     def agree(self, one: int, other: int, ranked: bool) -> bool:
         first, second = self.of(one), self.of(other)
@@ -110,14 +117,12 @@ class _Signatures:
         return all(first[op] == second[op] for op in shared)
 
 
-def find_communicators(
-    facts: Facts, calls: dict[str, NDArray[np.integer]], runs: Sequence[TableRun]
-) -> list[LoggedCommunicator]:
+def find_communicators(facts: Facts, runs: Sequence[TableRun]) -> list[LoggedCommunicator]:
     """Return the communicators, in the order their first handle was spoken of."""
     devices = _devices(runs)
     sizes = _sizes(facts, runs)
-    used = _used(facts, calls)
-    signatures = _Signatures(calls)
+    used = _used(facts)
+    signatures = _Signatures(facts.calls)
     found: list[LoggedCommunicator] = []
     by_key: dict[tuple[object, ...], LoggedCommunicator] = {}
     open_ones: dict[tuple[int, int], _Open] = {}
@@ -308,9 +313,9 @@ class _sizes:  # noqa: N801 - used as a function with a memory
         return max(printed, self._highest.get(place, NONE))
 
 
-def _used(facts: Facts, calls: dict[str, NDArray[np.integer]]) -> set[int]:
+def _used(facts: Facts) -> set[int]:
     """Return the handles something is known about."""
-    used = set(np.unique(calls["member"]).tolist())
+    used = set(facts.calls.tally("member")[:, 0].tolist())
     for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees):
         used |= set(np.unique(rows.columns()["member"]).tolist())
     for number, member in enumerate(facts.members):

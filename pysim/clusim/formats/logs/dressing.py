@@ -32,10 +32,19 @@ _NAMED = re.compile(
     rb"^(?:\[(?:default|trainer)\d{1,9}\]:|\[pod/[\w./-]{1,300}\] ?|[a-z][\w.-]{0,80}-\d{1,9} +\| )",
     re.MULTILINE,
 )
+_TAGGED = re.compile(
+    rb"^(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[)|(?=\[prterun))"
+    rb"\[(?:[\w.-]{1,200}@)?(\d{1,9},\d{1,9})\]<std(?:out|err|diag)>:",
+    re.MULTILINE,
+)
+"""Ranks as PRRTE (Open MPI 5) writes them, with the job's name, and as Open MPI 4 does behind times."""
+
 _COMPOSED = re.compile(rb"[a-z][\w.-]{0,80}-\d{1,9} +\| ")
 _TITLE = re.compile(rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE)
 _FRONT = re.compile(
-    rb"^[ \t]{0,16}(?:\[[\w/.,:-]{1,80}\]:?|[\w.-]{1,80}:(?=[ \t])|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d"
+    rb"^[ \t]{0,16}(?:\[[\w/.,:@-]{1,80}\]:?|(?:> ?){1,4}"
+    rb"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} [\w./-]{1,40}\[\d{1,10}\]:"
+    rb"|[\w.-]{1,80}:(?=[ \t])|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d"
     rb"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|[a-z][\w.-]{0,80}-[\w-]{1,20})[ \t]?"
     rb"(?=[ \t]*(?:#|\d{1,18}[ \t]+\d{1,18}[ \t]+[a-z]))",
     re.MULTILINE,
@@ -55,6 +64,10 @@ class Dressing:
         # A search for a byte takes a tenth of that for several, and most blocks have nothing of all this.
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
+        if b"\xc2\xa0" in data:  # what was copied from a page
+            data = data.replace(b"\xc2\xa0", b" ")
+        if b"@" in data or b"]<std" in data:
+            data = _TAGGED.sub(rb"[\1]<stdout>:", data)
         if b"\t" in data:  # tables that went through a spreadsheet or an editor
             data = data.replace(b"\t", b" ")
         firsts = _first_bytes(data)

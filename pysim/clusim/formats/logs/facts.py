@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from clusim.formats.logs.columns import NONE, Columns, Rows
 from clusim.formats.logs.remembered import remembered
+from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.routes import LoggedRoute, parse_route
 
 __all__ = [
@@ -32,8 +33,11 @@ MOST_HANDLES = 1 << 17
 MOST_THREADS = 1 << 17
 """Threads of processes that are told apart."""
 
-MOST_LOGGED_CALLS = 1 << 24
-"""Lines of calls, and of the tuner's choices, that are kept; later ones are counted. They take about 2 GB."""
+MOST_LOGGED_CALLS = 1 << 26
+"""Lines of calls that are kept; later ones are counted."""
+
+MOST_CHOSEN = 1 << 24
+"""Lines of the tuner's choices that are kept; later ones are counted."""
 
 MOST_COMMUNICATORS = 1 << 15
 """Communicators that are told apart; handles of later ones are counted and not used."""
@@ -226,9 +230,9 @@ class Facts:
         self.links = Rows("member", "channel", "before", "rank", "after")
         self.trees = Rows("member", "channel", "up", "rank", "down0", "down1", "down2")
         self.nvls_trees = Rows("member", "channel", "up", "rank", "down0", "down1", "down2")
-        self.calls = Columns(
+        self.calls = Repeating(
             "name", "op_count", "count", "type", "op", "root", "member", "thread", "stream",
-            "in_place", "line", "time_ns",
+            "in_place", "line", "time_ns", running=("op_count", "line", "time_ns"),
         )  # fmt: skip
         self.tunings = Columns("choice", "thread", "line")
         self.names: list[str] = []
@@ -449,20 +453,21 @@ class Facts:
         """Add one choice of the tuner, its values in the order of the columns."""
         self._single_tunings.add(*row)
 
-    def room(self, columns: Columns, rows: int) -> bool:
+    def room(self, columns: Columns | Repeating, rows: int) -> bool:
         """Return whether so many more lines are kept in these columns; counts them if not."""
-        if len(columns) < MOST_LOGGED_CALLS:
+        if len(columns) < (MOST_LOGGED_CALLS if columns is self.calls else MOST_CHOSEN):
             return True
         self.later_calls += rows
         return False
 
     def settle(self) -> None:
         """Move what came one at a time to the columns; nothing more is read after this."""
-        for rows, columns in (
+        table: tuple[tuple[Rows, Columns | Repeating], ...] = (
             (self._single_calls, self.calls),
             (self._single_tunings, self.tunings),
             (self._single_connections, self.connections),
-        ):
+        )
+        for rows, columns in table:
             if len(rows):
                 columns.add(rows.columns())
                 rows.clear()

@@ -16,6 +16,7 @@ from clusim.formats.logs.communicators import LoggedCommunicator, find_communica
 from clusim.formats.logs.facts import Facts, Member
 from clusim.formats.logs.operations import Columns, find_operations
 from clusim.formats.logs.reader import LogReader, require_something
+from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.routes import LoggedRoute
 from clusim.formats.logs.settled import settle_torn
 from clusim.formats.logs.tables import TableRun
@@ -38,8 +39,8 @@ class Log:
     facts: Facts
     runs: list[TableRun]
     communicators: list[LoggedCommunicator]
-    calls: Columns
-    operations: Columns
+    calls: Repeating
+    operations: Repeating
     connections: Columns
     links: dict[str, NDArray[np.int64]]
     trees: dict[str, NDArray[np.int64]]
@@ -173,27 +174,28 @@ def read_logs(names: Iterable[str]) -> Log:
             name = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
             if not any(known.split("+")[0] == name for known in facts.versions):
                 facts.versions[name] += 1
-    calls = facts.calls.columns()
-    communicators = find_communicators(facts, calls, runs)
-    operations = find_operations(facts, calls, communicators)
+    communicators = find_communicators(facts, runs)
+    operations = find_operations(facts, communicators)
     _name_runs(facts, runs, communicators, operations)
     return Log(
-        facts, runs, communicators, calls, operations,
+        facts, runs, communicators, facts.calls, operations,
         dict(facts.connections.columns()), facts.links.columns(), facts.trees.columns(),
     )  # fmt: skip
 
 
 def _name_runs(
-    facts: Facts, runs: list[TableRun], communicators: list[LoggedCommunicator], operations: Columns
+    facts: Facts,
+    runs: list[TableRun],
+    communicators: list[LoggedCommunicator],
+    operations: Repeating,
 ) -> None:
     """Name what a run measured after its calls, if they are all of one kind and nothing else tells it."""
     run_of = np.array([c.run for c in communicators] + [NONE], np.int64)  # the last is for none
-    own = run_of[operations["communicator"].astype(np.int64)]
-    pairs = np.unique(np.stack([own, operations["name"].astype(np.int64)], 1), axis=0)
-    names: dict[int, list[int]] = {}
-    for number, name in pairs.tolist():
-        names.setdefault(number, []).append(name)
+    names: dict[int, set[int]] = {}
+    for communicator, name, _ in operations.tally("communicator", "name").tolist():
+        names.setdefault(int(run_of[communicator]), set()).add(name)
     for run in runs:
-        found = names.get(run.number, [])
-        if len(found) == 1 and found[0] >= 0 and not run.collective():
-            run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[found[0]]).lower()
+        found = names.get(run.number, set())
+        name = max(found, default=NONE)
+        if len(found) == 1 and name >= 0 and not run.collective():
+            run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[name]).lower()

@@ -236,8 +236,8 @@ def _calls(log: Log, limit: int) -> list[str]:
     groups = groups_of_calls(log)
     if not groups:
         return []
-    total = len(log.operations["line"])
-    source = "" if len(log.calls["line"]) else ", from the tuner's lines of rank 0"
+    total = len(log.operations)
+    source = "" if len(log.calls) else ", from the tuner's lines of rank 0"
     lines = [f"Calls: {total} operations in {len(log.calls['line'])} lines{source}"]
     lines.append("  collective     ranks        size      type    op     count  algorithm")
     for group in groups[:limit]:

@@ -18,9 +18,14 @@ from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, 
 __all__ = [
     "HANDLERS",
     "Handler",
+    "NamedHandle",
     "environment",
+    "names_handle",
+    "note_handle",
+    "note_setting",
     "note_version",
     "parse_choice",
+    "setting_of",
 ]
 
 Handler = Callable[[Facts, int, int, str], bool]
@@ -29,7 +34,6 @@ _COMM = re.compile(
     r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
     re.DOTALL,
 )
-_ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 _PAIR = re.compile(r"(?<!\w)(\w+) (0x[0-9a-fA-F]{1,16}|-?[0-9a-fA-F]{1,16})\b")
 _EVENT = re.compile(r"- (?:(Init|Destroy|Abort|Finalize|Revoke) )?(\w+)")
 _VERSION = re.compile(
@@ -59,7 +63,7 @@ _MOST_SETTINGS = 4096
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
-class _Named(NamedTuple):
+class NamedHandle(NamedTuple):
     """What a line about a communicator says: which, how it is made or ends, and numbers by attribute of `Member`."""
 
     function: str
@@ -73,35 +77,7 @@ class _Named(NamedTuple):
 
 
 @remembered
-def _named(text: str) -> _Named | None:
-    return _plain(text) or _any_named(text)
-
-
-def _plain(text: str) -> _Named | None:
-    """Return what a line says if it is as releases since 2.16 write it: pairs of names and numbers, then the event."""
-    words = text.split()
-    if len(words) < 9 or words[-3:-1] != ["-", "Init"] or words[1] != "comm" or len(words) % 2:
-        return None
-    pairs = dict(zip(words[1:-3:2], words[2:-3:2], strict=True))
-    if not {"comm", "rank", "nranks", "busId"} <= pairs.keys() <= _PLAIN:
-        return None
-    rank, n_ranks, address = pairs["rank"], pairs["nranks"], pairs["comm"]
-    if not (rank.isdecimal() and n_ranks.isdecimal() and len(rank) < 10 and len(n_ranks) < 10):
-        return None
-    if not _ADDRESS.fullmatch(address) or not words[-1].isalpha():
-        return None
-    if not int(rank) < int(n_ranks) <= MOST_RANKS or not int(address, 16):
-        return None
-    if len(text) > 400 or not "".join(pairs.values()).isalnum():
-        return None
-    function = words[0].removesuffix("_impl")
-    details = tuple(_details(pairs))
-    return _Named(
-        function, int(address, 16), int(rank), int(n_ranks), "Init", words[-1], None, details
-    )
-
-
-def _any_named(text: str) -> _Named | None:
+def _named(text: str) -> NamedHandle | None:
     match = _COMM.match(text)
     if match is None:
         return None
@@ -112,7 +88,7 @@ def _any_named(text: str) -> _Named | None:
     if not rank < n_ranks <= MOST_RANKS or pointer == 0:
         return None
     parent = int(pairs["parent"], 16) if "parent" in pairs else None
-    return _Named(
+    return NamedHandle(
         (match[1] or "").removesuffix("_impl"),
         pointer,
         rank,
@@ -128,6 +104,12 @@ def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
     named = _named(text)
     if named is None:
         return False
+    note_handle(facts, thread, line, named)
+    return True
+
+
+def note_handle(facts: Facts, thread: int, line: int, named: NamedHandle) -> None:
+    """Note what a line says about a rank's handle."""
     function, pointer, rank, n_ranks, verb, state, parent, details = named
     number = facts.member_at(thread, pointer, line)
     member = facts.members[number]
@@ -152,7 +134,6 @@ def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
         member.ended = "destroyed" if verb == "Destroy" else "aborted"
     if verb in ("", "Init"):
         facts.speaks_of(thread, number)
-    return True
 
 
 _FIELDS = {
@@ -161,7 +142,6 @@ _FIELDS = {
     "key": ("key", 10), "nNodes": ("n_nodes", 10), "localRanks": ("local_ranks", 10),
     "localRank": ("local_rank", 10),
 }  # fmt: skip
-_PLAIN = frozenset((*_FIELDS, "comm", "rank", "nranks"))
 
 
 def _details(pairs: dict[str, str]) -> Iterator[tuple[str, int]]:
@@ -243,7 +223,7 @@ def parse_choice(text: str) -> Choice | None:
 
 
 @remembered
-def _setting(text: str) -> tuple[str, str] | None:
+def setting_of(text: str) -> tuple[str, str] | None:
     """Return name and value of a setting."""
     match = _ENV.match(text)
     if match is None:
@@ -254,16 +234,18 @@ def _setting(text: str) -> tuple[str, str] | None:
 
 def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
     """Note a setting, whatever its name starts with."""
-    found = _setting(text)
-    if found is None:
-        return False
-    name, value = found
+    found = setting_of(text)
+    return found is not None and note_setting(facts, facts.threads[thread].process, *found)
+
+
+def note_setting(facts: Facts, process: int, name: str, value: str) -> bool:
+    """Note that a process has a setting; return whether there was room for it."""
     if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
         return False
     values = facts.environment.setdefault(name, {})
     if value not in values and len(values) >= 64:
         value = "(others)"
-    values.setdefault(value, set()).add(facts.threads[thread].process)
+    values.setdefault(value, set()).add(process)
     return True
 
 
@@ -353,6 +335,12 @@ HANDLERS: dict[str, Handler] = {
     "##": _kernel,
 }  # fmt: skip
 """By the first word of a message."""
+
+
+def names_handle(function: str) -> bool:
+    """Return whether a line that starts with this word is about a handle."""
+    return HANDLERS.get(function) is _comm or HANDLERS.get(function.removesuffix("_impl")) is _comm
+
 
 for _word in ("Bootstrap", "Setting", "P2P", "Launch", "DMA-BUF", "ncclTopoGetCpuAffinity:"):
     HANDLERS[_word] = _noted

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.choices import find_choices
+from clusim.formats.logs.columns import NONE, ordinals, row_hash
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.repeating import PART_ROWS, Repeating, RepeatingPart, counted
 from clusim.vocabulary.dtypes import BY_NUMBER
 from clusim.vocabulary.operations import BLOCKWISE, find_operation
 
@@ -44,124 +46,16 @@ def message_bytes(facts: Facts, calls: Columns, n_ranks: NDArray[np.integer]) ->
     return np.where(size < 2.0**62, size, 0).astype(np.int64)
 
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-
-def row_hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return one number for each row of keys."""
-    value = np.zeros(len(keys[0]), np.uint64)
-    for key in keys:
-        value = (value ^ key.astype(np.uint64)) * _FACTOR
-        value ^= value >> np.uint64(29)
-    return value
-
-
-def _sorted(values: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Return the stable order of `values`, in a narrow type."""
-    order = np.argsort(values, kind="stable")
-    return order.astype(np.int32) if len(order) < 1 << 31 else order
-
-
-def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np.integer]:
+def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the order by `key`, rows with the same one by line."""
     if (lines[1:] >= lines[:-1]).all():
-        return _sorted(key)
-    by_line = _sorted(lines)
-    order: NDArray[np.integer] = by_line[_sorted(key[by_line])]
+        return np.argsort(key, kind="stable")
+    by_line = np.argsort(lines, kind="stable")
+    order: NDArray[np.int64] = by_line[np.argsort(key[by_line], kind="stable")]
     return order
 
 
-def _ordinals(*keys: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Return for each row how many rows with the same keys came before it."""
-    value = row_hash(*keys)
-    n = len(value)
-    order = _sorted(value)
-    value = value[order]
-    starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1]))) if n else order
-    del value
-    ordinal = np.arange(n, dtype=order.dtype)
-    ordinal -= np.repeat(starts.astype(order.dtype), np.diff(starts, append=n))
-    result = np.empty(n, order.dtype)
-    result[order] = ordinal
-    return result
-
-
-def _choices(facts: Facts, calls: Columns, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the tuner's choice for each call, NONE where it was not printed by the same thread.
-
-    The device in front of a tuner's line need not be that of the call: a thread that drives GPUs prints one line
-    for the calls of all, on whatever device it is then. So what no line of the same device fits is matched without it.
-    """
-    chosen = np.full(len(sizes), NONE, np.int32)
-    tunings = facts.tunings.columns()
-    if len(tunings["choice"]) == 0 or len(sizes) == 0:
-        return chosen
-    used = np.zeros(len(tunings["choice"]), np.bool_)
-    for speaker in (np.arange(len(facts.threads)), _without_device(facts)):
-        _attach(facts, calls, sizes, (chosen, used), speaker)
-    return chosen
-
-
-def _without_device(facts: Facts) -> NDArray[np.int64]:
-    """Return a number for each thread that is the same for all devices it drives."""
-    known: dict[tuple[int, int], int] = {}
-    threads = [known.setdefault((t.process, t.tid), len(known)) for t in facts.threads]
-    return np.array(threads or [0], np.int64)
-
-
-def _attach(
-    facts: Facts,
-    calls: Columns,
-    sizes: NDArray[np.int64],
-    done: tuple[NDArray[np.int32], NDArray[np.bool_]],
-    speaker: NDArray[np.int64],
-) -> None:
-    """Give calls without a choice that of the tuner's line of the same speaker, name and size, the n-th the n-th.
-
-    `done` are the choices of calls, and which of the tuner's lines are theirs already.
-    """
-    chosen, used = done
-    free = ~used
-    tunings = facts.tunings.columns()
-    number = tunings["choice"].astype(np.int64)
-    tuned_bytes = np.array([choice[1] for choice in facts.choices], np.int64)[number]
-    names = {name: i for i, name in enumerate(facts.names)}
-    tuned_name = np.array([names.get(c[0], NONE) for c in facts.choices], np.int64)[number]
-    has_name = np.array([bool(c[0]) for c in facts.choices])[number]
-    tuned_by = speaker[tunings["thread"].astype(np.int64)]
-    speakers = np.zeros(int(speaker.max()) + 1, np.bool_)
-    speakers[tuned_by] = True
-    rows = np.flatnonzero((chosen == NONE) & speakers[speaker[calls["thread"].astype(np.int64)]])
-    if len(rows) == 0:
-        return
-    own_thread = calls["thread"][rows].astype(np.int64)
-    thread, name = speaker[own_thread], calls["name"][rows].astype(np.int64)
-    member = calls["member"][rows].astype(np.int64)
-    kind = np.minimum(calls["type"][rows].astype(np.int64), len(TYPE_BYTES) - 1)
-    own = calls["count"][rows].astype(np.int64) * TYPE_BYTES[kind]
-    for call_bytes in (own, sizes[rows]):
-        for named in (True, False):
-            tuned = np.flatnonzero((has_name == named) & free)
-            if len(tuned) == 0:
-                continue
-            left = (thread, call_bytes, name if named else np.full_like(name, NONE))
-            right = (
-                tuned_by[tuned], tuned_bytes[tuned],
-                tuned_name[tuned] if named else np.full(len(tuned), NONE),
-            )  # fmt: skip
-            one = row_hash(*left, _ordinals(*left, member))
-            two = row_hash(*right, _ordinals(*right))
-            order = np.argsort(two)
-            at = np.minimum(np.searchsorted(two[order], one), len(two) - 1)
-            hit = two[order][at] == one
-            found = np.where(hit, number[tuned[order[at]]], NONE)
-            used[tuned[order[at[hit]]]] = True
-            chosen[rows] = np.where(chosen[rows] == NONE, found, chosen[rows])
-
-
-def find_operations(
-    facts: Facts, calls: Columns, communicators: Sequence[LoggedCommunicator]
-) -> Columns:
+def find_operations(facts: Facts, communicators: Sequence[LoggedCommunicator]) -> Repeating:
     """Return the operations in the order of their first line.
 
     Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (how many calls
@@ -170,66 +64,136 @@ def find_operations(
     """
     of_member = np.full(max(len(facts.members), 1), NONE, np.int64)
     n_ranks = np.ones(max(len(facts.members), 1), np.int64)
-    rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
     for communicator in communicators:
         of_member[communicator.handles] = communicator.number
         n_ranks[communicator.handles] = max(communicator.n_ranks, 1)
-    if len(calls["line"]) == 0:
+    parts = facts.calls.parts()
+    if not parts:
         return _from_tunings(facts, of_member)
-    # The columns stay as narrow as they are: a log may have tens of millions of calls.
+    sizes = [message_bytes(facts, part.kinds, n_ranks[part.kinds["member"]]) for part in parts]
+    of_a_rank = [message_bytes(facts, part.kinds, np.ones(1, np.int64)) for part in parts]
+    choices = find_choices(facts, of_a_rank, sizes)
+    # Calls of one operation have one opCount: those of some of them at a time, as what finds them takes memory.
+    shares = 1 + len(facts.calls) // _TOGETHER
+    share = [
+        (part.column("op_count") % shares).astype(np.min_scalar_type(shares)) for part in parts
+    ]
+    found = []
+    for number in range(shares):
+        rows = [np.flatnonzero(own == number) for own in share]
+        calls = {
+            name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])
+            for name in ("member", *_OF_FIRST)
+        }
+        calls["size"] = np.concatenate(
+            [s[p.which[r]] for s, p, r in zip(sizes, parts, rows, strict=True)]
+        )
+        calls["choice"] = np.concatenate([c[r] for c, r in zip(choices, rows, strict=True)])
+        operations = _empty()
+        operations.add(_matched(facts, calls, of_member))
+        found += operations.parts()
+    return _merged(found)
+
+
+_OF_FIRST = ("name", "op_count", "count", "type", "op", "root", "stream", "time_ns", "line")
+
+_TOGETHER = 1 << 19
+"""Calls that are matched at once, about."""
+
+
+def _empty() -> Repeating:
+    return Repeating(
+        "communicator", "ranks", "agree", "rank", "choice", "size", *_OF_FIRST,
+        running=("op_count", "time_ns", "line"),
+    )  # fmt: skip
+
+
+def _merged(parts: list[RepeatingPart]) -> Repeating:
+    """Return the rows of parts, each in the order of lines, all in this order."""
+    whole = _empty()
+    if len(parts) < 2:
+        for part in parts:
+            whole.add({name: part.column(name) for name in whole.names})
+        return whole
+    lines = [part.column("line") for part in parts]
+    # As operations are dealt out by opCount, the lines of any part are spread as those of all.
+    longest = max(lines, key=len)
+    limits = longest[:: max(1, PART_ROWS // len(parts))][1:]
+    cuts = [np.concatenate(([0], np.searchsorted(own, limits), [len(own)])) for own in lines]
+    for number in range(len(limits) + 1):
+        rows = [np.arange(cut[number], cut[number + 1]) for cut in cuts]
+        order = np.argsort(np.concatenate([own[r] for own, r in zip(lines, rows, strict=True)]))
+        whole.add(
+            {
+                name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])[
+                    order
+                ]
+                for name in whole.names
+            }
+        )
+    return whole
+
+
+def _matched(facts: Facts, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
+    """Return the operations that these calls are, in the order of their first lines."""
     member, name, op_count = calls["member"], calls["name"], calls["op_count"]
-    sizes = message_bytes(facts, calls, n_ranks[member])
-    choice = _choices(facts, calls, sizes)
+    rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
     point = np.array([name in _POINT for name in facts.names])[name]
     caller = np.where(point, member.astype(np.int32), NONE)
-    key = row_hash(of_member[member], op_count, name, _ordinals(member, op_count, name), caller)
-    del caller
+    key = row_hash(of_member[member], op_count, name, ordinals(member, op_count, name), caller)
     order = _in_lines(calls["line"], key)
     key = key[order]
-    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    del key
+    starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1]))[: len(key)])
     first = order[starts]
     agree = np.ones(len(starts), np.bool_)
     for column in ("count", "type", "op", "root"):
         values = calls[column][order]
-        agree &= np.minimum.reduceat(values, starts) == np.maximum.reduceat(values, starts)
+        agree &= _reduced(np.minimum, values, starts) == _reduced(np.maximum, values, starts)
     result: Columns = {
         "communicator": of_member[member[first]],
-        "name": name[first],
-        "op_count": op_count[first].astype(np.uint64),
-        "size": sizes[first],
         "ranks": np.diff(starts, append=len(order)),
         "agree": agree.astype(np.int8),
         "rank": np.where(point[first], rank_of[member[first]], NONE),
-        "choice": np.maximum.reduceat(choice[order], starts),
+        "choice": _reduced(np.maximum, calls["choice"][order], starts),
+        "size": calls["size"][first],
     }
-    for column in ("count", "type", "op", "root", "stream", "time_ns", "line"):
-        result[column] = calls[column][first]
-    by_line = np.argsort(result["line"], kind="stable")
+    result |= {column: calls[column][first] for column in _OF_FIRST}
+    by_line = np.argsort(result["line"])
     return {column: values[by_line] for column, values in result.items()}
 
 
-def _from_tunings(facts: Facts, of_member: NDArray[np.int64]) -> Columns:
+def _reduced(
+    what: np.ufunc, values: NDArray[np.integer], starts: NDArray[np.int64]
+) -> NDArray[np.integer]:
+    """Return the least or largest value of each group of rows; none where there are no rows."""
+    return np.asarray(what.reduceat(values, starts)) if len(starts) else values
+
+
+def _from_tunings(facts: Facts, of_member: NDArray[np.int64]) -> Repeating:
     """Return the operations of a log that has only the tuner's lines: rank 0 prints one for each."""
     tunings = facts.tunings.columns()
-    n = len(tunings["choice"])
-    choice = tunings["choice"].astype(np.int64)
     spoken = np.array([facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64)
-    member = spoken[tunings["thread"].astype(np.int64)] if n else np.zeros(0, np.int64)
     names = np.array([facts.name_of(c[0]) if c[0] else NONE for c in facts.choices] or [NONE])
-    none = np.full(n, NONE, np.int64)
-    return {
-        "communicator": np.where(member >= 0, of_member[member], NONE),
-        "name": names[choice], "op_count": np.zeros(n, np.uint64),
-        "size": np.array([c[1] for c in facts.choices] or [0], np.int64)[choice],
-        "ranks": np.ones(n, np.int64), "agree": np.ones(n, np.int8), "rank": none,
-        "choice": choice, "count": none, "type": none, "op": none, "root": none,
-        "stream": none, "time_ns": none, "line": tunings["line"],
-    }  # fmt: skip
+    sizes = np.array([c[1] for c in facts.choices] or [0], np.int64)
+    operations = _empty()
+    for begin in range(0, len(facts.tunings), PART_ROWS):
+        some = {name: values[begin : begin + PART_ROWS] for name, values in tunings.items()}
+        choice, member = some["choice"], spoken[some["thread"]]
+        unknown = dict.fromkeys(operations.names, np.full(len(choice), NONE))
+        operations.add(
+            unknown
+            | {
+                "communicator": np.where(member >= 0, of_member[member], NONE),
+                "name": names[choice], "op_count": np.zeros(len(choice), np.int64),
+                "size": sizes[choice], "ranks": np.ones(len(choice), np.int64),
+                "agree": np.ones(len(choice), np.int64), "choice": choice, "line": some["line"],
+            }
+        )  # fmt: skip
+    return operations
 
 
 def alike(
-    operations: Columns, ranks: NDArray[np.int64]
+    operations: Repeating, ranks: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return what operations differ in, how many there are of each, and how many kinds are left out.
 
@@ -245,13 +209,10 @@ def alike(
     counts : ndarray
         Operations of each.
     """
-    columns = [
-        ranks[operations["communicator"].astype(np.int64)],
-        *(operations[name].astype(np.int64) for name in ("name", "size", "type", "op", "choice")),
-    ]
-    _, first, counts = np.unique(row_hash(*columns), return_index=True, return_counts=True)
-    left_out = max(0, len(first) - MOST_ALIKE)
+    table = operations.tally("communicator", "name", "size", "type", "op", "choice")
+    table[:, 0] = ranks[table[:, 0]]
+    table = counted(table)
+    left_out = max(0, len(table) - MOST_ALIKE)
     if left_out:
-        kept = np.argsort(-counts, kind="stable")[:MOST_ALIKE]
-        first, counts = first[kept], counts[kept]
-    return np.stack([column[first] for column in columns], 1), counts, left_out
+        table = table[np.argsort(-table[:, -1], kind="stable")[:MOST_ALIKE]]
+    return table[:, :-1], table[:, -1], left_out

@@ -16,10 +16,12 @@ from clusim.formats.logs.digits import hashes
 from clusim.formats.logs.dressing import Dressing
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.fronts import FRONT_BYTES, LABEL, OTHER, front, stamps
+from clusim.formats.logs.handles import find_handles
 from clusim.formats.logs.known import KnownTexts
 from clusim.formats.logs.lines import label_of, token
-from clusim.formats.logs.messages import parse_choice
+from clusim.formats.logs.messages import NamedHandle, note_handle, parse_choice
 from clusim.formats.logs.scan import Calls, Scan, find_calls
+from clusim.formats.logs.settings import SettingLines
 from clusim.formats.logs.single import NOISE_FACTOR, SingleLines
 from clusim.formats.logs.source import STDIN, blocks
 from clusim.formats.logs.tables import TableReader
@@ -38,7 +40,8 @@ _CHOICE_BYTES = 128
 class _Lines(NamedTuple):
     """Lines of a block that are read one at a time: their numbers from the block's first, and their rows if any.
 
-    `rank` is by row that of a line which is understood but for the handle it is of; `NONE` for others.
+    `rank` is by row that of a line which is understood but for the handle it is of; `NONE` for others. `named` are by
+    row the lines that name handles.
     """
 
     scan: Scan
@@ -48,6 +51,7 @@ class _Lines(NamedTuple):
     rows: Positions
     threads: Positions
     rank: Positions
+    named: dict[int, NamedHandle]
 
 
 class LogReader:
@@ -66,6 +70,8 @@ class LogReader:
         )
         self._places: list[tuple[int, int]] = []
         self._noise: dict[int, str] = {}
+        self._settings = SettingLines(self.facts)
+        self._processes = np.zeros(0, np.int64)
         self._times = np.zeros(0, np.int64)
         self._settled, self._settled_at = np.zeros(0, np.int64), 0
 
@@ -119,8 +125,10 @@ class LogReader:
         is_call &= regular
         done = is_call | self._tunings(scan, threads, regular & ~is_call, line)
         done |= self._skip_noise(scan, regular & ~done)
+        done |= self._settings.take(scan, self._process_of(threads), regular & ~done)
         connections, routes = self._connections(scan, data, regular & ~done)
         branches = find_branches(scan, regular & ~done)
+        named = find_handles(scan, regular & ~done)
         # Which lines are looked at one at a time, and which row of the scan each is, NONE if it is not regular.
         singles = scan.has_nccl.copy()
         spliced = int(np.count_nonzero(regular)) < int(np.count_nonzero(singles))
@@ -138,7 +146,7 @@ class LogReader:
             rank[branches.rows] = branches.rank
         self._bound(singles, scan.regular[rank >= 0])
         chosen = np.flatnonzero(singles)
-        lines = _Lines(scan, data, line, chosen, row_of[chosen], threads, rank)
+        lines = _Lines(scan, data, line, chosen, row_of[chosen], threads, rank, named)
         handles = self._singles(single, lines)
         if branches is not None:
             own = handles[branches.rows][branches.line]
@@ -196,6 +204,8 @@ class LogReader:
                 single.line(data[start:end], line + number)
             elif own >= 0:
                 handle = facts.member_of(thread, line + number, own)
+            elif row in lines.named and not facts.threads[thread].in_system:
+                note_handle(facts, thread, line + number, lines.named[row])
             else:
                 text = data[text_at:end].decode("utf-8", "replace")
                 single.message(thread, line + number, text)
@@ -237,12 +247,22 @@ class LogReader:
         for row, label in labels.items():
             if good[row]:
                 facts.processes[facts.threads[int(threads[row])].process].label = label
-        for thread, times in enumerate(np.bincount(threads[good]).tolist()):
-            if times:
-                process = facts.processes[facts.threads[thread].process]
-                process.lines += times
-                facts.clean_hosts.add(process.host)
+        speakers, times = np.unique(threads[good], return_counts=True)
+        for thread, lines in zip(speakers.tolist(), times.tolist(), strict=True):
+            process = facts.processes[facts.threads[thread].process]
+            process.lines += lines
+            facts.clean_hosts.add(process.host)
         return threads, good
+
+    def _process_of(self, threads: Positions) -> Positions:
+        """Return the processes of threads, which stay the same while logs are read."""
+        new = self.facts.threads[len(self._processes) :]
+        if new:
+            self._processes = np.append(
+                self._processes, np.array([t.process for t in new], np.int64)
+            )
+        known = self._processes if len(self._processes) else np.full(1, NONE)
+        return known[threads]
 
     def _fronts(self, scan: Scan, good: NDArray[np.bool_]) -> dict[int, int]:
         """Look at what stands in front of headers: times are kept, rows with other text are no longer good.
@@ -349,7 +369,7 @@ class LogReader:
             hashes(scan.buffer, start, end, 24),
             lambda i: facts.name_of(data[start[i] : end[i]].decode("utf-8", "replace")[:24]),
         )
-        process = np.array([t.process for t in facts.threads], np.int64)[thread]
+        process = self._process_of(thread)
         member = self._resolve(process, calls, data, lines, thread)
         if (member < 0).any():  # an address that is none
             facts.cut_calls += int(np.count_nonzero(member < 0))

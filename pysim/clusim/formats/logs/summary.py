@@ -23,7 +23,7 @@ __all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
 def summarize(log: Log) -> dict[str, Any]:
     """Return what a log says as plain values: sizes in bytes, times in us, bandwidths in GB/s."""
     facts = log.facts
-    calls = Counter(facts.names[name] for name in log.calls["name"].tolist())
+    calls = {facts.names[name]: times for name, times in log.calls.tally("name").tolist()}
     return {
         "files": list(facts.files),
         "lines": facts.lines,
@@ -39,7 +39,7 @@ def summarize(log: Log) -> dict[str, Any]:
         "calls": {
             "lines": dict(sorted(calls.items())),
             "cut": facts.cut_calls,
-            "operations": len(log.operations["line"]),
+            "operations": len(log.operations),
             "from": "calls" if calls else "tuning lines" if len(facts.tunings) else "",
             "by_size": groups_of_calls(log),
         },

@@ -19,9 +19,13 @@ _TYPES = "|".join(sorted(IN_TABLES, reverse=True))
 _ROW = re.compile(rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({_TYPES})(?=\s|$|[a-z-])(.*)$")
 _VALUES = re.compile(rf"\s*{_NUMBER}(?:\s+{_NUMBER})*\s*$")
 _ROOT = re.compile(r"-?\d{1,9}")
+_LIKE_ROW = re.compile(rf"\s*\d[\d,.']{{0,30}}\s+\d[\d,.']{{0,30}}\s+(?:{_TYPES})\s")
+_OLD_TITLES = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
+"""Titles of nccl-tests up to 2.0 (2019), which printed times in milliseconds."""
+
 _OPS = (*REDUCTIONS, "mulsum", "none", "all")
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d{1,9})(?:\s+Group\s+(\d{1,9}))?\s+Pid\s+(\d{1,9})\s+on\s+(\S+)\s+device\s+(\d{1,9})"
+    r"#\s+Rank\s+(\d{1,9})(?:\s+Group\s+(\d{1,9}))?(?:\s+Pid\s+(\d{1,9}))?\s+on\s+(\S+)\s+device\s+(\d{1,9})"
     r"\s+\[(?:0x)?([0-9a-fA-F:.]+)\]\s*(.*?)\s*$"
 )
 _CONFIG = re.compile(r"(?<!\w)(\w{1,40}(?: iters)?):? (\d{1,18})(?=[\s(]|$)")
@@ -71,6 +75,7 @@ class TableRun:
     devices: list[TableDevice] = field(default_factory=list)
     header: tuple[str, ...] = ()
     halves: int = 0
+    milliseconds: bool = False
     sizes: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
@@ -83,6 +88,7 @@ class TableRun:
     failures: list[str] = field(default_factory=list)
     reduced: str = ""
     broken: int = 0
+    broken_line: int = 0
     ended: bool = False
 
     def column(self, name: str) -> NDArray[np.float64]:
@@ -107,6 +113,14 @@ class TableRun:
                 self.column("algbw"), self.column("busbw"),
             )
         )  # fmt: skip
+
+
+def _in_us(values: list[float], milliseconds: bool) -> tuple[float, ...]:
+    """Return the eight values of a row, with times in us, of those that are there."""
+    row = [*values, *[float("nan")] * 4][:8]
+    if milliseconds:
+        row[0], row[4] = 1000 * row[0], 1000 * row[4]
+    return tuple(row)
 
 
 def _float(word: str) -> float:
@@ -137,7 +151,9 @@ class TableReader:
             rank, group, pid, host, device, bus, name = match.groups()
             run = self._run(line)
             run.devices.append(
-                TableDevice(int(rank), int(group or 0), int(pid), host, int(device), bus, name)
+                TableDevice(
+                    int(rank), int(group or 0), int(pid or -1), host, int(device), bus, name
+                )
             )
             return True
         bare = text[1:].strip()
@@ -145,8 +161,9 @@ class TableReader:
             run = self._begin(line)
             run.config = {name: int(value) for name, value in _CONFIG.findall(bare)}
             return True
-        if bare.startswith("size ") and "time" in bare.split():
-            self._header(bare.split(), line)
+        if bare.startswith(("size ", "bytes ")) and "time" in bare.split():
+            self._header([_OLD_TITLES.get(name, name) for name in bare.split()], line)
+            self.runs[-1].milliseconds = bare.startswith("bytes ")
             return True
         if match := _STARTED.match(text):
             self._begin(line).test = match[1]
@@ -171,12 +188,12 @@ class TableReader:
 
     def text(self, text: str, line: int) -> bool:
         """Read a line, or a piece of one, that may be a row or a part of it."""
-        if match := _ROW.match(text):
-            if self._row(match, line):
-                return True
+        if (match := _ROW.match(text)) and self._row(match, line):
+            return True
+        if match or (self.open and _LIKE_ROW.match(text)):
             # The titles say that rows follow: what begins like one has something in it that is no number.
-            if self.runs:
-                self.runs[-1].broken += self.open and not self.runs[-1].ended
+            if self.open and not self.runs[-1].ended:
+                self._broken(line)
             return False
         if self._head is not None and _VALUES.match(text):
             return self._take(text)
@@ -186,6 +203,10 @@ class TableReader:
         if not self.command and "_perf" in text and (command := _COMMAND.search(text)):
             self.command = f"{command[1]}_perf"
         return False
+
+    def _broken(self, line: int) -> None:
+        self.runs[-1].broken += 1
+        self.runs[-1].broken_line = self.runs[-1].broken_line or line
 
     def close(self) -> None:
         """Finish a row that is still open at the end of the file."""
@@ -204,6 +225,7 @@ class TableReader:
             run.config, run.devices = dict(last.config), list(last.devices)
             run.version, run.library = run.version or last.version, run.library or last.library
             run.header, run.halves = last.header, last.halves
+            run.milliseconds = last.milliseconds
         return run
 
     def _begin(self, line: int) -> TableRun:
@@ -211,7 +233,7 @@ class TableReader:
         self._finish()
         last = self.runs[-1] if self.runs else None
         if len(self.runs) >= MOST_RUNS:
-            self.runs[-1].broken += 1
+            self._broken(line)
         elif last is None or last.config or last.header or last.devices:
             self.runs.append(TableRun(self.source, line, test=self.command))
             self.command = ""
@@ -282,8 +304,8 @@ class TableReader:
             run.types.append(kind)
             run.ops.append(op)
             run.roots.append(root)
-            run.values.append(tuple((*self._values, *[float("nan")] * 4)[:8]))
+            run.values.append(_in_us(self._values, run.milliseconds))
             run.row_lines.append(self._line)
         elif not whole:
-            run.broken += 1
+            self._broken(self._line)
         self._head, self._values = None, []

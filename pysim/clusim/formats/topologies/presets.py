@@ -25,6 +25,7 @@ from clusim.hardware import (
     stand_in,
 )
 from clusim.hardware.networks import USUAL_LINKS
+from clusim.units import parse_rate
 
 __all__ = [
     "Adapter",
@@ -40,6 +41,7 @@ __all__ = [
     "nvlink_keys",
     "pcie_switch",
     "pcie_type",
+    "shared_c2c",
     "unnamed_chip",
 ]
 
@@ -100,6 +102,12 @@ def numa_link(processor: Cpu) -> dict[str, Any]:
 def c2c_link(rate_MBps: int) -> dict[str, Any]:
     """Return the keys of a coherent link between a GPU and its CPU."""
     return {"type": "nvlink-c2c", "rate": f"{min(rate_MBps, 10**7)} MB/s"}
+
+
+def shared_c2c(gpus: int) -> dict[str, Any]:
+    """Return the keys of the coherent link of each of some GPUs that share a CPU's."""
+    rate = parse_rate(str(LINKS["nvlink-c2c"]["rate"].value))
+    return c2c_link(rate.num * 10**6 // rate.den // gpus)
 
 
 def nvlink_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:

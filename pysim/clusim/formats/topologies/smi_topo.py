@@ -48,13 +48,16 @@ _TAG = re.compile(r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s|\s*[>|#]+\s)
 _PRODUCT = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{1,2}[0-9]{2,3}(?![0-9])")
 _CPUS = re.compile(r"[0-9]{1,5}(?:[-,][0-9]{1,5}){0,400}")
 _AFFINITY = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
+_DEVICE = re.compile(r"(?:GPU|NIC|mlx[0-9]_)[0-9]{1,4}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
 
 
 def parse_matrix(text: str, where: str) -> Matrix:
     """Return the first table of a text."""
     matrix = Matrix()
-    for number, raw in enumerate(text.splitlines(), 1):
+    rows: set[str] = set()
+    lines = text.splitlines()
+    for number, raw in enumerate(lines, 1):
         line = _TAG.sub("", _ANSI.sub("", raw)).rstrip()
         legend = re.fullmatch(r"\s*(NIC[0-9]+)\s*:\s*(\S.*)", line)
         if legend:
@@ -69,11 +72,44 @@ def parse_matrix(text: str, where: str) -> Matrix:
                 matrix.around += f" {line[:200]}" if len(matrix.around) < MAX_AROUND else ""
         elif words[0] in matrix.names and not _is_header(words, matrix):
             _row(matrix, words, where, number)
-        elif _is_header(words, matrix) and matrix.words:
+            rows.add(words[0])
+        elif _is_header(words, matrix) and rows:
+            _no_other(matrix, lines, number, where)
             break
-    if not matrix.names or not matrix.words:
+        elif _DEVICE.fullmatch(words[0]) and len(words) > 1 and _is_path(words[1]):
+            raise fail(
+                where,
+                number,
+                f"row {words[0]} has no column: is the table cut off, or its first line broken in two?",
+            )
+    if not rows:
         raise fail(where, 0, "no table with GPU0 in its first line; give the output of topo -m")
+    _no_gaps(matrix, rows, where)
     return matrix
+
+
+def _no_gaps(matrix: Matrix, rows: set[str], where: str) -> None:
+    """Refuse a table that has no row of either of two GPUs, as nothing says how they are joined."""
+    missing = [name for name in matrix.gpus if name not in rows]
+    if len(missing) > 1:
+        raise fail(
+            where, 0, f"the rows of {', '.join(missing[:4])} are missing: nothing says how these are joined; is the"
+            " table cut off?"
+        )  # fmt: skip
+
+
+def _no_other(matrix: Matrix, lines: list[str], number: int, where: str) -> None:
+    """Refuse another table of distances below the first one, of another machine; `number` is its first line."""
+    if any(word in P2P for word in matrix.words.values()):
+        return
+    other = parse_matrix("\n".join([""] * (number - 1) + lines[number - 1 :]), where)
+    told = {pair: word for pair, word in other.words.items() if word not in P2P}
+    if told and told != matrix.words:
+        raise fail(where, number, "another table begins here, of another machine: give one of them")
+
+
+def _is_path(word: str) -> bool:
+    return word.upper() in ("X", *LEVELS, *P2P) or NVLINK.fullmatch(word.upper()) is not None
 
 
 def _is_header(words: list[str], matrix: Matrix) -> bool:
@@ -104,7 +140,7 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
         if cell == "X" or other == name:
             continue
         word = cell.upper()
-        if word not in LEVELS and word not in P2P and not NVLINK.fullmatch(word):
+        if not _is_path(word):
             raise fail(
                 where,
                 number,
@@ -163,7 +199,7 @@ def _symmetric(matrix: Matrix, draft: Draft) -> None:
     """Where the two halves of the table differ, take the shorter path; say which GPUs have no row."""
     rows = {name for name, _ in matrix.words}
     missing = [name.lower() for name in matrix.gpus if name not in rows]
-    if missing:
+    if missing and rows:
         draft.assume(
             missing, "its paths, as the rows of the others say", "its row is missing in the table"
         )

@@ -28,6 +28,7 @@ from clusim.formats.topologies.presets import (
     numa_link,
     pcie_switch,
     pcie_type,
+    shared_c2c,
 )
 from clusim.formats.topologies.usage import set_usage
 from clusim.formats.values import fail, natural, printable
@@ -186,6 +187,12 @@ class _Wiring:
         for index, cpu in enumerate(self.machine.cpus):
             self.cpu_names.append(f"cpu{cpu.numa if unique else index}")
             found, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
+            chips = {self.chips[id(d)] for d in self.machine.walk() if self._beside(d)}
+            if chips and not (cpu.arch or cpu.vendor):
+                found, why = (
+                    processor("arm64", "NVIDIA", None, None)[0],
+                    f"{min(chips)} has it beside it",
+                )
             if why:
                 self.draft.assume(self.cpu_names[-1], f"processor {found.name}", why)
             self.processors.append(found)
@@ -211,9 +218,13 @@ class _Wiring:
         if id(device) in self.names:
             chip = GPUS[self.chips[id(device)]]
             name = self.names[id(device)]
-            link = self._pcie(device, name, chip.pcie, 16, f"what {self.chips[id(device)]} has")
-            self.draft.link(name, parent, type=gpu_pcie(link))
-            self._told(device, [name], link)
+            if among := self._beside(device):
+                self.draft.link(name, parent, **shared_c2c(among))
+                self.draft.assume(name, "NVLink-C2C to its CPU", f"what {chip.name} has")
+            else:
+                link = self._pcie(device, name, chip.pcie, 16, f"what {chip.name} has")
+                self.draft.link(name, parent, type=gpu_pcie(link))
+                self._told(device, [name], link)
             for child in device.children:
                 self._attach(child, parent)
         elif device.nets:
@@ -240,6 +251,17 @@ class _Wiring:
                 "left out",
                 f"{what}: PCI class 0x{device.cls or 0:06x}",
             )
+
+    def _beside(self, device: ImportedDevice) -> int:
+        """Return how many GPUs share the NVLink-C2C of this one's CPU, 0 if it has none or the file names the CPU."""
+        if id(device) not in self.chips or GPUS[self.chips[id(device)]].form != "superchip":
+            return 0
+        for cpu in self.machine.cpus:
+            devices = list(cpu.walk())
+            if any(other is device for other in devices):
+                said = cpu.arch or cpu.vendor or device.speed
+                return 0 if said else sum(id(other) in self.chips for other in devices)
+        return 0
 
     def _newest(self, device: ImportedDevice) -> int:
         """Return the PCIe generation a device has or, if the file does not say, probably has."""

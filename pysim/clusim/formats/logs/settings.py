@@ -1,0 +1,58 @@
+"""Lines about settings among the regular lines of a block: ranks write the same ones, so each text is read once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.digits import hashes, word
+from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.known import KnownTexts
+from clusim.formats.logs.messages import note_setting, setting_of
+from clusim.formats.logs.scan import Scan
+
+__all__ = ["SettingLines"]
+
+_NAME = word(b"NCCL_")
+_BYTES = 128
+
+
+class SettingLines:
+    """Notes settings in `facts`; what was noted for a process is not looked at again."""
+
+    def __init__(self, facts: Facts) -> None:
+        """Start with nothing known."""
+        self._facts = facts
+        self._texts, self._noted = KnownTexts(), KnownTexts()
+        self._settings: list[tuple[str, str]] = []
+
+    def take(
+        self, scan: Scan, processes: NDArray[np.int64], among: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Note the settings among these rows; return which rows they are."""
+        taken = np.zeros(len(among), np.bool_)
+        rows = np.flatnonzero(among)
+        start, end = scan.message[rows], scan.ends[scan.regular[rows]]
+        short = ((scan.head_words(start) & _NAME[1]) == _NAME[0]) & (end - start <= _BYTES)
+        rows, start, end = rows[short], start[short], end[short]
+        if len(rows) == 0:
+            return taken
+
+        def make(i: int) -> int:
+            found = setting_of(scan.buffer[start[i] : end[i]].tobytes().decode("utf-8", "replace"))
+            if found is None:
+                return NONE
+            self._settings.append(found)
+            return len(self._settings) - 1
+
+        setting = self._texts.look(hashes(scan.buffer, start, end, _BYTES), make)
+        own = setting >= 0
+        rows, setting, process = rows[own], setting[own], processes[rows[own]]
+
+        def note(i: int) -> int:
+            return int(note_setting(self._facts, int(process[i]), *self._settings[setting[i]]))
+
+        both = setting.astype(np.uint64) << np.uint64(32) | process.astype(np.uint64)
+        taken[rows[self._noted.look(both, note) > 0]] = True
+        return taken
