@@ -49,10 +49,10 @@ static bool multimem(const clusim_image *im) {
 
 enum { ROOM_BITS = 60 }; /* of 2^61, which a clock or count may still go on in a window */
 
-/* Whether what a unit reduces in a window stays far below what its clock can count. */
-static bool unit_bounded(const clusim_model *m, const clusim_unit *u) {
-    const clusim_image *im = &m->image;
-    uint64_t bytes = model_packets(im).largest * im->num_endpoints;
+/* Whether what a unit reduces in a window stays far below what its clock can count; `largest` is
+ * the largest packet. */
+static bool unit_bounded(const clusim_model *m, const clusim_unit *u, uint64_t largest) {
+    uint64_t bytes = largest * m->image.num_endpoints;
     base_u128 all =
         (base_u128)bytes * ((base_u128)m->in_count[u->node] * (uint64_t)(u->latency_ps + 1));
     return all >> ROOM_BITS == 0 && (all * u->cost16) >> 16 >> ROOM_BITS == 0;
@@ -61,9 +61,10 @@ static bool unit_bounded(const clusim_model *m, const clusim_unit *u) {
 /* Where units reduce, what they finish in a window they have begun before it. */
 static void look_at_units(const clusim_model *m, window_node *nodes) {
     if (!multimem(&m->image)) return;
+    uint64_t largest = model_packets(&m->image).largest;
     for (uint32_t u = 0; u < m->image.num_units; u++) {
         const clusim_unit *unit = &m->image.units[u];
-        int64_t least = unit_bounded(m, unit) ? unit->latency_ps : 0;
+        int64_t least = unit_bounded(m, unit, largest) ? unit->latency_ps : 0;
         nodes[unit->node].least_ps = base_min(nodes[unit->node].least_ps, least);
     }
 }
@@ -192,9 +193,10 @@ static void find_ends(const clusim_image *im, window_node *nodes) {
     for (uint32_t k = 0; k < im->num_mgroup_members; k++) use_end(im, nodes, im->mgroup_members[k]);
 }
 
-/* Whether what memory is asked for in a window stays far below what it can count. */
-static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int64_t window_ps) {
-    uint64_t bytes = model_packets(&m->image).largest;
+/* Whether what memory is asked for in a window stays far below what it can count, in packets of
+ * `bytes` at most. */
+static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int64_t window_ps,
+                           uint64_t bytes) {
     uint64_t wires = m->in_count[e->node] + model_part_size(m->out_off, e->node);
     uint64_t most = base_umax(base_umax(e->inject_256, e->deliver_256), e->read_256);
     base_u128 all = (base_u128)(bytes * most) * ((base_u128)wires * (uint64_t)(window_ps + 1));
@@ -207,6 +209,7 @@ static int64_t ends_window(const clusim_model *m, window_node *nodes) {
     if (!ends_may_window(m)) return 0;
     find_ends(im, nodes);
     int64_t least_ps = least_fixed_ps(im);
+    uint64_t largest = model_packets(im).largest;
     bool reduces = multimem(im), reads = reduces;
     for (uint32_t c = 0; c < im->num_conns; c++) reads |= pulls(&im->conns[c]);
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
@@ -215,7 +218,7 @@ static int64_t ends_window(const clusim_model *m, window_node *nodes) {
         least_ps = base_min(least_ps, node->least_ps);
         if (reads) least_ps = base_min(least_ps, im->endpoints[e].read_latency_ps);
         if (reduces) least_ps = base_min(least_ps, im->endpoints[e].response_latency_ps);
-        if (!memory_bounded(m, &im->endpoints[e], least_ps)) return 0;
+        if (!memory_bounded(m, &im->endpoints[e], least_ps, largest)) return 0;
     }
     return least_ps;
 }
