@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from clusim.formats.logs import find_anomalies, read_logs, report, summarize
+from clusim.formats.logs.anomalies import CONTRADICTION
+from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.pictures import ranges, ring_picture, tree_picture
+from clusim.formats.logs.repeating import Repeating
 from clusim_cli.main import run as run_command
 from logs.samples import ALL, V221, begin, call, read
 from replay.samples import job
@@ -353,6 +356,33 @@ def test_a_call_that_was_made_before_takes_six_bytes(tmp_path: Path) -> None:
     assert repeated.operations.kept_bytes <= 6 * 20_000
     new = read(tmp_path, lines(begin(0), *(call(0, i, count=i + 1) for i in range(20_000))))
     assert 6 * 20_000 < new.calls.kept_bytes <= 24 * 20_000
+
+
+def test_a_log_that_is_there_twice_is_told(tmp_path: Path) -> None:
+    """A process cannot begin the same rank of the same communicator twice; its calls would count twice."""
+    begun = [
+        begin(rank, event=event) for event in ("Init START", "Init COMPLETE") for rank in (0, 1)
+    ]
+    text = lines(*begun, call(0, 1), call(1, 1))
+    assert not [a for a in find_anomalies(read(tmp_path, text)) if a.kind == CONTRADICTION]
+    (told,) = [
+        a.text for a in find_anomalies(read(tmp_path, text, text)) if a.kind == CONTRADICTION
+    ]
+    assert "rank 0 of communicator 0xc00 begins twice" in told
+    assert "log0.txt:1 and at" in told
+    assert "log1.txt:1; if the log is there twice" in told
+
+
+def test_nothing_that_is_said_of_a_log_takes_a_whole_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Millions of calls are looked at a part at a time, so memory is what is kept of them."""
+    monkeypatch.setattr(Repeating, "__getitem__", lambda _self, name: pytest.fail(name))
+    ranks = (0, 1)
+    log = read(tmp_path, lines(*map(begin, ranks), *(call(r, i) for i in range(9) for r in ranks)))
+    assert report(log, everything=True)
+    assert summarize(log)["calls"]["operations"] == len(log.operations) == 9
+    assert len(call_table(log).call) == 9
 
 
 def test_operations_are_the_same_however_many_are_matched_at_once(

@@ -122,6 +122,7 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
     facts = log.facts
     sizes: dict[tuple[int, int], Member] = {}
     told: set[tuple[int, int, int]] = set()
+    twice = False
     ranks: dict[tuple[int, int, int, int], Member] = {}
     for member in facts.members:
         if not member.comm_id or member.parent != NONE or member.n_ranks == NONE:
@@ -145,6 +146,13 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
             yield Anomaly(
                 CONTRADICTION, f"two processes are rank {member.rank} of {name}: at"
                 f" {facts.place(other.line)} and at {facts.place(member.line)}; the first is believed",
+            )  # fmt: skip
+        elif other is not member and other.pointer == member.pointer and not twice:
+            twice = True
+            yield Anomaly(
+                CONTRADICTION, f"rank {member.rank} of {name} begins twice in one process: at"
+                f" {facts.place(other.line)} and at {facts.place(member.line)}; if the log is there twice, its calls"
+                " are, too: give it once",
             )  # fmt: skip
 
 

@@ -64,9 +64,9 @@ class Dressing:
         # A search for a byte takes a tenth of that for several, and most blocks have nothing of all this.
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        if b"\xc2\xa0" in data:  # what was copied from a page
+        if b"\xc2" in data:  # what was copied from a page
             data = data.replace(b"\xc2\xa0", b" ")
-        if b"@" in data or b"]<std" in data:
+        if b"<" in data and b"]<std" in data:
             data = _TAGGED.sub(rb"[\1]<stdout>:", data)
         if b"\t" in data:  # tables that went through a spreadsheet or an editor
             data = data.replace(b"\t", b" ")

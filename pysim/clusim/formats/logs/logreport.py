@@ -238,7 +238,7 @@ def _calls(log: Log, limit: int) -> list[str]:
         return []
     total = len(log.operations)
     source = "" if len(log.calls) else ", from the tuner's lines of rank 0"
-    lines = [f"Calls: {total} operations in {len(log.calls['line'])} lines{source}"]
+    lines = [f"Calls: {total} operations in {len(log.calls)} lines{source}"]
     lines.append("  collective     ranks        size      type    op     count  algorithm")
     for group in groups[:limit]:
         chosen = f"{group['algorithm']} {group['protocol']}".strip()

@@ -107,7 +107,14 @@ class LogReader:
             facts.file_lines.append(base)
             self.tables.append(tables)
         if nulls:
-            report(f"has {nulls} zero bytes, which no text has; what is around them may be lost")
+            wide = (
+                ""
+                if 3 * nulls < facts.bytes
+                else "; as UTF-16 has, of which iconv -f UTF-16 -t UTF-8 makes a text"
+            )
+            report(
+                f"has {nulls} zero bytes, which no text has; what is around them may be lost{wide}"
+            )
         if dressing.repeats:
             text = f"Ray left out {dressing.repeats} lines that were like others: set RAY_DEDUP_LOGS=0 to have all"
             report(text)

@@ -18,7 +18,7 @@ __all__ = ["PART_ROWS", "Repeating", "RepeatingPart", "counted"]
 
 Column = NDArray[np.integer]
 
-PART_ROWS = 1 << 17
+PART_ROWS = 1 << 15
 """Rows that are looked at together for what they have in common."""
 
 
