@@ -26,7 +26,7 @@ from clusim.schedule.dtypes import element
 from clusim.units import format_size
 from clusim.verdict import Verdict
 
-__all__ = ["Explained", "Term", "explained", "row_named", "row_verdict"]
+__all__ = ["Explained", "Term", "explained", "row_named", "row_verdict", "whole"]
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
@@ -164,10 +164,10 @@ def row_verdict(case: Request) -> Verdict:
     """Return the verdict on the kernel of a row, simulated whole, without what error to expect."""
     if case.setup.num_ranks > MOST_RANKS:
         return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
-    return result_of(_whole(case)).verdict
+    return result_of(whole(case)).verdict
 
 
-def _whole(case: Request) -> ScheduleRequest:
+def whole(case: Request) -> ScheduleRequest:
     """Return the run of a kernel, all of it."""
     comm = case.setup.comm
     in_place = symmetric(case, comm, case.operation, case.size_bytes)
@@ -186,7 +186,7 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
     with TemporaryDirectory() as place:
         trace = Path(place) / "row.h5"
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
-        result_of(_whole(case), how)
+        result_of(whole(case), how)
         table = blame(trace)
     terms = _merged(table.rows())
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
