@@ -99,7 +99,8 @@ MAY_IMPORT = {
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule units verdict vocabulary"
     " workload.recorded",
-    "comparing": "analysis errors fabric image nccl.calls nccltests replaying result run training units verdict vocabulary",
+    "comparing": "analysis errors fabric image nccl.calls nccltests replaying result run training units verdict"
+    " vocabulary",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
