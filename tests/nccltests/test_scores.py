@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from clusim.hardware.calibration import ROW_SETS
-from clusim.nccltests import accuracydata, expected
+from clusim.nccltests import accuracydata
 from clusim.nccltests.accuracydata import write_data
 from clusim.nccltests.accuracypage import page_text
 from clusim.nccltests.breakdown import calibrated_by, class_tables
 from clusim.nccltests.measurements import CurveGroup, Row, read_measurements
 from clusim.nccltests.scores import Point, score, statistics
 from clusim.nccltests.validate import Report
+from clusim.run import expected
 from clusim.run.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.run.request import Request
 from clusim.run.setup import Setup

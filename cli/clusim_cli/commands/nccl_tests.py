@@ -16,9 +16,11 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working
 
 if TYPE_CHECKING:
+    from clusim.comparing import PerfRun
     from clusim.nccltests.options import PerfOptions
+    from clusim.run.setup import Setup
 
-__all__ = ["command"]
+__all__ = ["asked", "command"]
 
 
 def _flags(function: Any) -> Any:
@@ -79,28 +81,59 @@ def command(
     iterations, start and end with them; in place and out of place are alike. With -c 1 data of small sizes are carried
     through and checked; N/A is not checked. Flags that change no time here say so in the output.
     """
-    from clusim.nccl import parse_assignments
     from clusim.nccltests.front import table_of
     from clusim.nccltests.operations import program_named
     from clusim.nccltests.sweep import place
-    from clusim.run.setup import Setup
 
-    test = program_named(program)
-    wanted = parse_flags({name: value for name, value in flags.items() if value is not None})
-    env = tuple(parse_assignments(environment).items())
-    setup = Setup(topology, nodes, None, version, env)
+    test, wanted = program_named(program), _wanted(flags)
+    setup = _setup(topology, nodes, version, environment)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
     with working(jobs, executor) as workers:
         show = None if as_json else click.echo
-        found = table_of(where, test, wanted, jobs=workers, show=show, explain=explain)
+        found = table_of(where, test, wanted, jobs=workers, show=show)
+    for text in found.explained() if explain else ():
+        if not as_json:
+            click.echo(text)
     data = found.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
     if target is not None:
         write_text(target, json.dumps(data) + "\n")
     if as_json:
         click.echo(json.dumps(data))
     return int(data["out_of_bounds"]["count"] > 0)
+
+
+def _setup(
+    topology: str,
+    nodes: int | None,
+    version: str,
+    environment: tuple[str, ...],
+    faults: tuple[str, ...] = (),
+) -> Setup:
+    from clusim.nccl import parse_assignments
+    from clusim.run.setup import Setup
+
+    env = tuple(parse_assignments(environment).items())
+    return Setup(topology, nodes, None, version, env, faults=faults)
+
+
+def _wanted(flags: dict[str, str | None]) -> PerfOptions:
+    return parse_flags({name: value for name, value in flags.items() if value is not None})
+
+
+def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
+    """Return what the options ask for, and what breaks besides, for which the program has no flag."""
+    from clusim.comparing import PerfRun
+    from clusim.nccltests.operations import program_named
+    from clusim.nccltests.sweep import place
+
+    wanted = _wanted({flag.attribute: given[flag.attribute] for flag in FLAGS})
+    setup = _setup(
+        given["topology"], given["nodes"], given["version"], given["environment"], faults
+    )
+    where = place(setup, wanted, given["procs_per_node"], given["harness"])
+    return PerfRun(where, program_named(given["program"]), wanted)
 
 
 def _output(options: PerfOptions) -> Path | None:

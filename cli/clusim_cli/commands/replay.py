@@ -15,10 +15,10 @@ from clusim_cli.params import SIZE, TIME, command_line
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.replaying import Replay
+    from clusim.replaying import Replay, ReplayRequest
     from clusim.run.expected import Expected
 
-__all__ = ["command"]
+__all__ = ["asked", "command"]
 
 
 class _Gap(click.ParamType[Any]):
@@ -79,36 +79,11 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
 
     TOPOLOGY is the machine: a preset, a generator, or a file in YAML or NCCL's XML; --topology takes files of any name.
     """
-    from clusim.fabric.loading import names_machine
-    from clusim.nccl import parse_assignments
-    from clusim.replaying import ReplayRequest, replay, replay_report
+    from clusim.replaying import replay, replay_report
     from clusim.run.job import RunOptions
 
-    machines = {"--topology": given["topology"], "--xml": given["xml"]}
-    if len(recording) > 1 and names_machine(recording[-1]):
-        *files, machines["TOPOLOGY"] = recording
-        recording = tuple(files)
-    named = [name for name, value in machines.items() if value]
-    if len(named) > 1:
-        raise click.UsageError(f"{' and '.join(named)} name the same thing; give one")
+    request = asked(recording=recording, **given)
     with counted_progress(not no_progress, "calls") as progress:
-        request = ReplayRequest(
-            recording,
-            topology=machines[named[0]] if named else None,
-            nodes=given["nodes"],
-            other=given["other"],
-            kind=given["kind"],
-            gap=given["gap"],
-            env=tuple(parse_assignments(given["environment"]).items()),
-            replan=given["replan"],
-            whole=given["whole"],
-            asked=given["asked"],
-            calls=given["calls"],
-            granularity=given["granularity"],
-            version=given["version"],
-            faults=given["faults"],
-            strict=given["strict"],
-        )
         how = RunOptions(trace_out=given["trace_out"], command=command_line())
         found = replay(request, how, progress)
     expected = _expected(found)
@@ -119,6 +94,39 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
     click.echo(replay_report(found, everything=given["everything"]))
     for item, calls in expected.items():
         click.echo(f"  {item.text()}: {calls} call{'s' * (calls != 1)}")
+
+
+def asked(**given: Any) -> ReplayRequest:
+    """Return what the options ask for."""
+    from clusim.fabric.loading import names_machine
+    from clusim.nccl import parse_assignments
+    from clusim.replaying import ReplayRequest
+
+    recording = given["recording"]
+    machines = {"--topology": given["topology"], "--xml": given["xml"]}
+    if len(recording) > 1 and names_machine(recording[-1]):
+        *files, machines["TOPOLOGY"] = recording
+        recording = tuple(files)
+    named = [name for name, value in machines.items() if value]
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(named)} name the same thing; give one")
+    return ReplayRequest(
+        recording,
+        topology=machines[named[0]] if named else None,
+        nodes=given["nodes"],
+        other=given["other"],
+        kind=given["kind"],
+        gap=given["gap"],
+        env=tuple(parse_assignments(given["environment"]).items()),
+        replan=given["replan"],
+        whole=given["whole"],
+        asked=given["asked"],
+        calls=given["calls"],
+        granularity=given["granularity"],
+        version=given["version"],
+        faults=given["faults"],
+        strict=given["strict"],
+    )
 
 
 def _expected(found: Replay) -> Counter[Expected]:

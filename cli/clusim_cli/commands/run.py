@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,10 @@ from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import RANKS, command_line
 from clusim_cli.progress import said_ended, shown_progress
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from clusim.run.request import Request
+
+__all__ = ["asked", "command"]
 
 
 @click.command("run", cls=GuardedCommand, short_help="Run a collective and print what it reached.")
@@ -73,34 +76,14 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     or gpu3:nvl5 (its fifth NVLink).
     """
     from clusim.analysis.limits import tables_json
-    from clusim.nccl import parse_assignments
-    from clusim.nccl.env import windows
     from clusim.report.runreport import collective_report
     from clusim.run.expected import expected_of
     from clusim.run.job import RunOptions
     from clusim.run.limit import Watch
-    from clusim.run.request import Request
-    from clusim.run.setup import Setup
     from clusim.run.simulate import result_of
 
-    setup = Setup(
-        topology,
-        given["nodes"],
-        version=given["version"],
-        env=(*parse_assignments(given["environment"]).items(), *windows(given["symmetric"])),
-        ranks=given["ranks"],
-        faults=given["faults"],
-    )
-    found = doubts(setup, given["strict"], quiet=as_json)
-    names = (
-        *("algorithm", "channels", "dtype", "redop", "root"),
-        *("granularity", "seed", "verify", "engine"),
-    )
-    request = Request(
-        *(setup, given["collective"], given["size"]),
-        protocol=given["protocol"] or "",
-        **{name: given[name] for name in names},
-    )
+    request = asked(topology=topology, **given)
+    found = doubts(request.setup, given["strict"], quiet=as_json)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         how = RunOptions(
             trace_out=given["trace_out"],
@@ -128,3 +111,29 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         click.echo(f"clusim: data: wrong: {result.verify_note}", err=True)
         return 1
     return 0
+
+
+def asked(**given: Any) -> Request:
+    """Return what the options ask for."""
+    from clusim.nccl import parse_assignments
+    from clusim.nccl.env import windows
+    from clusim.run.request import Request
+    from clusim.run.setup import Setup
+
+    setup = Setup(
+        given["topology"],
+        given["nodes"],
+        version=given["version"],
+        env=(*parse_assignments(given["environment"]).items(), *windows(given["symmetric"])),
+        ranks=given["ranks"],
+        faults=given["faults"],
+    )
+    names = (
+        *("algorithm", "channels", "dtype", "redop", "root"),
+        *("granularity", "seed", "verify", "engine"),
+    )
+    return Request(
+        *(setup, given["collective"], given["size"]),
+        protocol=given["protocol"] or "",
+        **{name: given[name] for name in names},
+    )

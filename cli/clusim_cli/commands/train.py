@@ -14,9 +14,10 @@ from clusim_cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
+    from clusim.training import TrainRequest
     from clusim.workload import Workload
 
-__all__ = ["command"]
+__all__ = ["asked", "command"]
 
 
 @click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
@@ -50,7 +51,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     moved, whether it fits into memory, and the busiest wires.
     """
     from clusim.run.job import RunOptions
-    from clusim.training import TrainRequest, scaling, trained, training_report
+    from clusim.training import scaling, trained, training_report
     from clusim.training.estimating.estimate import estimated, stepped
     from clusim.training.inputs import inputs
 
@@ -69,8 +70,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         raise click.UsageError(
             "--estimate has nothing to fold or to trace; simulate the step for that"
         )
-    names = ("steps", "fold", "strict_memory", "granularity", "seed", "estimate")
-    request = TrainRequest(setup, spec, **{name: given[name] for name in names})
+    request = asked(workload=workload, **given)
     if given["scaling"]:
         table = scaling(request, given["replicas"], given["scaling"], stepped)
         rows = [
@@ -102,6 +102,18 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         json.dumps({**result.to_json(), "doubts": doubtful}) if as_json else training_report(result)
     )
     return 0
+
+
+def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
+    """Return what the options ask for; `changes` are keys of the workload by their path."""
+    from clusim.training import TrainRequest
+    from clusim.training.inputs import inputs
+    from clusim.workload import load_workload
+
+    spec = load_workload(given["workload"], changes) if changes else given["workload"]
+    found = inputs(spec, given["topology"], given["nodes"], given["faults"])
+    names = ("steps", "fold", "strict_memory", "granularity", "seed", "estimate")
+    return TrainRequest(*found, **{name: given[name] for name in names})
 
 
 def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:

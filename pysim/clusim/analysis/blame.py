@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import critical
 from clusim.units import format_time
 
-__all__ = ["blame"]
+__all__ = ["alike", "blame"]
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
 
@@ -59,6 +60,24 @@ def blame(path: str | Path) -> ColumnTable:
     table = ColumnTable.of(COLUMNS, rows, facts)
     table.notes.extend(_notes(table))
     return table
+
+
+def alike(table: ColumnTable) -> list[dict[str, Any]]:
+    """Return the rows with those that differ only by rank, link or channel as one, the longest first.
+
+    A row that stands for several has as its resource what they have in common, and how many they are.
+    """
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in table.rows():
+        kind = row["class"] or str(row["resource"]).partition(" ")[0]
+        groups.setdefault((row["group"], kind, row["reason"]), []).append(row)
+    found = []
+    for (group, kind, reason), rows in groups.items():
+        sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}
+        many = f"{kind} ({len(rows)} of them)"
+        resource = rows[0]["resource"] if len(rows) == 1 else many
+        found.append({"group": group, "kind": kind, "resource": resource, "reason": reason, **sums})
+    return sorted(found, key=lambda row: -row["time_ps"])
 
 
 def _notes(table: ColumnTable) -> list[str]:

@@ -16,7 +16,16 @@ from clusim.abi import NONE, FaultKind
 from clusim.analysis.network import Network
 from clusim.errors import InputError
 
-__all__ = ["THINGS", "Change", "Estimate", "changed_image", "estimate", "mended", "parse_change"]
+__all__ = [
+    "THINGS",
+    "Change",
+    "Estimate",
+    "changed_image",
+    "estimate",
+    "factor_of",
+    "mended",
+    "parse_change",
+]
 
 Array = NDArray[Any]
 
@@ -71,14 +80,20 @@ class Estimate:
     change: Change
 
 
-def parse_change(what: str, factor: str, network: Network) -> Change:
-    """Return the change that words such as ``nvlink`` and ``x2`` mean on a network."""
+def factor_of(whole: str, factor: str) -> Fraction:
+    """Return the factor that ``x2`` means; `whole` is what an error quotes."""
     try:
         value = Fraction(factor.lower().removeprefix("x").removesuffix("x"))
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"what-if {what} {factor}: write the factor as x2, x0.5 or 3/2") from None
+        raise InputError(f"what-if {whole}: write the factor as x2, x0.5 or 3/2") from None
     if not Fraction(1, 1000) <= value <= 1000:
-        raise InputError(f"what-if {what} {factor}: the factor must be between 0.001 and 1000")
+        raise InputError(f"what-if {whole}: the factor must be between 0.001 and 1000")
+    return value
+
+
+def parse_change(what: str, factor: str, network: Network) -> Change:
+    """Return the change that words such as ``nvlink`` and ``x2`` mean on a network."""
+    value = factor_of(f"{what} {factor}", factor)
     if what in THINGS:
         return Change(what, value)
     wires = frozenset(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from clusim.analysis.blame import blame
+from clusim.analysis.blame import alike, blame
+from clusim.analysis.columns import ColumnTable
 from clusim.errors import InputError
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
@@ -27,7 +27,7 @@ from clusim.schedule.dtypes import element
 from clusim.units import format_size
 from clusim.verdict import Verdict
 
-__all__ = ["Explained", "Term", "explained", "row_named", "row_verdict"]
+__all__ = ["Explained", "Term", "explained", "row_named", "row_verdict", "whole"]
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
@@ -144,17 +144,17 @@ def explained(row: Row, granularity: str | int) -> Explained:
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 
 
-def _merged(rows: Sequence[dict[str, Any]]) -> list[Term]:
+def _merged(table: ColumnTable) -> list[Term]:
     """Return what is alike of all ranks and wires as one term, with how many steps of the path it is; longest first."""
-    times: Counter[tuple[str, str]] = Counter()
-    steps: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        kind = row["class"] or str(row["resource"]).partition(" ")[0]
-        key = row["group"], f"{kind}: {row['reason']}"
-        times[key] += row["time_ps"]
-        steps[key] += row["steps"]
-    ordered = sorted(times, key=lambda key: (ORDER.index(key[0]), -times[key]))
-    return [Term(key[0], f"{key[1]}, {_times(steps[key])}", times[key] / 1e6) for key in ordered]
+    ordered = sorted(alike(table), key=lambda row: ORDER.index(row["group"]))
+    return [
+        Term(
+            row["group"],
+            f"{row['kind']}: {row['reason']}, {_times(row['steps'])}",
+            row["time_ps"] / 1e6,
+        )
+        for row in ordered
+    ]
 
 
 def _times(count: int) -> str:
@@ -165,10 +165,10 @@ def row_verdict(case: Request) -> Verdict:
     """Return the verdict on the kernel of a row, simulated whole, without what error to expect."""
     if case.setup.num_ranks > MOST_RANKS:
         return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
-    return result_of(_whole(case)).verdict
+    return result_of(whole(case)).verdict
 
 
-def _whole(case: Request) -> ScheduleRequest:
+def whole(case: Request) -> ScheduleRequest:
     """Return the run of a kernel, all of it."""
     comm = case.setup.comm
     in_place = symmetric(case, comm, case.operation, case.size_bytes)
@@ -187,9 +187,9 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
     with TemporaryDirectory() as place:
         trace = Path(place) / "row.h5"
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
-        result_of(_whole(case), how)
+        result_of(whole(case), how)
         table = blame(trace)
-    terms = _merged(table.rows())
+    terms = _merged(table)
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
     if abs(rest_us) > 1e-9:
         what = "how much longer the kernel is than one run of it alone: iterations in a row, or along a line"

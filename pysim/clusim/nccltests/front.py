@@ -119,7 +119,7 @@ class Table(Shown):
         return {**found, "expected_errors": [item.to_json() for item in self.expected], **told}
 
     def explained(self) -> Iterator[str]:
-        """Yield what held the rows of the last cycle back, when it is known, as lines of comment."""
+        """Yield what held the kernel of each row of the last cycle back, when it is known, as lines of comment."""
         setup, none = self.where.setup, Expected(None, "no machine with faults was measured")
         place = None if setup.broken.lines else RunPlace.of(setup)
         for line in self.lines:
@@ -142,7 +142,6 @@ def table_of(
     *,
     jobs: Jobs = None,
     show: Callable[[str], None] | None = None,
-    explain: bool = False,
 ) -> Table:
     """Run a program of nccl-tests.
 
@@ -152,8 +151,6 @@ def table_of(
         Worker processes, or whoever takes work; None is one per core, 1 works in this process.
     show : callable or None
         Called with every line as soon as it is known.
-    explain : bool
-        Say of every row what held its kernel back.
     """
     found = Table(where, test, options)
 
@@ -177,7 +174,5 @@ def table_of(
             found.lines.append(line)
         for text in foot(test.binary, found.lines, [item.text() for item in found.expected]):
             put(text)
-    for text in found.explained() if explain else ():
-        put(text)
     found.times = began, strftime(NOW, localtime())
     return found

@@ -115,26 +115,31 @@ def rows(
     where: PerfPlace, test: Program, options: PerfOptions, *, jobs: Jobs = None
 ) -> Iterator[PerfLine]:
     """Yield the rows in nccl-tests' order, each when it is known."""
-    setup = where.setup
-    ranks = setup.num_ranks
-    if test.of.rooted and options.root >= ranks:
-        raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
-    heads: list[tuple[int, int, str, str]] = []
-    cases: list[Request | None] = []
-    for kind in options.types:
-        dtype = TYPES[kind]
-        for op in options.ops if test.of.reduces else ("none",):
-            for wanted in options.sizes():
-                count = test.count(wanted, dtype.size_bytes, ranks)
-                size = test.size(count, dtype.size_bytes, ranks)
-                heads.append((size, count, kind, op))
-                cases.append(row_request(where, test, options, heads[-1]) if size else None)
+    heads = sized_heads(where, test, options)
+    cases = [row_request(where, test, options, head) if head[0] else None for head in heads]
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
         found = next(kernels) if case is not None else PerfKernel(0, "-", "-", 0)
         if isinstance(found, Failure):
             raise InputError(found.reason)
         yield _line(heads[number], found, where, test, options)
+
+
+def sized_heads(
+    where: PerfPlace, test: Program, options: PerfOptions
+) -> list[tuple[int, int, str, str]]:
+    """Return size [bytes], number of elements, type and reduction of every row, in nccl-tests' order."""
+    ranks = where.setup.num_ranks
+    if test.of.rooted and options.root >= ranks:
+        raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
+    heads: list[tuple[int, int, str, str]] = []
+    for kind in options.types:
+        each = TYPES[kind].size_bytes
+        for op in options.ops if test.of.reduces else ("none",):
+            for wanted in options.sizes():
+                count = test.count(wanted, each, ranks)
+                heads.append((test.size(count, each, ranks), count, kind, op))
+    return heads
 
 
 def row_request(

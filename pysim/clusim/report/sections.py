@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from clusim.analysis.blame import alike
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
 from clusim.report.calls import CallRow, call_rows
@@ -72,7 +73,7 @@ def _summary(feed: Feed) -> Markup:
 
 def _blame(blame: ColumnTable) -> Markup:
     """Return where the critical path spent its time: the three groups, and the longest rows."""
-    rows = sorted(blame.rows(), key=lambda row: -row["time_ps"])
+    rows = alike(blame)
     total = max(1, blame.facts["time_ps"])
     groups = {name: blame.facts[f"{name}_ps"] / total for name in GROUPS}
     words = ", ".join(f"{part:.1%} {GROUPS[name]}" for name, part in groups.items())

@@ -1,0 +1,134 @@
+"""``clusim what-if``: a run, and the same with changes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand
+from clusim_cli.progress import counted_progress
+
+if TYPE_CHECKING:
+    from clusim.comparing.front import AnyAsked
+    from clusim.comparing.speeds import Speed
+
+__all__ = ["command"]
+
+BASES = ("run", "nccl-tests", "replay", "train")
+"""Commands whose runs can be a baseline."""
+
+
+@click.command(
+    "what-if",
+    cls=GuardedCommand,
+    short_help="Compare a run with changes to it.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("baseline")
+@click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
+@options.as_json()
+@options.no_progress()
+def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress: bool) -> None:
+    """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.
+
+    CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
+    "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another machine ("dgx-h100"), what is faster or slower ("nvlink x2",
+    "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), or of train keys of the workload
+    ("parallel.tensor=4").
+
+    Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make.
+    """
+    from clusim.comparing import what_if
+
+    kind, words = _base(baseline)
+    base = _asked(kind, words, "")
+    named = [(text, _change(kind, words, text)) for text in changes]
+    with counted_progress(not no_progress, "changes") as progress:
+        found = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
+    click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+
+
+def _base(text: str) -> tuple[str, list[str]]:
+    words = _split(text)
+    if words[:1] == ["clusim"]:
+        words = words[1:]
+    if not words or words[0] not in BASES:
+        raise click.UsageError(f"{text!r}: begin with one of {', '.join(BASES)}")
+    return words[0], words[1:]
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"{text!r}: {error}") from None
+
+
+def _change(kind: str, words: list[str], text: str) -> AnyAsked | Speed:
+    """Return what a change asks for."""
+    from clusim.comparing.speeds import speed_of
+
+    speed = speed_of(text)
+    return _asked(kind, words, text) if speed is None else speed
+
+
+def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
+    """Return what the words of a command and of a change ask for."""
+    module = import_module(f"clusim_cli.commands.{kind.replace('-', '_')}")
+    more: dict[str, Any] = {}
+    added: list[str] = []
+    machine = None
+    for word in _split(text):
+        if not added and "=" in word and not word.startswith("-"):
+            more.setdefault("changes", {}).update([_key(kind, word)])
+        elif not added and not word.startswith("-"):
+            machine = word
+        else:
+            added.append(word)
+    if kind == "nccl-tests":
+        added, more["faults"] = _without_faults([*added])
+        words, own = _without_faults(words)
+        more["faults"] = (*own, *more["faults"])
+    params = module.command.make_context(f"clusim {kind}", [*words, *added]).params
+    if machine is not None:
+        params = _moved(kind, params, machine)
+    found: AnyAsked = module.asked(**params, **more)
+    return found
+
+
+def _key(kind: str, word: str) -> tuple[str, Any]:
+    import yaml
+
+    if kind != "train":
+        raise click.UsageError(f"{word!r}: only workloads of train have keys")
+    name, _, value = word.partition("=")
+    return name, yaml.safe_load(value)
+
+
+def _without_faults(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return words without --fault, which nccl-tests' own flags do not have, and what breaks."""
+    left, faults = [], []
+    parts = iter(words)
+    for word in parts:
+        if word == "--fault":
+            faults.append(next(parts, ""))
+        else:
+            left.append(word)
+    return left, tuple(faults)
+
+
+def _moved(kind: str, params: dict[str, Any], machine: str) -> dict[str, Any]:
+    """Return the options with another machine."""
+    if kind == "replay":
+        from clusim.fabric.loading import names_machine
+
+        files = params["recording"]
+        if len(files) > 1 and names_machine(files[-1]):
+            files = files[:-1]
+        return {**params, "recording": files, "topology": machine, "xml": None}
+    return {**params, "topology": machine}

@@ -1,0 +1,253 @@
+"""Runs a baseline and changes to it: collectives, rows of nccl-tests, recorded jobs, training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from clusim.comparing.speeds import Speed
+from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
+from clusim.errors import ClusimError, InputError, one_line
+from clusim.nccl.calls.launch import host_of
+from clusim.nccltests.explained import whole
+from clusim.nccltests.operations import Program
+from clusim.nccltests.options import PerfOptions
+from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
+from clusim.replaying import ReplayRequest, replay
+from clusim.result import Result
+from clusim.run.job import RunOptions, job_of, run_job
+from clusim.run.plan import planned
+from clusim.run.request import Request, ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.training import TrainingResult, TrainRequest
+from clusim.training.estimating.estimate import stepped
+from clusim.units import format_size
+from clusim.vocabulary.times import KERNEL, LAUNCHED
+
+__all__ = ["AnyAsked", "PerfRun", "what_if"]
+
+
+@dataclass(frozen=True)
+class PerfRun:
+    """A program of nccl-tests on some machines."""
+
+    where: PerfPlace
+    test: Program
+    options: PerfOptions
+
+
+AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
+"""What can be a baseline."""
+
+Counted = Callable[[int, int], None]
+
+
+def what_if(
+    base: AnyAsked,
+    changes: Iterable[tuple[str, AnyAsked | Speed]],
+    *,
+    title: str = "",
+    counted: Counted | None = None,
+) -> WhatIf:
+    """Run a baseline and changes to it.
+
+    Parameters
+    ----------
+    changes : iterable of (str, request or Speed)
+        What each is called, and what is then asked, of the kind of the baseline; or what is faster.
+    counted : callable or None
+        Called with how many changes of how many are done.
+
+    Returns
+    -------
+    WhatIf
+        With the plan *held*, what runs is the baseline's schedule on the changed machine, which surprises it; *planned*
+        is what would be asked for knowing of the change.
+
+    Raises
+    ------
+    InputError
+        The baseline cannot run, or a change is of another kind. A change that cannot run says so in its row.
+    """
+    asked = list(changes)
+    for name, change in asked:
+        if not isinstance(change, Speed) and type(change) is not type(base):
+            raise InputError(f"what-if {name}: must be a change of the baseline's own kind")
+    if isinstance(base, PerfRun):
+        return _tests(base, asked, title, counted)
+    found = WhatIf(title, _TIMES[type(base)])
+    first = _ran(base, None)
+    found.baseline.append(("", first))
+    for number, (name, change) in enumerate(asked):
+        found.rows.append(_row(base, first, name, change))
+        if counted is not None:
+            counted(number + 1, len(asked))
+    return found
+
+
+_TIMES = {
+    Request: KERNEL,
+    ReplayRequest: "of the whole job",
+    TrainRequest: "of the last step",
+}
+
+
+def _row(base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | Speed) -> ChangeRow:
+    if isinstance(change, Speed):
+        speed = change
+        if not speed.of_links:
+            held = _tried(lambda: _ran(base, speed))
+            note = "no plan looks at it: planned anew is as held"
+            return ChangeRow(name, first, held, held, notes=(note,))
+        change = _on(base, speed)
+    own = _held(base, change)
+    result: list[Result] = []
+    again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
+    planned_ = _tried(lambda: _ran(again, None, result))
+    notes = tuple(result[0].provenance.notes) if result else ()
+    return ChangeRow(name, first, own, planned_, notes=notes)
+
+
+def _on(base: AnyAsked, speed: Speed) -> AnyAsked:
+    """Return what is asked of a machine with faster links."""
+    if isinstance(base, ReplayRequest):
+        if base.topology is None:
+            raise InputError(
+                f"what-if {speed.what}: name the machine of the replay with --topology"
+            )
+        own = Setup(base.topology, base.nodes)
+        return replace(base, topology=speed.machine(own.fabric), nodes=None)
+    if isinstance(base, PerfRun):
+        raise InputError("what-if: of a row of nccl-tests")
+    return replace(
+        base, setup=replace(base.setup, topology=speed.machine(base.setup.fabric), nodes=None)
+    )
+
+
+def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
+    """Return an outcome, or why there is none."""
+    try:
+        return run()
+    except ClusimError as error:
+        return ChangeOutcome(error=one_line(str(error)))
+
+
+def _ran(
+    asked: AnyAsked, speed: Speed | None, results: list[Result] | None = None
+) -> ChangeOutcome:
+    """Run what is asked for as its command would, and return what came out; results are noted in `results`."""
+    if isinstance(asked, TrainRequest):
+        if speed is not None:
+            raise InputError(
+                f"{speed.what}: of training, links can be faster, and keys of the workload changed"
+            )
+        step = stepped(asked)
+        if results is not None and isinstance(step, TrainingResult):
+            results.append(step.result)
+        return ChangeOutcome(step.step_ps[-1], _mesh(asked, step.plan.mesh), step.verdict)
+    if isinstance(asked, ReplayRequest):
+        if speed is not None:
+            raise InputError(f"{speed.what}: of replays, only links can be faster")
+        job = replay(asked)
+        return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
+    assert isinstance(asked, Request)
+    return _outcome(_result(asked, speed), results)
+
+
+def _mesh(asked: TrainRequest, mesh: object) -> str:
+    names = ("tensor", "context", "expert", "data", "pipeline")
+    sizes = {name: int(getattr(mesh, name)) for name in names}
+    return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
+
+
+def _result(asked: Request | ScheduleRequest, speed: Speed | None) -> Result:
+    options = RunOptions(confirm=False)
+    job = job_of(asked, options)
+    return run_job(job if speed is None else speed.job(job), options)
+
+
+def _outcome(result: Result, results: list[Result] | None = None) -> ChangeOutcome:
+    if results is not None:
+        results.append(result)
+    call = result.call
+    way = f"{call.algorithm}, {call.protocol}, {call.channels} channels" if call else ""
+    return ChangeOutcome(result.time_ps, way, result.verdict)
+
+
+def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
+    """Return what the baseline's plan gives on what was changed; None if the plan itself was."""
+    if isinstance(base, Request) and isinstance(change, Request):
+        machine = replace(
+            base.setup,
+            topology=change.setup.topology,
+            nodes=change.setup.nodes,
+            faults=change.setup.faults,
+        )
+        if replace(change, setup=machine) != change or replace(base, setup=machine) != change:
+            return None
+        return _tried(lambda: _outcome(_result(_as_planned(base, machine), None)))
+    if isinstance(base, ReplayRequest) and isinstance(change, ReplayRequest):
+        if change.replan or base.replan:
+            return None
+        return _tried(lambda: _ran(change, None))
+    return None
+
+
+def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:
+    """Return the baseline's schedule on another machine."""
+    return replace(base.of(planned(base).schedule), setup=machine)
+
+
+def _tests(
+    base: PerfRun, asked: list[tuple[str, AnyAsked | Speed]], title: str, counted: Counted | None
+) -> WhatIf:
+    """Run every size of a program of nccl-tests, with every change."""
+    found = WhatIf(title, LAUNCHED)
+    heads = sized_heads(base.where, base.test, base.options)
+    for number, head in enumerate(heads):
+        size = format_size(head[0])
+        own = row_request(base.where, base.test, base.options, head)
+        first = _test_outcome(base, _result(whole(own), None))
+        found.baseline.append((size, first))
+        for name, change in asked:
+            found.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
+        if counted is not None:
+            counted(number + 1, len(heads))
+    return found
+
+
+def _test_row(
+    base: PerfRun,
+    head: tuple[int, int, str, str],
+    first: ChangeOutcome,
+    named: tuple[str, AnyAsked | Speed],
+) -> ChangeRow:
+    name, change = named
+    plan = whole(row_request(base.where, base.test, base.options, head))
+    if isinstance(change, Speed):
+        speed = change
+        if not speed.of_links:
+            held = _tried(lambda: _test_outcome(base, _result(plan, speed)))
+            return ChangeRow(name, first, held, held, notes=("no plan looks at it",))
+        setup = base.where.setup
+        setup = replace(setup, topology=speed.machine(setup.fabric), nodes=None)
+        change = replace(base, where=replace(base.where, setup=setup))
+    assert isinstance(change, PerfRun)
+    there, here = change.where.setup, base.where.setup
+    alike = replace(here, topology=there.topology, nodes=there.nodes, faults=there.faults) == there
+    held_ = None
+    if alike and change.options == base.options and change.test == base.test:
+        held_ = _tried(lambda: _test_outcome(base, _result(replace(plan, setup=there), None)))
+    moved = change
+    own = row_request(moved.where, moved.test, moved.options, head)
+    planned_ = _tried(lambda: _test_outcome(moved, _result(whole(own), None)))
+    return ChangeRow(name, first, held_, planned_, notes=there.said(None, ()))
+
+
+def _test_outcome(run: PerfRun, result: Result) -> ChangeOutcome:
+    """Return an outcome by the time that the program would print."""
+    own = _outcome(result)
+    channels = result.call.channels if result.call is not None else 0
+    host = host_of(run.where.setup.comm)
+    harness = harness_of(run.options, run.where.kind)
+    return replace(own, time_ps=harness.time_ps(host, run.test.of.name, own.time_ps, channels))

@@ -1,0 +1,60 @@
+"""Machines with links that are faster or slower, and runs in which something else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
+from clusim.errors import InputError
+from clusim.fabric import Fabric
+from clusim.image import DTYPES, Image
+from clusim.run.job import Job
+from clusim.units import Rate
+
+__all__ = ["Speed", "speed_of"]
+
+
+class Speed:
+    """Something that is `factor` times as fast: links by class or ends, or one of `clusim.analysis.whatif.THINGS`."""
+
+    def __init__(self, what: str, factor: Fraction) -> None:
+        self.what, self.factor = what, factor
+
+    @property
+    def of_links(self) -> bool:
+        """Whether it is links that are faster, which plans are made by."""
+        return self.what not in THINGS
+
+    def machine(self, fabric: Fabric) -> Fabric:
+        """Return a machine with faster links; raises `InputError` if it has none of that class or with these ends."""
+        links, found = [], False
+        for link in fabric.links:
+            names = (link.cls, link.name, f"{link.a}-{link.b}", f"{link.b}-{link.a}")
+            mine = any(fnmatchcase(name, self.what) for name in names)
+            found |= mine
+            rate = Fraction(link.rate.num, link.rate.den) * (self.factor if mine else 1)
+            links.append(replace(link, rate=Rate(rate.numerator, rate.denominator)))
+        if not found:
+            classes = ", ".join(sorted({link.cls for link in fabric.links}))
+            raise InputError(
+                f"{self.what} x{self.factor}: {fabric.name} has no such links; use a class ({classes}), ends such as"
+                f" '{fabric.links[0].a}-{fabric.links[0].b}', or {', '.join(THINGS)}"
+            )
+        return replace(fabric, links=tuple(links))
+
+    def job(self, job: Job) -> Job:
+        """Return a run in which something is faster that no plan looks at."""
+        arrays = {name: getattr(job.image, name) for name in DTYPES}
+        fields = changed_image(arrays, Change(self.what, self.factor))
+        fields = {name: values.astype(DTYPES[name]) for name, values in fields.items()}
+        return replace(job, image=Image(nvc=job.image.nvc, seed=job.image.seed, **fields))
+
+
+def speed_of(text: str) -> Speed | None:
+    """Return what ``nvlink x2`` says; None for what is no such thing."""
+    words = text.split()
+    if len(words) != 2 or not words[1].lower().startswith("x"):
+        return None
+    return Speed(words[0], factor_of(text, words[1]))

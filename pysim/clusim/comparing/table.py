@@ -1,0 +1,170 @@
+"""What came of a baseline and of changes to it, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusim.units import format_time
+from clusim.verdict import Verdict
+
+__all__ = ["ChangeOutcome", "ChangeRow", "WhatIf"]
+
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class ChangeOutcome:
+    """One run.
+
+    Attributes
+    ----------
+    time_ps : int
+        Its time [ps]; 0 if it cannot run.
+    way : str
+        What ran: algorithm, protocol and channels.
+    verdict : Verdict or None
+        What held it back.
+    error : str
+        Why it cannot run.
+    """
+
+    time_ps: int = 0
+    way: str = ""
+    verdict: Verdict | None = None
+    error: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The first cause and its share, or why it cannot run."""
+        if self.error:
+            return f"cannot run: {self.error}"
+        first = self.verdict.headline if self.verdict is not None else None
+        if self.verdict is None or first is None:
+            return "not known"
+        return f"{self.verdict.share(first):.1%} {first.words()}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a script."""
+        return {
+            "time_ps": self.time_ps or None,
+            "plan": self.way,
+            "error": self.error or None,
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """A change and what came of it.
+
+    Attributes
+    ----------
+    of : str
+        Which of several runs of the baseline it is of: a size of nccl-tests; empty where there is one.
+    held : ChangeOutcome or None
+        With the baseline's plan; None where the change is one of the plan itself, or cannot be made without it.
+    planned : ChangeOutcome
+        With the plan that would be made knowing of the change.
+    notes : tuple of str
+        What must be said of the plans.
+    """
+
+    change: str
+    base: ChangeOutcome
+    held: ChangeOutcome | None
+    planned: ChangeOutcome
+    of: str = ""
+    notes: tuple[str, ...] = ()
+
+    def told(self) -> list[str]:
+        """Say what explains the two times, where they need it."""
+        lines = [f"note: {note}" for note in self.notes]
+        if self.held is None:
+            return lines
+        if self.held.cause != self.planned.cause:
+            lines.append(f"plan held: {self.held.cause}")
+        planned = not self.planned.error and self.planned.time_ps
+        if planned and self.planned.time_ps < self.base.time_ps <= self.held.time_ps:
+            lines.append(
+                f"faster only by its plan, {self.planned.way} instead of {self.base.way}: with the plan held it is"
+                f" {_ratio(self.held, self.base)}"
+            )
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a script."""
+        return {
+            "change": self.change,
+            "of": self.of,
+            "baseline": self.base.to_json(),
+            "held": None if self.held is None else self.held.to_json(),
+            "planned": self.planned.to_json(),
+            "notes": [
+                *self.notes,
+                *(text for text in self.told() if not text.startswith("note: ")),
+            ],
+        }
+
+
+@dataclass
+class WhatIf:
+    """A baseline and changes to it.
+
+    Attributes
+    ----------
+    title : str
+        What the baseline is.
+    time : str
+        Which time is compared.
+    baseline : list of (str, ChangeOutcome)
+        Its runs: one, or one for each size.
+    """
+
+    title: str
+    time: str
+    baseline: list[tuple[str, ChangeOutcome]] = field(default_factory=list)
+    rows: list[ChangeRow] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return the table, a line each."""
+        head: tuple[str, ...] = ("", "change", "plan held", "planned anew", "plan", "first cause")
+        table: list[tuple[str, ...]] = [head]
+        told: list[list[str]] = [[]]
+        for of, base in self.baseline:
+            table.append((of, "baseline", "", _time(base), base.way, base.cause))
+            told.append([])
+            for row in (row for row in self.rows if row.of == of):
+                held = NONE if row.held is None else _against(row.held, base)
+                planned = row.planned
+                cells = (of, row.change, held, _against(planned, base), planned.way, planned.cause)
+                table.append(cells)
+                told.append(row.told())
+        widths = [max(len(cells[i]) for cells in table) for i in range(5)]
+        lines = [self.title, f"  times: {self.time}", ""]
+        for row_cells, more in zip(table, told, strict=True):
+            parts = [f"{row_cells[i]:<{widths[i]}}" for i in range(5) if widths[i]]
+            lines.append("  " + "  ".join([*parts, row_cells[5]]).rstrip())
+            lines += [f"      {text}" for text in more]
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a script."""
+        return {
+            "baseline": [{"of": of, **own.to_json()} for of, own in self.baseline],
+            "title": self.title,
+            "times": self.time,
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def _time(own: ChangeOutcome) -> str:
+    return NONE if own.error else format_time(own.time_ps)
+
+
+def _ratio(own: ChangeOutcome, base: ChangeOutcome) -> str:
+    return f"{(own.time_ps - base.time_ps) / max(1, base.time_ps):+.1%}"
+
+
+def _against(own: ChangeOutcome, base: ChangeOutcome) -> str:
+    return NONE if own.error else f"{format_time(own.time_ps)} {_ratio(own, base)}"

@@ -1,0 +1,162 @@
+"""What if: every kind of change, with the plan held and made anew, each checked by the run it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import clusim
+from clusim.comparing import ChangeOutcome, ChangeRow
+from clusim.errors import ClusimError
+from clusim_cli.main import cli, run
+
+SMALL = "run dgx-a100 --size 64KiB --granularity packet"
+LOG = Path(__file__).parents[2] / "traces" / "nccl-8xh100.log"
+
+
+def asked(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["what-if", *words, "--no-progress", "--json"])
+    if isinstance(done.exception, ClusimError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def time_ps(machine: str = "dgx-a100", **options: Any) -> int:
+    return clusim.collective(machine, "allreduce", "64KiB", granularity="packet", **options).time_ps
+
+
+PLANNED: dict[str, Callable[[], int]] = {
+    "--fault 'rank 3 slow x2'": lambda: time_ps(faults=["rank 3 slow x2"]),
+    "--fault 'plane nvswitch2 down'": lambda: time_ps(faults=["plane nvswitch2 down"]),
+    "--algorithm tree": lambda: time_ps(algorithm="tree"),
+    "--nccl-version 2.12": lambda: time_ps(version="2.12"),
+    "--env NCCL_ALGO=Tree": lambda: time_ps(env={"NCCL_ALGO": "Tree"}),
+    "--ranks 0-3": lambda: time_ps(ranks=range(4)),
+    "dgx-h100": lambda: time_ps("dgx-h100"),
+}
+
+
+@pytest.mark.parametrize("change", PLANNED)
+def test_planned_anew_is_the_run_that_is_asked_for(change: str) -> None:
+    found = asked(SMALL, change)
+    (row,) = found["rows"]
+    assert found["baseline"][0]["time_ps"] == time_ps()
+    assert row["planned"]["time_ps"] == PLANNED[change]()
+    assert row["planned"]["verdict"]["causes"]
+
+
+@pytest.mark.parametrize(
+    "change", ["--algorithm tree", "--nccl-version 2.12", "--env NCCL_ALGO=Tree", "--ranks 0-3"]
+)
+def test_a_change_of_the_plan_itself_holds_none(change: str) -> None:
+    (row,) = asked(SMALL, change)["rows"]
+    assert row["held"] is None
+
+
+def test_a_fault_of_which_no_plan_knows_is_as_held() -> None:
+    (row,) = asked(SMALL, "--fault 'rank 3 slow x2'")["rows"]
+    assert row["held"]["time_ps"] == row["planned"]["time_ps"]
+    assert row["planned"]["verdict"]["causes"][0]["kind"] == "straggler"
+
+
+def test_slower_links_slow_down_and_what_no_plan_looks_at_says_so() -> None:
+    baseline = "run dgx-a100 --size 16MiB --granularity 64KiB"
+    found = asked(baseline, "nvlink x0.5", "nvlink x1", "latency x2", "step x2")
+    base = found["baseline"][0]["time_ps"]
+    slow, same, latency, step = (row["held"]["time_ps"] for row in found["rows"])
+    assert slow > 1.2 * base
+    assert same == base
+    assert latency <= base
+    assert step < base
+    assert "no plan looks at it" in found["rows"][3]["notes"][0]
+
+
+def test_a_dead_nic_that_makes_a_run_faster_explains_itself() -> None:
+    """NCCL searches anew and finds 22 channels for 16; the plan of the whole machine suffers from the NIC."""
+    found = asked("run dgx-h100 --nodes 2 --size 1MiB", "--fault 'nic n0/nic0 down'")
+    base, (row,) = found["baseline"][0], found["rows"]
+    assert row["planned"]["time_ps"] < base["time_ps"] < row["held"]["time_ps"]
+    assert any("channels 22 instead of 16" in note for note in row["notes"])
+    (why,) = [note for note in row["notes"] if note.startswith("faster only by its plan")]
+    assert "with the plan held it is +" in why
+
+
+def test_one_that_is_slower_either_way_does_not() -> None:
+    base, slow = ChangeOutcome(100, "a"), ChangeOutcome(110, "b")
+    assert ChangeRow("x", base, slow, slow).told() == []
+    fast = ChangeOutcome(90, "b")
+    assert any("faster only" in line for line in ChangeRow("x", base, slow, fast).told())
+
+
+def test_a_change_that_cannot_run_says_why_in_its_row() -> None:
+    found = asked(SMALL, "--ranks 0-9", "--algorithm nvls")
+    for row in found["rows"]:
+        assert row["planned"]["time_ps"] is None
+        assert row["planned"]["error"]
+
+
+def test_rows_of_nccl_tests_have_the_times_that_the_program_prints() -> None:
+    words = "all_reduce_perf dgx-h100 -b 1K -e 8K -f 8 --nccl-version 2.27"
+    found = asked(f"nccl-tests {words}", "nvlink x0.5", "--fault 'rank 1 slow x2'")
+    assert [base["of"] for base in found["baseline"]] == ["1 KiB", "8 KiB"]
+    flags = "-b 1K -e 8K -f 8 -c 0"
+    table = clusim.nccl_tests("all_reduce_perf", "dgx-h100", flags, version="2.27", jobs=1)
+    for base, line in zip(found["baseline"], table.lines, strict=True):
+        assert base["time_ps"] / 1e6 == pytest.approx(line.halves[0].time_us, abs=0.01)
+    for row in found["rows"]:
+        assert row["held"]["time_ps"] >= row["baseline"]["time_ps"]
+
+
+def test_a_replay_is_held_to_its_log_and_planned_anew() -> None:
+    found = asked(f"replay {LOG} dgx-h100", "dgx-a100")
+    (row,) = found["rows"]
+    assert found["baseline"][0]["time_ps"] == clusim.replay(LOG, "dgx-h100").total_ps
+    assert row["held"]["time_ps"] == clusim.replay(LOG, "dgx-a100").total_ps
+    assert row["planned"]["time_ps"] == clusim.replay(LOG, "dgx-a100", replan=True).total_ps
+
+
+def test_a_step_is_changed_by_keys_of_its_workload() -> None:
+    words = "train bert-parameter-server --steps 1 --granularity 1MiB"
+    found = asked(words, "batch.global=16", "--fault 'rank 1 slow x2'")
+    base = clusim.train("bert-parameter-server", steps=1, granularity=1 << 20)
+    assert found["baseline"][0]["time_ps"] == base.step_ps[-1]
+    assert all(row["held"] is None for row in found["rows"])
+    assert found["rows"][1]["planned"]["time_ps"] > base.step_ps[-1]
+
+
+def test_the_table_has_a_line_for_each_and_its_cause() -> None:
+    done = CliRunner().invoke(cli, ["what-if", SMALL, "--algorithm tree", "--no-progress"])
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"clusim {SMALL}"
+    (row,) = [line for line in lines if line.startswith("  --algorithm tree")]
+    assert "tree, simple" in row
+    assert "% of" not in row
+    assert "the fixed cost of each step" in row or "latency" in row
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run dgx-a100", "wire x2"], "no such links"),
+        (["run dgx-a100", "nvlink x0"], "between 0.001 and 1000"),
+        (["traffic mesh:4x4", "--seed 1"], "begin with one of run, nccl-tests, replay, train"),
+        (["run 'dgx", "--seed 1"], "No closing quotation"),
+        (["run dgx-a100", "parallel.tensor=4"], "only workloads of train have keys"),
+        (["run dgx-a100", "--sise 4"], "No such option"),
+    ],
+)
+def test_words_that_mean_nothing_are_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["what-if", *words, "--no-progress"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert said in shown.err
