@@ -10,6 +10,7 @@ import pytest
 import clusim
 from clusim.training import TrainRequest, train
 from clusim.training.estimating import kept as keeping
+from clusim.training.estimating import parts
 from clusim.training.estimating.clock import Clock, Took
 from clusim.training.estimating.estimate import estimate, estimated
 from clusim.training.estimating.kept import PLACE, Kept
@@ -176,3 +177,19 @@ def test_a_fault_is_part_of_the_question(folder: Path) -> None:
     setup, work = inputs(tiny(text), A100, faults=("rank 1 slow x2",))
     wanted = TrainRequest(setup, work, steps=1, granularity="coarse", estimate=True)
     assert estimated(wanted, Kept(folder)).step_ps[-1] > 1.5 * plain.step_ps[-1]
+
+
+FOUR = clusim.load("dgx-a100", nodes=4)
+
+
+@pytest.mark.parametrize("text", ["{tensor: 8, pipeline: 4}", "{tensor: 8, data: 4}"])
+def test_parts_do_not_feel_machines_that_take_no_part(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = inputs(tiny(f"parallel: {text}\npipeline: {{schedule: 1f1b}}"), FOUR)
+    wanted = TrainRequest(*asked, steps=1, granularity="coarse")
+    cut = estimated(wanted, Kept(folder / "cut"))
+    monkeypatch.setattr(parts, "_on_machines", lambda plan, _: plan)
+    whole = estimated(wanted, Kept(folder / "whole"))
+    assert cut.simulated == whole.simulated > 0
+    assert (cut.step_ps, cut.ranks, cut.traffic) == (whole.step_ps, whole.ranks, whole.traffic)
