@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,26 @@ def test_a_step_whose_ranks_differ_is_one_part(text: str, folder: Path) -> None:
         found = estimated(request(text), Kept(folder))
         assert (found.parts, found.simulated) == (1, simulated)
         assert (found.step_ps, found.ranks) == (real.step_ps, real.ranks)
+
+
+def test_a_file_that_was_changed_is_another_question(folder: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 512, "vocab_size": 1024, "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    path = folder / "run.yaml"
+    path.write_text(
+        "model: {huggingface: config.json}\nsequence: 128\nbatch: {global: 8, micro: 1}\n"
+        "parallel: {tensor: 8}\nstragglers: {ranks: {1: 1.5}}\n"
+    )
+    found = []
+    for layers in (1, 2):
+        (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
+        wanted = TrainRequest(*inputs(path, A100), steps=1, granularity="coarse")
+        found.append(estimated(wanted, Kept(folder)))
+    assert [one.simulated for one in found] == [1, 1]
+    assert found[1].step_ps[-1] > found[0].step_ps[-1]
 
 
 def test_a_fault_is_part_of_the_question(folder: Path) -> None:

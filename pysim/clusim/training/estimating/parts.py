@@ -210,6 +210,6 @@ def machine_of(setup: Setup) -> tuple[Any, ...]:
     """Return what tells machines apart: the name of a preset with the files behind it, or all of a fabric."""
     if isinstance(setup.topology, Fabric):
         own = setup.topology
-        return own.name, repr(own.nodes), repr(own.links)
+        return own.name, repr(own.nodes), repr(own.links), own.faults
     files = tuple(file_digest(path) for path in setup.fabric.source_files)
     return str(setup.topology), files
