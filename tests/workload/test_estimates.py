@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import clusim
 from clusim.training import TrainRequest, train
 from clusim.training.estimating import kept as keeping
+from clusim.training.estimating import parts
 from clusim.training.estimating.clock import Clock, Took
 from clusim.training.estimating.estimate import estimate, estimated
 from clusim.training.estimating.kept import PLACE, Kept
@@ -170,9 +172,45 @@ def test_a_step_whose_ranks_differ_is_one_part(text: str, folder: Path) -> None:
         assert (found.step_ps, found.ranks) == (real.step_ps, real.ranks)
 
 
+def test_a_file_that_was_changed_is_another_question(folder: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "intermediate_size": 512, "vocab_size": 1024, "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    path = folder / "run.yaml"
+    path.write_text(
+        "model: {huggingface: config.json}\nsequence: 128\nbatch: {global: 8, micro: 1}\n"
+        "parallel: {tensor: 8}\nstragglers: {ranks: {1: 1.5}}\n"
+    )
+    found = []
+    for layers in (1, 2):
+        (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
+        wanted = TrainRequest(*inputs(path, A100), steps=1, granularity="coarse")
+        found.append(estimated(wanted, Kept(folder)))
+    assert [one.simulated for one in found] == [1, 1]
+    assert found[1].step_ps[-1] > found[0].step_ps[-1]
+
+
 def test_a_fault_is_part_of_the_question(folder: Path) -> None:
     text = "parallel: {tensor: 2, data: 1}"
     plain = estimated(request(text), Kept(folder))
     setup, work = inputs(tiny(text), A100, faults=("rank 1 slow x2",))
     wanted = TrainRequest(setup, work, steps=1, granularity="coarse", estimate=True)
     assert estimated(wanted, Kept(folder)).step_ps[-1] > 1.5 * plain.step_ps[-1]
+
+
+FOUR = clusim.load("dgx-a100", nodes=4)
+
+
+@pytest.mark.parametrize("text", ["{tensor: 8, pipeline: 4}", "{tensor: 8, data: 4}"])
+def test_parts_do_not_feel_machines_that_take_no_part(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = inputs(tiny(f"parallel: {text}\npipeline: {{schedule: 1f1b}}"), FOUR)
+    wanted = TrainRequest(*asked, steps=1, granularity="coarse")
+    cut = estimated(wanted, Kept(folder / "cut"))
+    monkeypatch.setattr(parts, "_on_machines", lambda plan, _: plan)
+    whole = estimated(wanted, Kept(folder / "whole"))
+    assert cut.simulated == whole.simulated > 0
+    assert (cut.step_ps, cut.ranks, cut.traffic) == (whole.step_ps, whole.ranks, whole.traffic)

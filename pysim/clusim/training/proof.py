@@ -17,7 +17,15 @@ from clusim.training.breakdown import NOTHING, Spans, merge
 from clusim.units import format_time
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
-__all__ = ["AFFORDABLE", "BlockState", "FoldReport", "affordable", "fold_report", "states"]
+__all__ = [
+    "AFFORDABLE",
+    "BlockState",
+    "FoldReport",
+    "affordable",
+    "fold_report",
+    "states",
+    "trace_notes",
+]
 
 Array = NDArray[Any]
 
@@ -209,6 +217,20 @@ def fold_report(
         sum(state.beside_ps for state in found) / max(1, sum(s.total_ps for s in found)),
         max(state.late_ps for state in found),
     )
+
+
+def trace_notes(folder: Folder) -> list[str]:
+    """Return what a trace must say of the pauses that stand for blocks in it."""
+    if not folder.blocks:
+        return []
+    sums = [
+        format_time(sum(sum(getattr(block.found, name).values()) for block in folder.blocks))
+        for name in ("compute_ps", "exposed_ps")
+    ]
+    return [
+        f"{len(folder.blocks)} folded blocks are pauses in this trace: {sums[0]} of compute and {sums[1]} of exposed"
+        " communication, summed over ranks, that reports and analyses of it do not count; --fold none writes them out"
+    ]
 
 
 def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:

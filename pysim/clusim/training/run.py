@@ -23,7 +23,7 @@ from clusim.training.breakdown import Breakdown, Spans, breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
 from clusim.training.planned import memory_notes, plan_notes, written
-from clusim.training.proof import BlockState, affordable, fold_report, states
+from clusim.training.proof import BlockState, affordable, fold_report, states, trace_notes
 from clusim.training.quantum import relaxed
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
@@ -177,8 +177,9 @@ class _Steps:
         if folder is not None:
             folder.joint = options.trace_out is None
         writer, schedule = written(self.plan, folder, request.steps, saved=saved)
+        left = trace_notes(folder) if folder is not None and options.trace_out is not None else []
         asked = ScheduleRequest(
-            *(request.setup, schedule, self.notes),
+            *(request.setup, schedule, (*self.notes, *left)),
             granularity=request.granularity,
             seed=request.seed,
         )

@@ -6,8 +6,8 @@ engine. Its answer is kept by its content: where its ranks are, what is moved, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,10 @@ from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["StepPart", "StepParts", "machine_of"]
+__all__ = ["StepPart", "StepParts", "Write", "machine_of"]
+
+Write = Callable[[Emitter, Mapping[int, int]], Tails]
+"""Writes a part on ranks that may be called otherwise there."""
 
 LONGER = 4
 """How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
@@ -67,6 +70,7 @@ class StepParts:
     bounds: list[float | None] = field(default_factory=list)
     simulated: int = 0
     _known: dict[Any, StepPart] = field(default_factory=dict)
+    _grounds: dict[tuple[int, ...], TrainingPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = self.plan.workload
@@ -84,7 +88,7 @@ class StepParts:
         self,
         what: Any,
         ranks: tuple[int, ...],
-        write: Callable[[Emitter], Tails],
+        write: Write,
         traffic_Bps: float | None = None,
     ) -> StepPart:
         """Return what ranks take for what `write` writes.
@@ -111,6 +115,15 @@ class StepParts:
         self.bounds.append(found.bound)
         return found
 
+    def _ground(self, ranks: tuple[int, ...]) -> tuple[TrainingPlan, dict[int, int]]:
+        """Return the plan on no more machines than ranks are on, and what they are called there."""
+        zones = tuple(sorted({self._zones[rank] for rank in ranks}))
+        if zones not in self._grounds:
+            self._grounds[zones] = _on_machines(self.plan, zones)
+        plan = self._grounds[zones]
+        called = dict(zip(self.plan.mesh.ranks, plan.mesh.ranks, strict=True))
+        return plan, {rank: called[rank] for rank in ranks}
+
     def _place(self, ranks: tuple[int, ...]) -> tuple[Any, ...]:
         """Return where ranks are: for those of one machine it does not matter how many there are."""
         inside = len({self._zones[rank] for rank in ranks}) == 1
@@ -121,7 +134,7 @@ class StepParts:
         self,
         what: Any,
         ranks: tuple[int, ...],
-        write: Callable[[Emitter], Tails],
+        write: Write,
         intensity: str | None,
     ) -> dict[str, Any]:
         """Run a part; beside kernels where these have memory traffic."""
@@ -139,19 +152,21 @@ class StepParts:
     def _run(
         self,
         ranks: tuple[int, ...],
-        write: Callable[[Emitter], Tails],
+        write: Write,
         work_ps: int,
         hbm_bytes: int,
     ) -> tuple[int, dict[str, tuple[int, int]], float | None, int]:
         """Return when a part is done [ps], what it moved, its bound, and when kernels beside it are done [ps]."""
-        builder = ScheduleBuilder(self.plan.fabric, "part")
-        writer = Emitter(self.plan, builder, only=frozenset(ranks))
+        plan, there = self._ground(ranks)
+        builder = ScheduleBuilder(plan.fabric, "part")
+        writer = Emitter(plan, builder, only=frozenset(there.values()))
         kernels = [
-            builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
+            builder.kernel(there[rank], compute_ps=work_ps, hbm_bytes=hbm_bytes)
             for rank in (ranks if work_ps else ())
         ]
-        tails = write(writer)
-        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
+        tails = write(writer, there)
+        setup = self.setup.on(plan.fabric)
+        asked = ScheduleRequest(setup, builder.build(), granularity=self.granularity)
         result = result_of(asked, RunOptions(bins=2, histories=False))
         ends = result.tasks.end_ps
         moved = {name: (own.calls, own.sent_bytes) for name, own in writer.traffic.items()}
@@ -163,6 +178,29 @@ class StepParts:
         )
 
 
+def _on_machines(plan: TrainingPlan, zones: tuple[int, ...]) -> TrainingPlan:
+    """Return a plan on a fabric that has only these machines, and all that is between machines.
+
+    Who else is there changes nothing of what these ranks do alone: NCCL looks at the machines of a group, and ways go
+    over the same switches. Ranks of other machines have negative numbers.
+    """
+    whole = plan.fabric
+    if len(zones) == whole.num_zones or whole.ring_orders is not None:
+        return plan
+    number = {zone: index for index, zone in enumerate(zones)}
+    nodes = tuple(
+        replace(node, zone=number.get(node.zone, node.zone))
+        for node in whole.nodes
+        if node.zone < 0 or node.zone in number
+    )
+    names = {node.name for node in nodes}
+    links = tuple(link for link in whole.links if link.a in names and link.b in names)
+    fabric = replace(whole, nodes=nodes, links=links)
+    known = {name: rank for rank, name in enumerate(fabric.ranks)}
+    ranks = tuple(known.get(whole.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
+    return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))
+
+
 @lru_cache(maxsize=4)
 def _places(fabric: Fabric) -> EqualPlaces:
     return EqualPlaces(fabric)
@@ -172,6 +210,6 @@ def machine_of(setup: Setup) -> tuple[Any, ...]:
     """Return what tells machines apart: the name of a preset with the files behind it, or all of a fabric."""
     if isinstance(setup.topology, Fabric):
         own = setup.topology
-        return own.name, repr(own.nodes), repr(own.links)
+        return own.name, repr(own.nodes), repr(own.links), own.faults
     files = tuple(file_digest(path) for path in setup.fabric.source_files)
     return str(setup.topology), files

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import Any
 
+from clusim.executors.identity import file_digest
 from clusim.training.breakdown import Breakdown
 from clusim.training.estimating.kept import Kept
 from clusim.training.estimating.parts import machine_of
@@ -24,7 +25,9 @@ def whole(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate
     own = request.setup
     where = machine_of(own), own.nodes, str(own.faults)
     how = request.steps, request.folding, request.granularity, request.seed
-    question = (*where, request.workload.model_dump_json(exclude={"name", "description"}), *how)
+    work = request.workload
+    read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
+    question = (*where, work.model_dump_json(exclude={"name", "description"}), read, *how)
     answer = kept.get(question)
     simulated = answer is None
     if answer is None:

@@ -7,13 +7,13 @@ with nothing beside them, take as long again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from clusim.training.breakdown import breakdown
 from clusim.training.estimating.clock import Clock, RankRows
-from clusim.training.estimating.parts import StepPart, StepParts
+from clusim.training.estimating.parts import StepPart, StepParts, Write
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
@@ -108,7 +108,7 @@ class StepEstimator(Emitter):
             return
         what = replace(step, name="", key="", part="forward", core=False)
 
-        def write(writer: Emitter) -> Tails:
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
             writer.run(stage, [what], "part")
             return writer.tail
 
@@ -136,8 +136,9 @@ class StepEstimator(Emitter):
     ) -> Tails:
         """Add a collective of each of some groups, side by side."""
 
-        def write(writer: Emitter) -> Tails:
-            return writer.collectives(exchange, groups, stream)
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            own = [tuple(there[rank] for rank in group) for group in groups]
+            return writer.collectives(exchange, own, stream)
 
         return self._together(exchange, list(groups), stream or dim_of(exchange.dim), after, write)
 
@@ -146,9 +147,10 @@ class StepEstimator(Emitter):
     ) -> Tails:
         """Add messages of the same size side by side."""
 
-        def write(writer: Emitter) -> Tails:
-            nothing: Tails = {rank: () for pair in pairs for rank in pair}
-            return writer.written_messages(exchange, pairs, nothing, stream)
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            own = [(there[one], there[two]) for one, two in pairs]
+            nothing: Tails = {rank: () for pair in own for rank in pair}
+            return writer.written_messages(exchange, own, nothing, stream)
 
         return self._together(exchange, list(pairs), stream, waits, write)
 
@@ -158,7 +160,7 @@ class StepEstimator(Emitter):
         groups: Sequence[tuple[int, ...]],
         stream: str,
         after: Tails | None,
-        write: Any,
+        write: Write,
     ) -> Tails:
         """Do what groups do side by side, of whose ranks some stand for their stages."""
         ranks = tuple(rank for group in groups for rank in group)

@@ -1,0 +1,50 @@
+"""Folded steps against the same steps with nothing folded, and what a trace says of what it leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import clusim
+from clusim.trace.reader import read_result
+from clusim.training import train
+from support.workloads import tiny
+
+A100 = clusim.load("dgx-a100")
+WIDE = {"model": "{base: gpt3-1.3b, layers: 4}", "sequence": "1024"}
+PIPELINE = "parallel: {tensor: 2, pipeline: 2, data: %d}\npipeline: {schedule: %s}"
+
+CASES = {
+    "gpipe": PIPELINE % (1, "gpipe"),
+    "1f1b": PIPELINE % (1, "1f1b"),
+    "overlapped": PIPELINE % (1, "1f1b, messages: overlapped"),
+    "interleaved": PIPELINE % (1, "interleaved, chunks: 2"),
+    "replicas": PIPELINE % (2, "1f1b"),
+    "sequence": "parallel: {tensor: 4, data: 1}\ntensor: {sequence_parallel: true}",
+    "host": "parallel: {tensor: 2, pipeline: 2, data: 1}\nhost: {framework: megatron}",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
+    work = tiny(CASES[name], **WIDE)
+    plain, folded, every = (
+        train(work, A100, steps=1, granularity=4096, fold=fold) for fold in ("none", "auto", "all")
+    )
+    assert 0 < folded.fold.proved == folded.fold.folded < every.fold.folded or name == "sequence"
+    assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=5e-4)
+    assert folded.mean("exposed") == pytest.approx(plain.mean("exposed"), rel=1e-3)
+    # What was not proved may differ by more: messages and reductions are beside it.
+    assert every.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2e-3)
+
+
+def test_a_trace_says_what_its_pauses_leave_out(tmp_path: Path) -> None:
+    work, path = tiny(CASES["gpipe"], **WIDE), tmp_path / "t.h5"
+    options = {"steps": 1, "granularity": 4096, "trace_out": path}
+    found = train(work, A100, fold="all", **options)
+    (said,) = (note for note in read_result(path).provenance.notes if "folded" in note)
+    assert f"{found.fold.folded} folded blocks" in said
+    assert "--fold none" in said
+    train(work, A100, fold="none", **options)
+    assert not any("folded" in note for note in read_result(path).provenance.notes)
