@@ -1,8 +1,9 @@
 """Measure what bursts cost and gain: the table of ``docs/granularity.md``.
 
 Every case runs with exact packets and with bursts; the error is that of the completion time against
-exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes the page; with sizes
-(``1MiB 16MiB``) only those, with machines (``a100-pcie-x8``) only their tables.
+exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes the tables of the page; with sizes
+(``1MiB 16MiB``) only those, with machines (``a100-pcie-x8``) only their tables. ``--shares`` prints what bursts of
+several parts of a slice cost NCCL's plans.
 """
 
 from __future__ import annotations
@@ -10,9 +11,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import clusim
 from clusim.files import write_text
+from clusim.lowering import SLICE_SHARE
+from clusim.lowering.grain import RULES, GrainRule
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 from clusim.units import format_size, parse_size
 
 Case = tuple[str, str | None]
@@ -42,44 +49,63 @@ MACHINES = (
     Machine("rtx4090x8-pcie", *ON_PCIE),
 )  # fmt: skip
 
-HEAD = """# Granularity: what bursts cost and gain
+TABLES = "| dgx-h100 | size |"
+"""How the first table of the page begins; what stands above it is written by hand."""
 
-A *burst* stands for several consecutive packets of one message: the same bytes on the wire, the same
-control bytes, fewer events. `--granularity packet` is the exact machine, `--granularity SIZE` makes
-bursts of about that size. `auto`, the default, means the same in every command and for every kind of run: it is
-exact up to 32 million packet-hops; above that it takes the smallest bursts that bring the run to 16 million, none
-larger than 1/24 of a slice (1/64 of a message of synthetic traffic). The output of every run says which was used,
-in text and JSON.
+SHARES = (24, 12, 6, 3)
+"""Parts of a slice that bursts are at most, in the table of ``--shares``."""
 
-`quick` is the same rule with 2 million for both numbers, and bursts of up to 1/6 of a slice where that leaves more than
-4 million, for many runs at once: `clusim validate` uses it. 14 kernels of 16 to 256 MiB on DGX A100, DGX H100, HGX B200
-took 3.4% less to 3.6% more than with `auto`, 1.9% in the median, at a tenth of the work; no bound is known.
+NCCL_CASES = (
+    *(("dgx-h100", None, "allreduce", "Ring", "Simple", size) for size in (4, 16, 64)),
+    *(("dgx-h100", None, "allreduce", "Ring", "LL128", size) for size in (4, 16)),
+    *(("dgx-h100", None, "allreduce", "NVLS", "Simple", size) for size in (16, 32)),
+    *(("dgx-h100", None, "allreduce", "Tree", "Simple", size) for size in (16, 64)),
+    ("dgx-h100", None, "alltoall", "", "", 64),
+    ("dgx-h100", 2, "alltoall", "", "", 16),
+    ("dgx-h100", 2, "alltoall", "", "", 64),
+    ("dgx-h100", 2, "broadcast", "Ring", "Simple", 32),
+    ("dgx-h100", 4, "allreduce", "Ring", "Simple", 16),
+    ("dgx-h100", 4, "allreduce", "Ring", "Simple", 64),
+    ("dgx-h100", 4, "allreduce", "Ring", "LL128", 16),
+    ("dgx-h100", 4, "allgather", "Ring", "Simple", 64),
+    ("dgx-h100", 4, "reducescatter", "Ring", "Simple", 64),
+    ("dgx-h100", 4, "allreduce", "Tree", "Simple", 16),
+    ("dgx-h100", 4, "allreduce", "NVLSTree", "Simple", 4),
+    ("dgx-h100", 4, "allreduce", "NVLSTree", "Simple", 16),
+    ("dgx-h100", 8, "allreduce", "Ring", "Simple", 64),
+    ("dgx-h100", 8, "allreduce", "NVLSTree", "Simple", 8),
+    ("dgx-h100", 8, "allreduce", "NVLSTree", "Simple", 32),
+    ("dgx-a100", 2, "allreduce", "Ring", "Simple", 32),
+    ("dgx-a100", 2, "allreduce", "Tree", "Simple", 32),
+    ("dgx-a100", 8, "allreduce", "Tree", "Simple", 8),
+    ("mi300x", None, "allreduce", "Ring", "Simple", 32),
+    ("a100-pcie-x8", None, "allreduce", "Ring", "Simple", 8),
+    ("rtx4090x8-pcie", None, "allreduce", "Ring", "Simple", 4),
+)
+"""Machine, how many, operation, algorithm and protocol that NCCL is made to use, size [MiB]."""
 
-**Bound.** With bursts that `auto` chose, no time was found further than 6.7% from that of exact packets (a ring of
-33 MiB on `rtx3090x8-edr56`); outputs name 8% as the bound (`error_bound` in JSON: 0 is exact, null is a size that was
-asked for, for which none is known). Permutations on fat trees and meshes are off by 0.001%, an all-to-all of
-messages on a fat tree by 1.4% (40 to 54 million packet-hops).
 
-The error below is that of the completion time against exact packets. On `dgx-h100` with `auto` it stays below
-0.3% for rings and all-to-all. Trees and NVLS are more sensitive: there bursts come out up to 2.3% and 3.2% *faster*,
-and even bursts of two packets differ by 1% at 256 MiB. Exact runs of these two move as much by themselves: at
-64 MiB, starting the CTAs 50, 200 or 400 ns apart instead of 100 changes a tree by -1.7% to +0.7% and NVLS by
--1.3% to +0.1%. So part of the error is the sensitivity of a perfectly regular machine to phase; run what must
-be exact with `--granularity packet`.
-
-Where data are staged in host memory (PCIe without peer to peer, between sockets), requests to read them queue
-behind writes. A buffer that grew with bursts would be a longer queue, and a window of a few bursts would stand
-still; so there bursts are limited, whatever is asked for, to a 32nd of the buffer: 4 packets of 128 B on 16 lanes,
-exact packets on 4. (Runs of more than 150 million of those may take bursts up to 4 times as large.) Rings,
-all-to-all and messages then stay within 1.1% from 4 to 16 MiB. Below, and for trees and long runs, bursts change
-when CTAs fall out of step, and that counts for more: on `rtx4090x8-pcie` an exact ring of 1 MiB takes 244 us if its
-CTAs start at once and 209 us if they start 1 us apart, and in bursts it is 3.1% off; a ring of 64 MiB on
-`rtx3090x8-edr56` is 5.6% off, or 2.2% if they start 1 us apart; one of
-32 MiB is 6.6% off, and 0.04% in bursts of half the size.
-
-Wall time is the engine's, on one core. Written by `python benchmarks/granularity.py`; times depend on the
-machine, errors do not.
-"""
+def shares(cases: Sequence[tuple[str, int | None, str, str, str, int]] = NCCL_CASES) -> None:
+    """Print what bursts of several parts of a slice cost NCCL's plans: half an hour."""
+    for share in SHARES:
+        factor = (SLICE_SHARE // share,)
+        RULES[f"1/{share}"] = GrainRule(0, 0, sys.maxsize, factor, None)
+    words = [f"1/{share}" for share in SHARES]
+    print(f"| machines | collective | MiB | exact | {' | '.join(words)} |")
+    print(f"|---|---|---:|---:|{'---:|' * len(words)}")
+    for machine, nodes, operation, algorithm, protocol, size in cases:
+        env = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol} if algorithm else {}
+        setup = Setup(machine, nodes, env=tuple(env.items()))
+        times = [
+            result_of(Request(setup, operation, size * MIB, granularity=word)).time_ps
+            for word in ("packet", *words)
+        ]
+        errors = " | ".join(f"{time_ps / times[0] - 1:+.1%}" for time_ps in times[1:])
+        what = f"{operation} {algorithm} {protocol}".strip()
+        print(
+            f"| {nodes or 1} {machine} | {what} | {size} | {times[0] / 1e6:.0f} us | {errors} |",
+            flush=True,
+        )
 
 
 def rows(machine: Machine, sizes: Sequence[int]) -> list[str]:
@@ -109,7 +135,10 @@ def rows(machine: Machine, sizes: Sequence[int]) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page named by the first argument, or print it."""
+    """Write the tables into the page named by the first argument, or print them."""
+    if arguments == ["--shares"]:
+        shares()
+        return
     known = {machine.name for machine in MACHINES}
     wanted = [text for text in arguments[1:] if text in known]
     sizes = [parse_size(text) for text in arguments[1:] if text not in known]
@@ -118,11 +147,12 @@ def main(arguments: list[str]) -> None:
         for machine in MACHINES
         if not wanted or machine.name in wanted
     ]
-    page = "\n".join([HEAD, "\n\n".join(tables), ""])
+    found = "\n\n".join(tables) + "\n"
     if arguments:
-        write_text(arguments[0], page)
+        text, _, _ = Path(arguments[0]).read_text(encoding="utf-8").partition(TABLES)
+        write_text(arguments[0], text + found)
     else:
-        print(page)
+        print(found)
 
 
 if __name__ == "__main__":

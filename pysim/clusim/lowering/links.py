@@ -27,7 +27,7 @@ from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
-from clusim.schedule.iteration import chunk_totals, sum_chunks
+from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
 
 __all__ = ["LinkLowering", "least_buffer"]
@@ -448,16 +448,13 @@ class _Sums:
             {slot: {prim.op for prim in prims} for slot, prims in own.items()}
             for own in self._prims
         ]
-        self._even: dict[int, tuple[bool, Sequence[tuple[int, int]]]] = {}
-        self._known: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+        self._known: dict[tuple[int, int, int, ChunkTotals], tuple[int, int]] = {}
 
     def moved(self, instance: Instance, slot: int) -> tuple[int, int]:
         """Return (bytes, slices) that an instance sends on a slot."""
         totals = chunk_totals(instance, self.schedule.templates[instance.template])
-        if id(totals) not in self._even:  # kept with its totals, so that the id stays theirs
-            self._even[id(totals)] = len(set(totals)) == 1, totals
-        rotation = 0 if self._even[id(totals)][0] else instance.rotation
-        key = (instance.template, slot, rotation, id(totals))
+        rotation = 0 if totals.even else instance.rotation
+        key = (instance.template, slot, rotation, totals)
         if key not in self._known:
             prims = self._prims[instance.template][slot]
             self._known[key] = sum_chunks(totals, prims, rotation)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from clusim.schedule.ir import Instance, Mode, Prim, Template
 
 __all__ = [
+    "ChunkTotals",
     "Slice",
     "chunk_of",
     "chunk_totals",
@@ -119,15 +121,45 @@ class _Cut(NamedTuple):
     slice_min: int
 
 
+class ChunkTotals:
+    """What is moved of every chunk number over all loops of an instance.
+
+    Attributes
+    ----------
+    each : tuple of (int, int)
+        Bytes and slices of every chunk number.
+    even : bool
+        Whether they are all alike.
+    """
+
+    __slots__ = ("_before", "each", "even")
+
+    def __init__(self, each: tuple[tuple[int, int], ...]) -> None:
+        self.each = each
+        self.even = len(set(each)) == 1
+        sizes, slices = zip(*each, strict=True)
+        self._before = tuple(
+            zip(accumulate(sizes, initial=0), accumulate(slices, initial=0), strict=True)
+        )
+
+    def around(self, first: int, count: int) -> tuple[int, int]:
+        """Return (bytes, slices) of `count` chunks from `first` on, chunk 0 following the last."""
+        laps, rest = divmod(first + count, len(self.each))
+        whole, end, start = self._before[-1], self._before[rest], self._before[first]
+        return laps * whole[0] + end[0] - start[0], laps * whole[1] + end[1] - start[1]
+
+
 @lru_cache(maxsize=4096)
-def _chunk_totals(cut: _Cut) -> tuple[tuple[int, int], ...]:
-    """Return (bytes, slices) over all loops for every chunk number, without iterating over the loops."""
+def _chunk_totals(cut: _Cut) -> ChunkTotals:
+    """Return what is moved over all loops of every chunk number, without iterating over the loops."""
     fields = cut._asdict()
     del fields["mode"], fields["nchunks"], fields["loops"]
     mode: Mode = "interleaved" if cut.mode == "interleaved" else "blocked"
     instance = Instance(0, 0, 0, **fields)
     template = Template("", (), cut.nchunks, mode)
-    return tuple(_chunk_total(instance, template, cut.loops, chunk) for chunk in range(cut.nchunks))
+    return ChunkTotals(
+        tuple(_chunk_total(instance, template, cut.loops, chunk) for chunk in range(cut.nchunks))
+    )
 
 
 def _chunk_total(instance: Instance, template: Template, loops: int, chunk: int) -> tuple[int, int]:
@@ -146,8 +178,8 @@ def _chunk_total(instance: Instance, template: Template, loops: int, chunk: int)
     return total_bytes, slices
 
 
-def chunk_totals(instance: Instance, template: Template) -> tuple[tuple[int, int], ...]:
-    """Return (bytes, slices) over all loops of an instance for every chunk number."""
+def chunk_totals(instance: Instance, template: Template) -> ChunkTotals:
+    """Return what is moved over all loops of an instance of every chunk number."""
     loops = -(-instance.length // _span(instance, template))
     return _chunk_totals(
         _Cut(
@@ -173,14 +205,28 @@ def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int
     return sum_chunks(chunk_totals(instance, template), (prim,), instance.rotation)
 
 
-def sum_chunks(
-    totals: Sequence[tuple[int, int]], prims: Iterable[Prim], rotation: int
-) -> tuple[int, int]:
-    """Return (bytes, slices) that `prims` move, from those of every chunk."""
+def sum_chunks(totals: ChunkTotals, prims: Iterable[Prim], rotation: int) -> tuple[int, int]:
+    """Return (bytes, slices) that `prims` move, from those of every chunk.
+
+    Primitives that go from a chunk to its neighbour, as those of rings, are added up at once: `repeat` is the number
+    of ranks there, and so is that of rotations.
+    """
     total_bytes = slices = 0
     for prim in prims:
-        for index in range(prim.repeat):
-            chunk = chunk_of(prim, rotation, index, len(totals))
-            total_bytes += totals[chunk][0]
-            slices += totals[chunk][1]
+        for own_bytes, own_slices in _moved(totals, prim, rotation):
+            total_bytes += own_bytes
+            slices += own_slices
     return total_bytes, slices
+
+
+def _moved(totals: ChunkTotals, prim: Prim, rotation: int) -> Iterator[tuple[int, int]]:
+    """Yield (bytes, slices) of the parts that `prim` moves."""
+    count = len(totals.each)
+    first = chunk_of(prim, rotation, 0, count)
+    if prim.step % count == 1 % count:
+        yield totals.around(first, prim.repeat)
+    elif prim.step % count == count - 1:
+        yield totals.around((first - prim.repeat + 1) % count, prim.repeat)
+    else:
+        for index in range(prim.repeat):
+            yield totals.each[chunk_of(prim, rotation, index, count)]
