@@ -188,7 +188,8 @@ class TestCases:
         ("framework", "precision", "sharding", "expected"),
         [
             ("NeMo container 24.07", "fp8", "", (16, "bf16")),
-            ("NeMo container 24.03.01", "fp8", "", (32, "bf16")),
+            ("NeMo container 24.03.01", "fp8", "", (16, "bf16")),
+            ("NeMo container 24.03", "fp8", "", (32, "bf16")),
             ("Megatron-Bridge", "fp8 (FP8-CS)", "", (16, "fp8")),
             ("Megatron-Bridge", "bf16", "", (16, "bf16")),
             ("Megatron-Bridge", "fp8", "fsdp (group 8)", (16, "bf16")),
@@ -209,7 +210,7 @@ class TestCases:
                 for note in case_of(row(framework=name, recompute="")).notes
                 if "recomp" in note
             ]
-            for name in ("NeMo container 24.07", "NeMo container 24.03.01")
+            for name in ("NeMo container 24.07", "NeMo container 24.03")
         }
         assert ["none, as in the scripts" in notes[0] for notes in said.values()] == [True, False]
 

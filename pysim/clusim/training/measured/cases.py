@@ -205,29 +205,31 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
     return {}
 
 
+_SCRIPTED = ("nemo container 24.03.01", "nemo container 24.05", "nemo container 24.07")
+"""Releases whose scripts reduce gradients of 16 bits and compute nothing again (24.03 reduced 32)."""
+
+
 def _recompute(row: StepRow, notes: list[str]) -> str:
     word = row.recompute.lower()
     for name in ("full", "selective", "none"):
         if word.startswith(name):
             return name
     if _nemo_scripts(row):
-        notes.append(
-            "recomputation not said: none, as in the scripts of NeMo-Framework-Launcher 24.07"
-        )
+        notes.append("recomputation not said: none, as in the scripts of NeMo-Framework-Launcher")
         return "none"
     notes.append("recomputation not said: the least that fits into memory")
     return "none"
 
 
 def _nemo_scripts(row: StepRow) -> bool:
-    """Return whether a row is of the container whose scripts NVIDIA published for its tables."""
-    return row.framework.lower().startswith("nemo container 24.07")
+    """Return whether a row is of a container whose training scripts NVIDIA published: NeMo-Framework-Launcher."""
+    return row.framework.lower().startswith(_SCRIPTED)
 
 
 def _gradient_bits(row: StepRow, notes: list[str]) -> int:
     """Return the bits of the gradients that ranks reduce.
 
-    NeMo's scripts of July 2024 have ``grad_sync_dtype=bf16``, those of Megatron-Bridge ``grad_reduce_in_fp32: false``.
+    NeMo's scripts of 2024 have ``grad_sync_dtype=bf16``, those of Megatron-Bridge ``grad_reduce_in_fp32: false``.
     """
     if "mode DEFAULT" in row.notes:
         return 32
