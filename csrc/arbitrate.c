@@ -59,6 +59,6 @@ STATUS arbitrate_wire(clusim_sim *s, wire_id wire) {
         if (w->soonest != NEVER || w->num_ready) TRY(wire_wake(s, w, w->free_at));
         return CLUSIM_OK;
     }
-    if (w->soonest <= s->agenda.now_ps) inject_admit(s, w);
+    inject_admit(w, s->agenda.now_ps);
     return search(s, w);
 }

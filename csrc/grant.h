@@ -18,12 +18,24 @@
 /* ---- candidates and credit ---------------------------------------------------------------------
  */
 
+/* As grant_next, of two words and without a branch on what is ready: that is as good as random. */
+static inline uint32_t grant_next_of_two(const uint64_t *words, uint32_t from) {
+    uint64_t mask = ~UINT64_C(0) << (from & 63);
+    uint64_t low = from < 64 ? words[0] & mask : 0, high = from < 64 ? words[1] : words[1] & mask;
+    bool behind = (low | high) != 0;
+    low = behind ? low : words[0];
+    high = behind ? high : words[1];
+    uint64_t bits = low ? low : high;
+    return bits ? (low ? 0 : 64) + (uint32_t)__builtin_ctzll(bits) : NONE;
+}
+
 /* First set bit at or after `from`, cyclically; NONE if there is none. */
 static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uint32_t from) {
     if (LIKELY(num_words == 1)) {
         uint64_t behind = words[0] & (~UINT64_C(0) << from), any = behind ? behind : words[0];
         return any ? (uint32_t)__builtin_ctzll(any) : NONE;
     }
+    if (LIKELY(num_words == 2)) return grant_next_of_two(words, from);
     uint32_t word = from >> 6;
     uint64_t bits = words[word] & (~UINT64_C(0) << (from & 63));
     for (uint32_t k = 0; k < num_words; k++) {
@@ -126,20 +138,23 @@ static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t
     return RANGE_TIME_END;
 }
 
-/* Put a packet on the wire now. */
-static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_index) {
+/* Whole control flits that the wire owes leave in front; returns how many. */
+static inline uint64_t grant_owed(clusim_sim *s, wire_state *w, const rate_class *rate) {
+    if (LIKELY(w->owed_256 < rate->flit_256)) return 0;
+    wire_drain(s, w);
+    uint64_t flits = w->owed_256 / rate->flit_256;
+    w->owed_256 -= flits * rate->flit_256;
+    w->control_bytes += flits * rate->format->flit_bytes;
+    return flits;
+}
+
+/* Put a packet on the wire now. Returns when it is handled at the far end. */
+ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p) {
     const rate_class *rate = w->rate;
-    const packet *p = packet_at(s, packet_index);
-    uint64_t now = (uint64_t)s->agenda.now_ps, prefix = 0, extra = 0;
+    uint64_t now = (uint64_t)s->agenda.now_ps, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
-    if (w->owed_256 >= rate->flit_256) {
-        wire_drain(s, w);
-        uint64_t flits = w->owed_256 / rate->flit_256;
-        w->owed_256 -= flits * rate->flit_256;
-        w->control_bytes += flits * rate->format->flit_bytes;
-        occupancy += flits * rate->format->flit_bytes;
-        prefix = flits * (uint64_t)rate->flit_ps;
-    }
+    uint64_t flits = grant_owed(s, w, rate);
+    if (UNLIKELY(flits)) occupancy += flits * rate->format->flit_bytes;
     uint64_t t = occupy(w, occupancy);
     if (UNLIKELY(w->traits & HAS_ERRORS)) extra = replay(s, w, t);
     int64_t end = end_of_packet(s, w, now + t + extra);
@@ -151,12 +166,18 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
     w->grants++;
     w->bytes += p->wire_bytes;
     if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
-    w->busy_ps += end - s->agenda.now_ps;
-    int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
-    int64_t at_ps = arrival_at(s, p, w, head, end + w->latency_ps);
-    if (UNLIKELY(w->traits & CROSSES)) return inbox_cross(s, p->out, packet_index, at_ps);
-    if (w->traits & TO_PLAIN) return inbox_put(s, p->out, packet_index, at_ps);
-    return agenda_event(s, at_ps, EV_ARRIVE, p->out.i, packet_index.i);
+    w->busy_ps += end - (int64_t)now;
+    uint64_t head = now + extra + flits * (uint64_t)rate->flit_ps + (uint64_t)w->latency_ps;
+    return arrival_at(s, p, w, (int64_t)head, end + w->latency_ps);
+}
+
+/* A packet that was put on its wire is handled at the far end at `at_ps`. */
+static inline STATUS grant_send(clusim_sim *s, const wire_state *w, packet_id index,
+                                int64_t at_ps) {
+    wire_id wire = packet_at(s, index)->out;
+    if (UNLIKELY(w->traits & CROSSES)) return inbox_cross(s, wire, index, at_ps);
+    if (w->traits & TO_PLAIN) return inbox_put(s, wire, index, at_ps);
+    return agenda_event(s, at_ps, EV_ARRIVE, wire.i, index.i);
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
@@ -185,11 +206,11 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
     return give_back(s, from, p->held_vc, p->held_bytes, end);
 }
 
-/* Grant the head of a VOQ. */
-static inline STATUS grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
+/* Take the head of a VOQ. */
+static inline packet_id grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candidate) {
     voq *q = &w->queues[candidate];
-    packet_id packet_index = q->head;
-    packet *p = packet_at(s, packet_index);
+    packet_id index = q->head;
+    const packet *p = packet_at(s, index);
     q->head = p->next;
     if (!packet_none(q->head)) {
         __builtin_prefetch(packet_at(s, q->head));
@@ -198,17 +219,7 @@ static inline STATUS grant_queue(clusim_sim *s, wire_state *w, uint32_t candidat
         w->num_ready--;
     }
     w->queued_bytes -= p->wire_bytes;
-    TRY(grant_start(s, w, packet_index));
-    return grant_release(s, p, w->free_at);
-}
-
-/* Grant the next packet of a flow. */
-static inline STATUS grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
-    wire_id wire = wire_of(s, w);
-    packet_id packet_index;
-    TRY(inject_make(s, wire, slot, &packet_index));
-    TRY(grant_start(s, w, packet_index));
-    return inject_grant(s, wire, slot, w->free_at);
+    return index;
 }
 
 /* What the head of a VOQ needs: its bytes of credit on its VC. */
@@ -228,10 +239,29 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
     return f->wire_bytes;
 }
 
+/* Take the next packet of a candidate. */
+static inline STATUS grant_take(clusim_sim *s, wire_state *w, uint32_t candidate, packet_id *out) {
+    if (LIKELY(candidate >= w->num_voqs))
+        return inject_make(s, w, wire_of(s, w), candidate - w->num_voqs, out);
+    *out = grant_dequeue(s, w, candidate);
+    return CLUSIM_OK;
+}
+
+/* It was put on its wire. */
+static inline STATUS grant_done(clusim_sim *s, wire_state *w, uint32_t candidate, packet *p) {
+    if (LIKELY(candidate >= w->num_voqs))
+        return inject_granted(s, w, wire_of(s, w), candidate - w->num_voqs);
+    return grant_release(s, p, w->free_at);
+}
+
 /* Grant the next packet of a candidate. */
 static inline STATUS grant_candidate(clusim_sim *s, wire_state *w, uint32_t candidate) {
-    if (candidate < w->num_voqs) return grant_queue(s, w, candidate);
-    return grant_flow(s, w, candidate - w->num_voqs);
+    packet_id index;
+    TRY(grant_take(s, w, candidate, &index));
+    packet *p = packet_at(s, index);
+    int64_t at_ps = grant_put(s, w, p);
+    TRY(grant_send(s, w, index, at_ps));
+    return grant_done(s, w, candidate, p);
 }
 
 #endif

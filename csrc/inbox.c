@@ -1,23 +1,26 @@
 #include "inbox.h"
 
 static STATUS grow_ring(window_ring *ring) {
-    uint32_t bigger = ring->size ? 2 * ring->size : 8;
+    uint32_t bigger = ring->size ? 2 * ring->size : 8, len = inbox_len(ring);
     window_packet *all = malloc(bigger * sizeof *all);
     if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < ring->len; i++) all[i] = *inbox_entry(ring, i);
+    for (uint32_t i = 0; i < len; i++) all[i] = *inbox_entry(ring, i);
     free(ring->all);
     ring->all = all;
     ring->head = 0;
+    ring->end = len;
     ring->size = bigger;
     return CLUSIM_OK;
 }
 
 STATUS inbox_insert(window_ring *ring, window_packet p) {
-    if (ring->len == ring->size) TRY(grow_ring(ring));
-    uint32_t k = ring->len++;
+    if (inbox_len(ring) == ring->size) TRY(grow_ring(ring));
+    uint32_t k = inbox_len(ring);
+    ring->end++;
     for (; k > 0 && inbox_entry(ring, k - 1)->at_ps > p.at_ps; k--)
         *inbox_entry(ring, k) = *inbox_entry(ring, k - 1);
     *inbox_entry(ring, k) = p;
+    ring->last_ps = base_max(ring->last_ps, p.at_ps);
     return CLUSIM_OK;
 }
 

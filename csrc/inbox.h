@@ -38,23 +38,20 @@ static inline void inbox_activate(clusim_sim *s, wire_id wire) {
 /* A wire into such a node has packets under way. */
 STATUS inbox_list(clusim_sim *s, wire_id wire);
 
+static inline uint32_t inbox_len(const window_ring *ring) { return ring->end - ring->head; }
+
 static inline window_packet *inbox_entry(const window_ring *ring, uint32_t number) {
     return &ring->all[(ring->head + number) & (ring->size - 1)];
-}
-
-static inline void inbox_pop(window_ring *ring) {
-    ring->head++;
-    ring->len--;
 }
 
 /* The uncommon cases: no room, or one that overtakes others. */
 STATUS inbox_insert(window_ring *ring, window_packet p);
 
 static inline STATUS inbox_append(window_ring *ring, window_packet p) {
-    if (UNLIKELY(ring->len == ring->size ||
-                 (ring->len && inbox_entry(ring, ring->len - 1)->at_ps > p.at_ps)))
+    if (UNLIKELY(inbox_len(ring) == ring->size || p.at_ps < ring->last_ps))
         return inbox_insert(ring, p);
-    *inbox_entry(ring, ring->len++) = p;
+    ring->last_ps = p.at_ps;
+    ring->all[ring->end++ & (ring->size - 1)] = p;
     return CLUSIM_OK;
 }
 
@@ -109,12 +106,18 @@ STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int
 /* Something begins to send at an endpoint. */
 STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start);
 
-/* Memory of an endpoint is asked for in this window. */
-static inline STATUS inbox_access(clusim_sim *s, endpoint_id endpoint, window_arrival access) {
+/* Memory of an endpoint is asked for in this window: for `payload` bytes of a packet that arrives,
+ * or without a packet, of one that was granted. */
+static inline STATUS inbox_access(clusim_sim *s, endpoint_id endpoint, int64_t at_ps,
+                                  packet_id index, uint32_t access) {
     window_end *e = &s->windows.ends[endpoint.i];
     if (UNLIKELY(e->num_accesses == e->size_accesses)) GROW(e->accesses, e->size_accesses);
-    e->accesses[e->num_accesses++] = access;
+    e->accesses[e->num_accesses++] = (window_arrival){at_ps, index, access};
     return CLUSIM_OK;
+}
+
+static inline uint32_t inbox_payload(uint32_t payload, enum window_access access) {
+    return payload | (uint32_t)access << ACCESS_SHIFT;
 }
 
 #endif

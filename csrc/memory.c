@@ -46,6 +46,32 @@ void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
+/* The clock stays far from the end of time, and what is counted from 2^64 (model_windows.c). */
+uint32_t memory_work_off(clusim_sim *s, endpoint_id endpoint, window_arrival *all, uint32_t count) {
+    const clusim_endpoint *image = &s->model->image.endpoints[endpoint.i];
+    endpoint_state *e = endpoint_at(s, endpoint);
+    const uint64_t factors[ACCESS_KINDS] = {image->inject_256, image->deliver_256, image->read_256};
+    uint64_t cost16 = e->mem_cost16, fraction16 = e->memory.fraction16, bytes_256 = 0;
+    int64_t ps = e->memory.ps;
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < count; k++) {
+        window_arrival a = all[k];
+        uint32_t payload = a.candidate & ((UINT32_C(1) << ACCESS_SHIFT) - 1);
+        uint64_t x256 = payload * factors[a.candidate >> ACCESS_SHIFT];
+        fraction16 = ps < a.at_ps ? 0 : fraction16;
+        ps = base_max(ps, a.at_ps);
+        all[kept] = (window_arrival){ps + (fraction16 != 0), a.packet, a.candidate};
+        kept += !packet_none(a.packet);
+        base_u128 work16 = (((base_u128)x256 * cost16) >> 8) + fraction16;
+        ps += (int64_t)(uint64_t)(work16 >> 16);
+        fraction16 = (uint64_t)work16 & 65535;
+        bytes_256 += x256;
+    }
+    e->memory = (clock16){ps, (uint32_t)fraction16};
+    e->mem_bytes_256 += bytes_256;
+    return kept;
+}
+
 STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
     if (e->dirty) return CLUSIM_OK;

@@ -45,6 +45,10 @@ static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_
     return at_ps;
 }
 
+/* What an endpoint asks of its memory in a window, by time. Those of packets that are delivered
+ * stay, with the times at which memory accepts them; returns how many. */
+uint32_t memory_work_off(clusim_sim *s, endpoint_id endpoint, window_arrival *all, uint32_t count);
+
 static inline void memory_inject(clusim_sim *s, endpoint_id endpoint, uint64_t payload) {
     memory_access(s, endpoint, payload * s->model->image.endpoints[endpoint.i].inject_256);
 }

@@ -116,6 +116,20 @@ static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     return (uint16_t)(traits | (traits & BRIDGE ? 0 : PLAIN_CUT));
 }
 
+/* Of an endpoint's CTA slots the lowest free one is taken, so no more than the sources and
+ * instances that it has are ever in use: what flows need is kept for those alone, and close
+ * together. */
+static STATUS derive_flows(clusim_model *m) {
+    const clusim_image *im = &m->image;
+    m->most_flows = calloc(im->num_endpoints + 1, sizeof *m->most_flows);
+    if (m->most_flows == NULL) return CLUSIM_ERR_NO_MEMORY;
+    for (uint32_t k = 0; k < im->num_sources; k++) m->most_flows[im->sources[k].endpoint]++;
+    for (uint32_t k = 0; k < im->num_instances; k++) m->most_flows[im->instances[k].endpoint]++;
+    for (uint32_t e = 0; e < im->num_endpoints; e++)
+        m->most_flows[e] = (uint32_t)base_umin(m->most_flows[e], im->endpoints[e].cta_slots);
+    return CLUSIM_OK;
+}
+
 static void derive_wire(clusim_model *m, uint32_t w) {
     const clusim_image *im = &m->image;
     const clusim_wire *x = &im->wires[w];
@@ -136,7 +150,7 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     if (info->traits & (PAUSES | MARKS)) m->has_congestion = true;
     info->num_voqs = (m->in_count[x->src] + 1) * im->nvc;
     info->num_candidates =
-        info->num_voqs + (src->endpoint == NONE ? 0 : im->endpoints[src->endpoint].cta_slots);
+        info->num_voqs + (src->endpoint == NONE ? 0 : m->most_flows[src->endpoint]);
     info->num_words = (info->num_candidates + 63) / 64;
     info->voq_base = (uint32_t)m->num_voqs;
     info->flow_base = (uint32_t)m->num_flows;
@@ -215,6 +229,7 @@ static STATUS derive(clusim_model *m) {
     if (m->wires == NULL) return CLUSIM_ERR_NO_MEMORY;
     TRY(derive_rates(m));
     TRY(derive_adjacency(m));
+    TRY(derive_flows(m));
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
     for (uint32_t i = 0; i < im->num_conns; i++)
         m->has_adaptive |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
@@ -253,6 +268,7 @@ void clusim_model_destroy(clusim_model *m) {
     free(m->wires);
     free(m->rates);
     free(m->fault_rate);
+    free(m->most_flows);
     free(m->group_fastest);
     free(m->in_count);
     free(m->out_off);

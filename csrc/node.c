@@ -21,17 +21,6 @@
 
 /* ---- forwarding ------------------------------------------------------------------------------ */
 
-uint32_t node_aim(clusim_sim *s, packet *p, wire_id from) {
-    wire_hold(p, from);
-    uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
-    if (UNLIKELY(p->leg != LEG_LAST)) route_next_target(s, p, wire_at(s, from)->far_node);
-    bool fetched = p->kind == CLUSIM_KIND_FETCH && (wire_at(s, from)->traits & BRIDGE);
-    if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
-    route_prepare(s, p, from, route_choose(s, p, from, p->dst));
-    if (UNLIKELY(fetched)) route_cut(s, p, p->out);
-    return candidate;
-}
-
 static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
     uint32_t candidate = node_aim(s, packet_at(s, index), from);
     return wire_enqueue_marked(s, index, candidate);
@@ -89,10 +78,6 @@ static inline STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visi
     return node_delivered(s, p->xfer, p->payload, visible, from);
 }
 
-static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {
-    return wire_return_credit(s, from, p->vc, p->wire_bytes, at);
-}
-
 /* Endpoints that work in windows keep their answers themselves. */
 static STATUS answers(clusim_sim *s, window_packet taken, int64_t latency_ps) {
     wire_id from = packet_at(s, taken.packet)->in_wire;
@@ -106,20 +91,19 @@ static bool responds(const packet *p) {
            p->kind == CLUSIM_KIND_AGG_DOWN;
 }
 
-static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
+static bool requests(const packet *p) {
+    return p->kind == CLUSIM_KIND_READ_REQ || p->kind == CLUSIM_KIND_RED_FETCH;
+}
+
+/* Memory accepts a packet at `at`. */
+static inline STATUS accept(clusim_sim *s, packet_id index, const clusim_endpoint *e, int64_t at) {
     packet *p = packet_at(s, index);
-    endpoint_id endpoint = wire_at(s, from)->far_endpoint;
-    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
-    bool request = p->kind == CLUSIM_KIND_READ_REQ || p->kind == CLUSIM_KIND_RED_FETCH;
-    uint64_t factor = request ? e->read_256 : e->deliver_256;
-    int64_t at = memory_access(s, endpoint, p->payload * factor);
-    TRY(accept_credit(s, p, from, at));
-    if (request) {
+    wire_id from = p->out;
+    TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, at));
+    if (requests(p)) {
         p->in_wire = from;
         return answers(s, (window_packet){at, index, 0}, e->read_latency_ps);
     }
-    if (responds(p) && !(wire_at(s, from)->traits & TO_PLAIN)) TRY(inject_response(s, p));
-    if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
         return answers(s, (window_packet){at, index, 0}, e->response_latency_ps);
@@ -131,8 +115,27 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     return CLUSIM_OK;
 }
 
-STATUS node_deliver(clusim_sim *s, packet_id index) {
-    return deliver(s, index, packet_at(s, index)->out);
+static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
+    packet *p = packet_at(s, index);
+    endpoint_id endpoint = wire_at(s, from)->far_endpoint;
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
+    uint64_t factor = requests(p) ? e->read_256 : e->deliver_256;
+    int64_t at = memory_access(s, endpoint, p->payload * factor);
+    if (responds(p)) TRY(inject_response(s, p));
+    if (UNLIKELY(p->marked) && !requests(p)) TRY(congestion_notify(s, p));
+    return accept(s, index, e, at);
+}
+
+enum { AHEAD = 4 }; /* packets that are fetched before they are looked at */
+
+STATUS node_deliver(clusim_sim *s, endpoint_id endpoint, const window_arrival *all,
+                    uint32_t count) {
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
+    for (uint32_t k = 0; k < count; k++) {
+        if (k + AHEAD < count) __builtin_prefetch(packet_at(s, all[k + AHEAD].packet), 1);
+        TRY(accept(s, all[k].packet, e, all[k].at_ps));
+    }
+    return CLUSIM_OK;
 }
 
 STATUS node_copy(clusim_sim *s, packet_id index) {

@@ -7,16 +7,30 @@
 #ifndef CLUSIM_NODE_H
 #define CLUSIM_NODE_H
 
+#include "parts/packets.h"
+#include "parts/windows.h"
+#include "parts/wires.h"
+#include "route.h"
 #include "state.h"
+#include "wire.h"
 
 /* A packet that came over `from` goes on: choose its next wire. Returns its VOQ there. */
-uint32_t node_aim(clusim_sim *s, packet *p, wire_id from);
+static inline uint32_t node_aim(clusim_sim *s, packet *p, wire_id from) {
+    wire_hold(p, from);
+    uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
+    if (UNLIKELY(p->leg != LEG_LAST)) route_next_target(s, p, wire_at(s, from)->far_node);
+    bool fetched = UNLIKELY(p->kind == CLUSIM_KIND_FETCH) && (wire_at(s, from)->traits & BRIDGE);
+    if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
+    route_prepare(s, p, from, route_choose(s, p, from, p->dst));
+    if (UNLIKELY(fetched)) route_cut(s, p, p->out);
+    return candidate;
+}
 
 STATUS node_arrive(clusim_sim *s, packet_id packet);
 /* Handle what arrived at this timestamp at the node where it ends. */
 STATUS node_settle(clusim_sim *s);
-/* A packet ends at the endpoint at the end of its wire, now. */
-STATUS node_deliver(clusim_sim *s, packet_id packet);
+/* Packets that end at an endpoint, by the times at which its memory accepts them. */
+STATUS node_deliver(clusim_sim *s, endpoint_id endpoint, const window_arrival *all, uint32_t count);
 /* `payload` bytes of a transfer are visible where `from` ends. */
 STATUS node_delivered(clusim_sim *s, xfer_id x, uint32_t payload, int64_t visible, wire_id from);
 /* A packet arrives now at the reduction unit that takes it in. */

@@ -15,7 +15,7 @@ void pool_init(clusim_sim *s) {
 
 void pool_free(clusim_sim *s) {
     for (uint32_t i = 0; i < s->xfers.size; i++) free(s->xfers.all[i].own_group);
-    free(s->packets.all);
+    free(s->packets.block);
     free(s->buffers.all);
     free(s->xfers.all);
 }
@@ -23,9 +23,19 @@ void pool_free(clusim_sim *s) {
 /* ---- more of them ------------------------------------------------------------------------------
  */
 
+/* Each in a cache line of its own. Large blocks are not copied when they grow, as pages move; then
+ * the first line begins at the same place in them. */
 static STATUS grow_packets(packets_part *p) {
-    uint32_t old = p->size;
-    GROW(p->all, p->size);
+    enum { LINE = sizeof *p->all };
+    uint32_t old = p->size, bigger = old ? 2 * old : 256;
+    size_t skipped = old ? (size_t)((char *)p->all - (char *)p->block) : 0;
+    char *block = realloc(p->block, (size_t)bigger * LINE + LINE);
+    if (block == NULL) return CLUSIM_ERR_NO_MEMORY;
+    size_t skip = (LINE - (uintptr_t)block % LINE) % LINE;
+    if (skip != skipped) memmove(block + skip, block + skipped, (size_t)old * LINE);
+    p->block = block;
+    p->all = (packet *)(void *)(block + skip);
+    p->size = bigger;
     for (uint32_t i = p->size; i-- > old;) {
         p->all[i].next = p->free;
         p->free = ID(packet, i);

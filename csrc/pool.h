@@ -21,6 +21,7 @@ static inline STATUS pool_packet(clusim_sim *s, packet_id *out) {
     if (UNLIKELY(packet_none(s->packets.free))) TRY(pool_more_packets(s));
     *out = s->packets.free;
     s->packets.free = packet_at(s, *out)->next;
+    __builtin_prefetch(packet_at(s, s->packets.free), 1);
     s->packets.live++;
     return CLUSIM_OK;
 }

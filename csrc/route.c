@@ -27,26 +27,17 @@ static wire_id nth_up(const clusim_sim *s, const uint32_t *wires, uint32_t numbe
     }
 }
 
-wire_id route_choose(clusim_sim *s, packet *p, wire_id from, target_id target) {
-    const clusim_model *m = s->model;
-    if (p->path_pos != NONE) return ID(wire, m->image.path_wires[p->path_pos++]);
-    group_id group = model_route(m, info_at(s, from)->dst, target);
-    const uint32_t *wires = model_group(m, group);
-    uint32_t n = model_group_size(m, group);
-    if (n == 1) return ID(wire, wires[0]);
-    bool skip_down = false;
-    uint32_t all = n;
-    if (UNLIKELY(s->wires.any_down)) {
-        uint32_t up = 0;
-        for (uint32_t k = 0; k < n; k++) up += !wire_at(s, ID(wire, wires[k]))->down;
-        skip_down = up > 0 && up < all;
-        if (skip_down) n = up;
-    }
+wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group) {
+    const uint32_t *wires = model_group(s->model, group);
+    uint32_t all = model_group_size(s->model, group), up = 0;
+    for (uint32_t k = 0; k < all; k++) up += !wire_at(s, ID(wire, wires[k]))->down;
+    bool skip_down = up > 0 && up < all;
+    uint32_t n = skip_down ? up : all;
     if (p->adaptive) return least_queued(s, wires, all, skip_down);
     if (n == 1) return nth_up(s, wires, 0);
-    uint32_t number = (uint32_t)(((uint64_t)p->key + info_at(s, from)->ordinal) % n);
+    uint32_t number = (uint32_t)(((uint64_t)p->key + wire_at(s, from)->ordinal) % n);
     p->key /= n;
-    return UNLIKELY(skip_down) ? nth_up(s, wires, number) : ID(wire, wires[number]);
+    return skip_down ? nth_up(s, wires, number) : ID(wire, wires[number]);
 }
 
 void route_next_target(const clusim_sim *s, packet *p, node_id node) {
@@ -65,18 +56,6 @@ void route_cut(const clusim_sim *s, packet *p, wire_id out) {
     p->out = out;
     p->exact = model_exact(f, p->kind, p->payload, limit);
     p->wire_bytes = model_wire_bytes(f, p->kind, p->payload, p->exact, limit);
-}
-
-void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
-    if (wire_at(s, out)->rate->format == wire_at(s, from)->rate->format) {
-        p->out = out;
-    } else {
-        route_cut(s, p, out);
-    }
-    if (LIKELY(!s->model->has_dims)) return;
-    const wire_info *a = info_at(s, from), *b = info_at(s, out);
-    if (a->dim != b->dim) p->vc = p->first_vc;
-    if (b->dateline) p->vc = (uint8_t)route_first_vc(s, out, p->first_vc);
 }
 
 void route_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc) {

@@ -10,14 +10,27 @@
 #include "parts/wires.h"
 #include "state.h"
 
+/* The same of several wires, some of which are down or which adaptive packets take by their
+ * queues. */
+wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group);
+
 /* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
-wire_id route_choose(clusim_sim *s, packet *p, wire_id from, target_id target);
+static inline wire_id route_choose(clusim_sim *s, packet *p, wire_id from, target_id target) {
+    const clusim_model *m = s->model;
+    const wire_state *w = wire_at(s, from);
+    if (UNLIKELY(p->path_pos != NONE)) return ID(wire, m->image.path_wires[p->path_pos++]);
+    group_id group = model_route(m, w->far_node, target);
+    const uint32_t *wires = model_group(m, group);
+    uint32_t n = model_group_size(m, group);
+    if (n == 1) return ID(wire, wires[0]);
+    if (UNLIKELY(s->wires.any_down || p->adaptive)) return route_choose_up(s, p, from, group);
+    uint32_t number = (uint32_t)(((uint64_t)p->key + w->ordinal) % n);
+    p->key /= n;
+    return ID(wire, wires[number]);
+}
 
 /* Where `node` will send a packet by estimate: wire q of the contract. */
 wire_id route_onward(const clusim_sim *s, const packet *p, node_id node);
-
-/* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
-void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out);
 
 /* Set them for a packet that starts anew over `out`, on virtual channel `vc`. */
 void route_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc);
@@ -32,6 +45,19 @@ void route_next_target(const clusim_sim *s, packet *p, node_id node);
 static inline uint32_t route_first_vc(const clusim_sim *s, wire_id wire, uint32_t vc) {
     if (LIKELY(!s->model->has_dims) || !info_at(s, wire)->dateline) return vc;
     return vc + 1 < s->wires.nvc ? vc + 1 : s->wires.nvc - 1;
+}
+
+/* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
+static inline void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
+    if (LIKELY(wire_at(s, out)->rate->format == wire_at(s, from)->rate->format)) {
+        p->out = out;
+    } else {
+        route_cut(s, p, out);
+    }
+    if (LIKELY(!s->model->has_dims)) return;
+    const wire_info *a = info_at(s, from), *b = info_at(s, out);
+    if (a->dim != b->dim) p->vc = p->first_vc;
+    if (b->dateline) p->vc = (uint8_t)route_first_vc(s, out, p->first_vc);
 }
 
 #endif

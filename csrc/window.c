@@ -1,5 +1,7 @@
 #include "window.h"
 
+#include <string.h>
+
 #include "agenda.h"
 #include "crew.h"
 #include "inbox.h"
@@ -40,12 +42,19 @@ int clusim_sim_use_threads(clusim_sim *s, uint32_t threads, uint32_t pays) {
     return status == CLUSIM_OK ? (int)crew_threads(s) : (int)status;
 }
 
+static STATUS make_wires(clusim_sim *s) {
+    size_t bytes = (s->model->image.num_wires + 1) * sizeof *s->windows.wires;
+    s->windows.wires = aligned_alloc(64, bytes);
+    if (s->windows.wires == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memset(s->windows.wires, 0, bytes);
+    return CLUSIM_OK;
+}
+
 STATUS window_init(clusim_sim *s) {
     s->windows.due_ps = NEVER;
     use_windows(s, s->model->windows_pay);
     if (s->model->window_ps == 0) return CLUSIM_OK;
-    uint64_t count = s->model->image.num_wires;
-    ZEROED(s->windows.wires, count);
+    TRY(make_wires(s));
     ZEROED(s->windows.nodes, s->model->image.num_nodes);
     for (uint64_t n = 0; n < s->model->image.num_nodes; n++) {
         window_node *node = &s->windows.nodes[n];
@@ -103,14 +112,12 @@ static STATUS take_special(clusim_sim *s, window_packet next) {
 /* What arrives over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
-    window_ring *ring = &s->windows.wires[wire.i].under_way;
-    const wire_state *w = wire_at(s, wire);
+    window_way way;
     window_packet next;
-    window_prefetch(s, ring);
-    while (window_next(s, ring, end_ps, &next)) {
+    TRY(window_open_way(s, wire, &way));
+    while (window_next(s, way.ring, end_ps, &next)) {
         packet *p = packet_at(s, next.packet);
-        TRY(window_owes(s, n, w, p, next.at_ps));
-        s->agenda.event_count++;
+        window_owes(&way, p, next.at_ps);
         if (((1u << p->kind) & SPECIAL) && !p->copy) {
             TRY(take_special(s, next));
             continue;
@@ -118,8 +125,7 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
         uint32_t candidate = node_aim(s, p, wire);
         TRY(inbox_arrives_at(s, n, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
     }
-    *more = ring->len > 0;
-    if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
+    window_close_way(s, n, &way, more);
     return CLUSIM_OK;
 }
 
@@ -158,7 +164,7 @@ static inline STATUS pass_on(clusim_sim *s, window_progress *g, int64_t now_ps, 
     if (w->free_at > a->at_ps) w->stall_arbitration_ps += w->free_at - a->at_ps;
     window_take_owed(s, g, now_ps);
     s->agenda.now_ps = now_ps;
-    TRY(grant_start(s, w, a->packet));
+    TRY(window_put(s, g, a->packet));
     w->next_candidate = a->candidate + 1 == w->num_candidates ? 0 : a->candidate + 1;
     return grant_release(s, p, w->free_at);
 }
@@ -176,9 +182,10 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
         if (alone(&g, now_ps)) TRY(pass_on(s, &g, now_ps, &passed));
         if (passed) continue;
         take_in(s, &g, now_ps);
-        TRY(window_grant(s, g.w, false));
+        TRY(window_grant(s, &g, false));
     }
     take_in(s, &g, end_ps - 1);
+    TRY(window_end_wire(s, &g, wire));
     *more = g.w->num_ready > 0;
     if (*more) inbox_due(s, next_grant(s, &g));
     return CLUSIM_OK;
@@ -194,9 +201,10 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
         p->work[p->num_work++] = (window_arrival){next.at_ps, next.packet, RESULT};
         s->agenda.event_count++;
     }
-    TRY(window_wire_sort(s, &p->work, &p->size_work, p->num_work));
+    window_arrival *work = p->work;
+    TRY(window_wire_sort(s, &work, p->num_work));
     for (uint32_t k = 0; k < p->num_work; k++) {
-        window_arrival a = p->work[k];
+        window_arrival a = work[k];
         s->agenda.now_ps = a.at_ps;
         if (a.candidate == RESULT) {
             TRY(unit_result(s, a.packet));
@@ -213,15 +221,50 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
 /* Of a switch or NIC. */
 static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    if (s->windows.num_work || n->results.len) TRY(run_unit(s, n, end_ps));
+    if (s->windows.num_work || inbox_len(&n->results)) TRY(run_unit(s, n, end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    if (n->results.len) inbox_due(s, inbox_entry(&n->results, 0)->at_ps);
-    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || n->results.len;
+    if (inbox_len(&n->results)) inbox_due(s, inbox_entry(&n->results, 0)->at_ps);
+    n->listed =
+        !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || inbox_len(&n->results);
     return CLUSIM_OK;
 }
 
 /* ---- windows ----------------------------------------------------------------------------------
  */
+
+/* In large fabrics nothing of a node is in a near cache when its turn comes: fetch its wires
+ * while others are worked off, ... */
+static void fetch_out(const clusim_sim *s, node_id node) {
+    const clusim_model *m = s->model;
+    for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
+        const char *w = (const char *)wire_at(s, ID(wire, m->out_wires[k]));
+        const char *x = (const char *)&s->windows.wires[m->out_wires[k]];
+        for (uint32_t line = 0; line < 3; line++) __builtin_prefetch(w + 64 * line, 1);
+        for (uint32_t line = 0; line < 2; line++) __builtin_prefetch(x + 64 * line, 1);
+    }
+}
+
+/* ... and then those into it, which are the ways back of those out of it. */
+static void fetch_in(const clusim_sim *s, node_id node) {
+    const clusim_model *m = s->model;
+    for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
+        wire_id wire = ID(wire, m->out_wires[k]), back = wire_at(s, wire)->reverse;
+        __builtin_prefetch(wire_credit(s, wire, 0), 1);
+        if (wire_none(back)) continue;
+        const char *w = (const char *)wire_at(s, back);
+        __builtin_prefetch(w);
+        __builtin_prefetch(w + 64);
+        __builtin_prefetch(&s->windows.wires[back.i].under_way, 1);
+        __builtin_prefetch(&s->windows.wires[back.i], 1);
+    }
+}
+
+enum { FAR = 512 }; /* nodes that do not fit into near caches */
+
+static void fetch_ahead(const clusim_sim *s, const node_list *list, uint32_t at) {
+    if (at + 2 < list->len) fetch_out(s, list->ids[at + 2]);
+    if (at + 1 < list->len) fetch_in(s, list->ids[at + 1]);
+}
 
 /* What is due is found anew: of packets under way, of wires, and of what they send on. Nodes that
  * get something to do on the way stand behind in the list, and find nothing yet. */
@@ -231,6 +274,7 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
     for (uint32_t i = 0; i < list->len; i++) {
         node_id node = list->ids[i];
         window_node *n = &s->windows.nodes[node.i];
+        if (list->len >= FAR) fetch_ahead(s, list, i);
         if (endpoint_none(n->endpoint)) {
             TRY(run_plain(s, n, end_ps));
         } else {
@@ -271,11 +315,11 @@ static STATUS close_units(clusim_sim *s) {
     for (uint32_t n = 0; n < s->model->image.num_nodes; n++) {
         window_ring *results = &s->windows.nodes[n].results;
         uint32_t unit = s->model->image.nodes[n].unit;
-        for (uint32_t k = 0; k < results->len; k++) {
+        for (uint32_t k = 0; k < inbox_len(results); k++) {
             const window_packet *op = inbox_entry(results, k);
             TRY(agenda_event(s, op->at_ps, EV_RESULT, unit, op->packet.i));
         }
-        results->len = 0;
+        results->head = results->end;
     }
     return CLUSIM_OK;
 }
@@ -293,7 +337,7 @@ STATUS window_close(clusim_sim *s) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
         window_wire *x = &p->wires[i];
         wire_state *w = wire_at(s, ID(wire, i));
-        for (uint32_t k = 0; k < x->under_way.len; k++) {
+        for (uint32_t k = 0; k < inbox_len(&x->under_way); k++) {
             const window_packet *q = inbox_entry(&x->under_way, k);
             TRY(agenda_event(s, q->at_ps, EV_ARRIVE, i, q->packet.i));
         }

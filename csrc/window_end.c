@@ -40,26 +40,35 @@ static STATUS start_all(clusim_sim *s, window_end *e, int64_t end_ps) {
     return CLUSIM_OK;
 }
 
+/* An answer opens the window of the flow that asked. */
+static STATUS answered(clusim_sim *s, window_node *n, const packet *p, int64_t at_ps) {
+    const xfer *x = xfer_at(s, p->xfer);
+    if (x->window == 0) return CLUSIM_OK;
+    uint32_t flow = wire_at(s, p->first_wire)->num_voqs + x->slot;
+    return inbox_arrives_at(s, n, p->first_wire, (window_arrival){at_ps, NO(packet), flow});
+}
+
+enum {
+    ANSWERS = 1 << CLUSIM_KIND_READ_RESP | 1 << CLUSIM_KIND_RED_RESULT,
+    REQUESTS = 1 << CLUSIM_KIND_READ_REQ | 1 << CLUSIM_KIND_RED_FETCH
+};
+
 /* What arrives over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
-    window_ring *ring = &s->windows.wires[wire.i].under_way;
-    const wire_state *w = wire_at(s, wire);
+    window_way way;
     window_packet next;
-    window_prefetch(s, ring);
-    while (window_next(s, ring, end_ps, &next)) {
+    endpoint_id endpoint = n->endpoint;
+    TRY(window_open_way(s, wire, &way));
+    while (window_next(s, way.ring, end_ps, &next)) {
         const packet *p = packet_at(s, next.packet);
-        const xfer *x = xfer_at(s, p->xfer);
-        TRY(window_owes(s, n, w, p, next.at_ps));
-        TRY(inbox_access(s, w->far_endpoint, (window_arrival){next.at_ps, next.packet, 0}));
-        s->agenda.event_count++;
-        bool response = p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT;
-        if (!response || x->window == 0) continue;
-        uint32_t flow = wire_at(s, p->first_wire)->num_voqs + x->slot;
-        TRY(inbox_arrives_at(s, n, p->first_wire, (window_arrival){next.at_ps, NO(packet), flow}));
+        window_owes(&way, p, next.at_ps);
+        bool request = (1u << p->kind) & REQUESTS;
+        uint32_t access = inbox_payload(p->payload, request ? ACCESS_READ : ACCESS_DELIVER);
+        TRY(inbox_access(s, endpoint, next.at_ps, next.packet, access));
+        if ((1u << p->kind) & ANSWERS) TRY(answered(s, n, p, next.at_ps));
     }
-    *more = ring->len > 0;
-    if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
+    window_close_way(s, n, &way, more);
     return CLUSIM_OK;
 }
 
@@ -73,7 +82,7 @@ static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_
         TRY(inbox_arrives_at(s, n, out, (window_arrival){next.at_ps, next.packet, candidate}));
         s->agenda.event_count++;
     }
-    if (replies->len) inbox_due(s, inbox_entry(replies, 0)->at_ps);
+    if (inbox_len(replies)) inbox_due(s, inbox_entry(replies, 0)->at_ps);
     return CLUSIM_OK;
 }
 
@@ -93,7 +102,7 @@ static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) 
     }
     window_take_owed(s, g, now_ps);
     s->agenda.now_ps = now_ps;
-    if (g->w->soonest <= now_ps) inject_admit(s, g->w);
+    inject_admit(g->w, now_ps);
     return CLUSIM_OK;
 }
 
@@ -114,11 +123,12 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
         TRY(take_in(s, &g, now_ps));
-        if (g.w->num_ready) TRY(window_grant(s, g.w, true));
+        if (g.w->num_ready) TRY(window_grant(s, &g, true));
         if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps))
             TRY(start_all(s, end_of(s, n), end_ps));
     }
     TRY(take_in(s, &g, end_ps - 1));
+    TRY(window_end_wire(s, &g, wire));
     *more = g.w->num_ready || g.w->soonest != NEVER;
     if (*more) inbox_due(s, next_look(s, &g));
     return CLUSIM_OK;
@@ -133,16 +143,10 @@ enum { NEAR_BITS = 61 };
 
 /* Deliveries come before what was granted at the same time, in order of their wires. */
 static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
-    TRY(window_wire_sort(s, &e->accesses, &e->size_accesses, e->num_accesses));
-    for (uint32_t k = 0; k < e->num_accesses; k++) {
-        window_arrival a = e->accesses[k];
-        s->agenda.now_ps = a.at_ps;
-        if (packet_none(a.packet)) {
-            memory_inject(s, endpoint, a.candidate);
-        } else {
-            TRY(node_deliver(s, a.packet));
-        }
-    }
+    window_arrival *all = e->accesses;
+    TRY(window_wire_sort(s, &all, e->num_accesses));
+    uint32_t delivered = memory_work_off(s, endpoint, all, e->num_accesses);
+    TRY(node_deliver(s, endpoint, all, delivered));
     e->num_accesses = 0;
     const endpoint_state *state = endpoint_at(s, endpoint);
     if (UNLIKELY(state->memory.ps >> NEAR_BITS || state->mem_bytes_256 >> NEAR_BITS))
@@ -158,12 +162,12 @@ STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(start_all(s, e, end_ps));
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
     TRY(answer(s, n, &e->replies[0], end_ps));
-    if (e->replies[1].len) TRY(answer(s, n, &e->replies[1], end_ps));
+    if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
     if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
     if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
     n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
-                e->replies[0].len || e->replies[1].len;
+                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
     return CLUSIM_OK;
 }
 
@@ -172,7 +176,7 @@ static uint64_t count_arriving(const clusim_sim *s) {
     uint64_t count = 0;
     for (uint32_t w = 0; w < s->model->image.num_wires; w++)
         if (!endpoint_none(wire_at(s, ID(wire, w))->far_endpoint))
-            count += s->windows.wires[w].under_way.len;
+            count += inbox_len(&s->windows.wires[w].under_way);
     return count;
 }
 
@@ -221,12 +225,12 @@ bool window_end_near(clusim_sim *s, int64_t end_ps) {
 }
 
 static STATUS close_replies(clusim_sim *s, window_ring *replies) {
-    for (uint32_t k = 0; k < replies->len; k++) {
+    for (uint32_t k = 0; k < inbox_len(replies); k++) {
         const window_packet *p = inbox_entry(replies, k);
         uint32_t wire = packet_at(s, p->packet)->in_wire.i;
         TRY(agenda_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
     }
-    replies->len = 0;
+    replies->head = replies->end;
     return CLUSIM_OK;
 }
 

@@ -37,17 +37,12 @@ static void throw_all(const clusim_sim *s, const window_arrival *a, window_arriv
     for (uint32_t i = 0; i < n; i++) to[at[(uint64_t)(a[i].at_ps - begin_ps) >> shift]++] = a[i];
 }
 
-STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t *size, uint32_t n) {
+STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n) {
+    windows_part *p = &s->windows;
     if (n > FEW) {
-        windows_part *p = &s->windows;
         while (p->size_spare <= n) GROW(p->spare, p->size_spare);
         throw_all(s, *all, p->spare, n);
-        window_arrival *sorted = p->spare;
-        uint32_t room = p->size_spare;
-        p->spare = *all;
-        p->size_spare = *size;
-        *all = sorted;
-        *size = room;
+        *all = p->spare;
     }
     insert_all(*all, n);
     return CLUSIM_OK;

@@ -17,48 +17,77 @@
 /* ---- what a window brings ----------------------------------------------------------------------
  */
 
-/* A packet that arrives over `from` is acknowledged over the wire back. Where nothing is owed and
- * nothing comes to it, there is nothing to drain either. */
-static inline STATUS window_owes(clusim_sim *s, window_node *n, const wire_state *from,
-                                 const packet *p, int64_t at_ps) {
-    if (wire_none(from->reverse)) return CLUSIM_OK;
-    uint64_t control = (uint64_t)p->exact * from->rate->format->control_256[p->kind];
-    window_wire *x = &s->windows.wires[from->reverse.i];
-    if (control == 0 && x->num_owed == 0 && wire_at(s, from->reverse)->owed_256 == 0)
-        return CLUSIM_OK;
-    if (UNLIKELY(x->num_owed + 1 >= x->size_owed)) /* and one that ends them */
-        TRY(grow_array_from(&x->owed, &x->size_owed, sizeof *x->owed, 8));
-    x->owed[x->num_owed++] = (window_owed){at_ps, control};
-    inbox_activate_at(s, n, from->reverse);
-    return CLUSIM_OK;
-}
+/* A wire into a node, and the wire back, over which what arrives is acknowledged. */
+typedef struct window_way {
+    window_ring *ring;
+    uint32_t begin;    /* of the ring, before anything is taken from it */
+    window_wire *back; /* or NULL */
+    wire_id back_id;
+    bool owes;                   /* something, before this window or in it */
+    window_owed *owed;           /* the next place for it */
+    const uint32_t *control_256; /* of an exact packet, by kind */
+} window_way;
 
-enum { WINDOW_AHEAD = 4 }; /* packets that are fetched before they are looked at */
+enum { WINDOW_AHEAD = 8 }; /* packets that are fetched before they are looked at */
 
 static inline void window_prefetch(const clusim_sim *s, const window_ring *ring) {
-    for (uint32_t k = 0; k < WINDOW_AHEAD && k < ring->len; k++)
+    for (uint32_t k = 0; k < WINDOW_AHEAD && k < inbox_len(ring); k++)
         __builtin_prefetch(packet_at(s, inbox_entry(ring, k)->packet), 1);
 }
 
 /* The next of a ring that is there before `end_ps`. */
 static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t end_ps,
                                window_packet *out) {
-    if (ring->len == 0 || inbox_entry(ring, 0)->at_ps >= end_ps) return false;
+    uint32_t len = inbox_len(ring);
+    if (len == 0 || inbox_entry(ring, 0)->at_ps >= end_ps) return false;
     *out = *inbox_entry(ring, 0);
-    if (ring->len > WINDOW_AHEAD)
+    if (len > WINDOW_AHEAD)
         __builtin_prefetch(packet_at(s, inbox_entry(ring, WINDOW_AHEAD)->packet), 1);
-    inbox_pop(ring);
+    ring->head++;
     return true;
 }
 
-/* By time; equals stay in order. All are in the present window. The array may be another then. */
-STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t *size, uint32_t n);
-
-static inline STATUS window_sorted(clusim_sim *s, window_wire *x) {
-    if (LIKELY(!x->unsorted)) return CLUSIM_OK;
-    x->unsorted = 0;
-    return window_wire_sort(s, &x->arrivals, &x->size_arrivals, x->num_arrivals);
+static inline STATUS window_open_way(clusim_sim *s, wire_id wire, window_way *out) {
+    window_wire *x = &s->windows.wires[wire.i];
+    const wire_state *w = wire_at(s, wire);
+    *out = (window_way){.ring = &x->under_way,
+                        .begin = x->under_way.head,
+                        .control_256 = w->rate->format->control_256,
+                        .back_id = w->reverse};
+    window_prefetch(s, out->ring);
+    if (wire_none(w->reverse)) return CLUSIM_OK;
+    out->back = &s->windows.wires[w->reverse.i];
+    while (UNLIKELY(inbox_len(out->ring) >= out->back->size_owed)) /* and one that ends them */
+        TRY(grow_array_from(&out->back->owed, &out->back->size_owed, sizeof *out->owed, 8));
+    out->owed = out->back->owed;
+    out->owes = wire_at(s, w->reverse)->owed_256 != 0;
+    return CLUSIM_OK;
 }
+
+/* A packet that arrives is acknowledged over the wire back. Where nothing is owed and nothing comes
+ * to it, there is nothing to drain either. */
+static inline void window_owes(window_way *way, const packet *p, int64_t at_ps) {
+    uint64_t control = (uint64_t)p->exact * way->control_256[p->kind];
+    if (UNLIKELY(way->back == NULL)) return;
+    way->owes |= control != 0;
+    *way->owed = (window_owed){at_ps, control};
+    way->owed += way->owes;
+}
+
+/* All of the window has arrived. */
+static inline void window_close_way(clusim_sim *s, window_node *n, const window_way *way,
+                                    bool *more) {
+    s->agenda.event_count += way->ring->head - way->begin;
+    *more = inbox_len(way->ring) > 0;
+    if (*more) inbox_due(s, inbox_entry(way->ring, 0)->at_ps);
+    if (way->back == NULL) return;
+    way->back->num_owed = (uint32_t)(way->owed - way->back->owed);
+    if (way->back->num_owed) inbox_activate_at(s, n, way->back_id);
+}
+
+/* By time; equals stay in order. All are in the present window. Of many, `all` are elsewhere then:
+ * where all that is sorted goes, so that it stays in the fastest cache; with room for one more. */
+STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n);
 
 /* ---- from grant to grant -----------------------------------------------------------------------
  */
@@ -66,6 +95,8 @@ static inline STATUS window_sorted(clusim_sim *s, window_wire *x) {
 /* How far a wire has come in its window. */
 typedef struct window_progress {
     wire_state *w;
+    window_wire *x;
+    int64_t sent_ps; /* when the first of what it sends is at a node that works in windows */
     const window_arrival *arrival; /* the next one; the last comes NEVER, as below */
     const window_owed *owed;
 } window_progress;
@@ -75,17 +106,18 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
     static const window_arrival no_arrival = {.at_ps = NEVER};
     static const window_owed no_owed = {.at_ps = NEVER};
     window_wire *x = &s->windows.wires[wire.i];
-    TRY(window_sorted(s, x));
-    *out = (window_progress){wire_at(s, wire), &no_arrival, &no_owed};
+    *out = (window_progress){wire_at(s, wire), x, NEVER, &no_arrival, &no_owed};
     if (x->num_arrivals) {
-        x->arrivals[x->num_arrivals].at_ps = NEVER;
-        out->arrival = x->arrivals;
+        window_arrival *sorted = x->arrivals;
+        if (x->unsorted) TRY(window_wire_sort(s, &sorted, x->num_arrivals));
+        sorted[x->num_arrivals].at_ps = NEVER;
+        out->arrival = sorted;
     }
     if (x->num_owed) {
         x->owed[x->num_owed].at_ps = NEVER;
         out->owed = x->owed;
     }
-    x->num_arrivals = x->num_owed = 0;
+    x->num_arrivals = x->num_owed = x->unsorted = 0;
     x->last_ps = 0;
     return CLUSIM_OK;
 }
@@ -100,13 +132,19 @@ static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w)
     return at_ps;
 }
 
-/* Control bytes that it comes to owe up to `now_ps`. */
+/* Control bytes that it comes to owe up to `now_ps`, as wire_owe does. */
 static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
-    while (g->owed->at_ps <= now_ps) {
-        const window_owed *o = g->owed++;
-        s->agenda.now_ps = o->at_ps;
-        if (o->control_256 | g->w->owed_256) wire_owe(s, g->w, o->control_256);
+    wire_state *w = g->w;
+    const window_owed *o = g->owed;
+    for (; o->at_ps <= now_ps; o++) {
+        if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) {
+            s->agenda.now_ps = o->at_ps;
+            wire_drain(s, w);
+        }
+        w->drained_at = o->at_ps;
+        w->owed_256 += o->control_256;
     }
+    g->owed = o;
 }
 
 /* Nothing has credit: count what has come back, so that only what comes later matters. */
@@ -123,17 +161,47 @@ static inline void window_granted(const clusim_sim *s, wire_state *w, uint32_t c
     w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
 }
 
+/* Put a packet on the wire now. */
+ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id index) {
+    int64_t at_ps = grant_put(s, g->w, packet_at(s, index));
+    if (UNLIKELY((g->w->traits & (TO_PLAIN | CROSSES)) != TO_PLAIN))
+        return grant_send(s, g->w, index, at_ps);
+    g->sent_ps = base_min(g->sent_ps, at_ps);
+    return inbox_append(&g->x->under_way, (window_packet){at_ps, index, 0});
+}
+
+/* The wire has come to the end of its window. */
+static inline STATUS window_end_wire(clusim_sim *s, const window_progress *g, wire_id wire) {
+    if (g->sent_ps == NEVER) return CLUSIM_OK;
+    inbox_due(s, g->sent_ps);
+    return LIKELY(g->x->listed[INBOXES]) ? CLUSIM_OK : inbox_list(s, wire);
+}
+
+/* Grant the next packet of a candidate: of nodes without `flows`, the head of a queue. */
+ALWAYS_INLINE STATUS window_take(clusim_sim *s, window_progress *g, uint32_t candidate,
+                                 bool flows) {
+    packet_id index;
+    if (flows) {
+        TRY(grant_take(s, g->w, candidate, &index));
+    } else {
+        index = grant_dequeue(s, g->w, candidate);
+    }
+    TRY(window_put(s, g, index));
+    packet *p = packet_at(s, index);
+    TRY(flows ? grant_done(s, g->w, candidate, p) : grant_release(s, p, g->w->free_at));
+    window_granted(s, g->w, candidate);
+    return CLUSIM_OK;
+}
+
 /* Phase B of the wire now: grant the next packet that has credit, if there is one. Of nodes without
  * `flows`, all candidates are queues. */
-ALWAYS_INLINE STATUS window_grant(clusim_sim *s, wire_state *w, bool flows) {
+ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows) {
+    wire_state *w = g->w;
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc;
     do {
         uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);
-        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps))) {
-            TRY(flows ? grant_candidate(s, w, c) : grant_queue(s, w, c));
-            window_granted(s, w, c);
-            return CLUSIM_OK;
-        }
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps)))
+            return window_take(s, g, c, flows);
         c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
     } while (c != first);
     window_stall(s, w);
@@ -154,6 +222,8 @@ ALWAYS_INLINE STATUS window_walk(clusim_sim *s, window_node *n, enum window_list
         wire_id wire = *link;
         window_wire *x = &s->windows.wires[wire.i];
         bool more;
+        if (list == INBOXES && !wire_none(x->next[list]))
+            window_prefetch(s, &s->windows.wires[x->next[list].i].under_way);
         TRY(work(s, n, wire, end_ps, &more));
         if (more) {
             link = &x->next[list];

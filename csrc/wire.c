@@ -15,7 +15,7 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     w->wake_at = NEVER;
     w->stall_since = -1;
     w->ready = s->wires.ready_bits + info->word_base;
-    w->waits = s->wires.waits + info->flow_base;
+    w->waits = s->wires.waits + 2 * (size_t)info->flow_base;
     w->queues = s->wires.voqs + info->voq_base;
     w->credits = s->wires.credits + (size_t)wire.i * s->wires.nvc;
     w->flows = s->wires.flows + info->flow_base;
@@ -24,6 +24,7 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     w->far_endpoint = info->dst_endpoint;
     w->far_node = info->dst;
     w->reverse = info->reverse;
+    w->ordinal = info->ordinal;
     w->in_queue = info->in_local * s->wires.nvc;
     w->num_voqs = info->num_voqs;
     w->num_candidates = info->num_candidates;
@@ -55,7 +56,7 @@ STATUS wire_init(clusim_sim *s) {
     memset(w->credits, 0, (count * w->nvc + 1) * sizeof *w->credits);
     ZEROED(w->voqs, m->num_voqs);
     ZEROED(w->ready_bits, m->num_words);
-    ZEROED(w->waits, m->num_flows);
+    ZEROED(w->waits, 2 * m->num_flows);
     ZEROED(w->flows, m->num_flows);
     for (uint64_t i = 0; i < m->num_voqs; i++) w->voqs[i] = (voq){NO(packet), NO(packet)};
     for (uint32_t i = 0; i < count; i++) init_wire(s, ID(wire, i));

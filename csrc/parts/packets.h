@@ -47,7 +47,8 @@ typedef struct shared_buffer {
 } shared_buffer;
 
 typedef struct packets_part {
-    packet *all; /* owned */
+    void *block; /* owned; in which they are */
+    packet *all;
     packet_id free;
     packet_id chains; /* lists of free packets that threads have left over, linked by `op` */
     uint32_t size, live;

@@ -15,13 +15,16 @@ enum { WINDOW_LAST_BITS = 61 };
 /* A packet that enters VOQ `candidate` of a wire; without a packet, a response to the flow that is
  * this candidate: one packet less is outstanding.
  *
- * At the memory of an endpoint: a packet that is delivered, or none, and the bytes of one that was
- * granted. */
+ * At the memory of an endpoint: a packet that is delivered, or none for one that was granted, and
+ * its payload, with what is done with it in the highest bits. */
 typedef struct window_arrival {
     int64_t at_ps;
     packet_id packet;
-    uint32_t candidate; /* or bytes */
+    uint32_t candidate; /* or payload */
 } window_arrival;
+
+/* What memory does with the payload of a packet, which has fewer than ACCESS_SHIFT bits. */
+enum window_access { ACCESS_INJECT, ACCESS_DELIVER, ACCESS_READ, ACCESS_KINDS, ACCESS_SHIFT = 30 };
 
 /* Control bytes that a wire owes from a time on. */
 typedef struct window_owed {
@@ -38,8 +41,10 @@ typedef struct window_packet {
 
 /* By time. */
 typedef struct window_ring {
-    window_packet *all; /* owned */
-    uint32_t head, len, size;
+    window_packet *all; /* owned; a power of two of them */
+    int64_t last_ps;    /* the latest that ever was in it */
+    uint32_t head, end; /* counted on: the place of one is its number modulo the size */
+    uint32_t size;
 } window_ring;
 
 /* Lists of the wires of a node. */
@@ -49,18 +54,22 @@ enum window_list {
     WINDOW_LISTS
 };
 
-/* Of one wire: as the way into such a node, and as the way out of one. */
+/* Of one wire: as the way out of such a node, in a cache line, and as the way into one. */
 typedef struct window_wire {
-    window_ring under_way;
-    wire_id next[WINDOW_LISTS];
-    uint8_t listed[WINDOW_LISTS];
-    uint8_t unsorted;         /* the arrivals, by time */
-    int64_t last_ps;          /* of the last one, or 0 */
     window_arrival *arrivals; /* owned; of this window */
     window_owed *owed;        /* owned; likewise, by time */
+    int64_t last_ps;          /* of the last arrival, or 0 */
     uint32_t num_arrivals, size_arrivals;
     uint32_t num_owed, size_owed;
+    wire_id next[WINDOW_LISTS];
+    uint8_t listed[WINDOW_LISTS];
+    uint8_t unsorted; /* the arrivals, by time */
+    uint32_t pad[3];
+    window_ring under_way;
+    uint32_t more_pad[8];
 } window_wire;
+
+_Static_assert(sizeof(window_wire) == 128, "a wire in windows fills two cache lines");
 
 /* Of a node; its wires are worked off together, while they are in the fastest cache. */
 typedef struct window_node {

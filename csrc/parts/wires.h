@@ -68,8 +68,9 @@ typedef struct wire_state {
     uint64_t control_bytes, replays;
     struct flow_wait *waits; /* flows that wait for their pace, by time */
     struct flow_cursor *flows;
-    int64_t soonest; /* when the first of `waits` becomes available, or NEVER */
-    uint64_t pad;
+    int64_t soonest;     /* when the first of `waits` becomes available, or NEVER */
+    uint32_t first_wait; /* in `waits` */
+    uint32_t ordinal;    /* among the wires beside it */
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
@@ -79,8 +80,8 @@ typedef struct flow_cursor {
     int64_t avail;
     uint32_t next; /* packet number */
     xfer_id xfer;
-    uint32_t wire_bytes; /* of the next packet */
-    uint32_t full_bytes; /* of a full packet */
+    uint32_t payload, exact, wire_bytes; /* of the next packet */
+    uint32_t full_bytes;                 /* on the wire, of a full packet */
     uint32_t outstanding;
     uint8_t window_closed;
     uint8_t waits; /* it is one of its wire's `waits` */

@@ -2,7 +2,7 @@
 #ifndef CLUSIM_PARTS_XFERS_H
 #define CLUSIM_PARTS_XFERS_H
 
-#include "ids.h"
+#include "parts/packets.h"
 
 enum xfer_type {
     XFER_WRITE,
@@ -51,6 +51,7 @@ typedef struct xfer {
     wire_id last_wire; /* of the packet of max_end (writes) or of visible (reads) */
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     xfer_id next_free;
+    packet made;        /* what its packets have in common when they are made */
     int64_t visible;    /* greatest visible time of its packets; this and what follows is written */
     uint64_t remaining; /* where they arrive: deliveries missing */
     uint64_t delivered; /* bytes, of all copies */
