@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from clusim.errors import ClusimError, InternalError, TopologyError
+from clusim.errors import ClusimError, InternalError, TopologyError, suggest
 from clusim.files import guarded
 from clusim_cli import commands
 
@@ -26,7 +26,18 @@ __all__ = ["cli", "main"]
 
 _ORDER = (
     *("run", "topo", "traffic", "train", "info", "log", "explain", "crossover", "nccl-tests"),
-    *("sweep", "validate", "replay", "analyze", "diff", "report", "view", "plot", "export"),
+    *(
+        "sweep",
+        "validate",
+        "replay",
+        "analyze",
+        "diff",
+        "report",
+        "view",
+        "plot",
+        "export",
+        "calibrate",
+    ),
 )
 """Order in the help; other commands come after these."""
 
@@ -38,6 +49,18 @@ def _found() -> tuple[str, ...]:
 
 COMMANDS = _found()
 """Sub-commands; a module of `clusim_cli.commands` has the click command ``command``, imported only when it is used."""
+
+_MEANT = {
+    **dict.fromkeys(("simulate", "collective", "allreduce"), "run"),
+    **dict.fromkeys(("bench", "perf", "all_reduce_perf"), "nccl-tests"),
+    **dict.fromkeys(("presets", "machines", "list", "show", "import"), "topo"),
+    **dict.fromkeys(("why", "plan", "tuner"), "explain"),
+    **dict.fromkeys(("blame", "what-if", "critical-path"), "analyze"),
+    **{"draw": "plot", "figure": "plot", "serve": "view", "open": "view", "compare": "diff"},
+    **{"convert": "export", "perfetto": "export", "grid": "sweep", "accuracy": "validate"},
+    **{"measure": "calibrate", "html": "report", "profile": "analyze"},
+}
+"""Words people try, and the command that is meant."""
 
 EXIT_BUG = 70
 EXIT_INTERRUPT = 130
@@ -58,11 +81,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], COMMANDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}"
-            raise click.UsageError(f"no command {args[0]!r}; {hint}")
+            raise click.UsageError(f"no command {args[0]!r}{suggest(args[0], COMMANDS, _MEANT)}")
         return super().resolve_command(ctx, args)
 
 

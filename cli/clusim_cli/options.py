@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from clusim.vocabulary.dtypes import DTYPES
 from clusim_cli.outputs import OUTPUT, TRACE_OUT
 from clusim_cli.params import (
     ALGORITHM,
@@ -18,8 +19,10 @@ from clusim_cli.params import (
     GRANULARITY,
     PROTOCOL,
     REDOP,
+    RUNNABLE,
     SIZE,
     TIME,
+    TOPOLOGY,
     one_of,
 )
 
@@ -73,6 +76,7 @@ def topology(said: str) -> Decorator[Any]:
     return _option(
         "--topology",
         metavar="TOPOLOGY",
+        type=TOPOLOGY,
         help="The machine, a preset or topology file of any name, in place of the argument.",
         said=said,
     )
@@ -94,7 +98,7 @@ def collective() -> Decorator[Any]:
         *("--collective", "-c"),
         type=COLLECTIVE,
         default="allreduce",
-        help="Operation in any spelling: allreduce, all_gather, reduce_scatter, broadcast, reduce, ...",
+        help=f"Operation in any spelling: {', '.join(RUNNABLE)}.",
     )
 
 
@@ -104,7 +108,8 @@ def algorithm(said: str) -> Decorator[Any]:
         "--algorithm",
         type=ALGORITHM,
         default="",
-        help="How it is done: nccl is what NCCL would run, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++.",
+        help="How it is done: nccl is what NCCL would run, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++; another"
+        " word lists those of the operation.",
         said=said,
     )
 
@@ -126,7 +131,7 @@ def dtype() -> Decorator[Any]:
         "--dtype",
         type=DTYPE,
         default="float32",
-        help="Type of the elements in any spelling: float32, bfloat16, fp16, int8, ...",
+        help=f"Type of the elements in any spelling: {', '.join(DTYPES)}.",
     )
 
 

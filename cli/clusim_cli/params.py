@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from clusim.errors import InputError, UnitError
 from clusim.units import parse_ranks, parse_size, parse_time
 from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
-from clusim.vocabulary.dtypes import REDUCTIONS, find_dtype, redop_named
-from clusim.vocabulary.operations import operation_named
+from clusim.vocabulary.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
+from clusim.vocabulary.operations import OPERATIONS, operation_named
 
 __all__ = [
     "ALGORITHM",
@@ -21,11 +23,52 @@ __all__ = [
     "PROTOCOL",
     "RANKS",
     "REDOP",
+    "RUNNABLE",
     "SIZE",
     "TIME",
+    "TOPOLOGY",
+    "WORKLOAD",
     "command_line",
     "one_of",
 ]
+
+
+class _Words(click.ParamType[str]):
+    """A value that shells complete from words; files may be meant, too, where `files` says so."""
+
+    files = False
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        """Return the words to complete from."""
+        raise NotImplementedError
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the words that begin as what has been typed, in any case."""
+        typed = incomplete.lower()
+        found = [CompletionItem(word) for word in self.words(ctx) if word.lower().startswith(typed)]
+        # Shells look for files themselves.
+        return found or [CompletionItem(incomplete, type="file")] if self.files else found
+
+
+class _Topology(_Words):
+    name, files = "topology", True
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.fabric.generators import GENERATORS
+        from clusim.resources import shipped_topologies
+
+        return [*shipped_topologies(), *(f"{name}:" for name in GENERATORS)]
+
+
+class _Workload(_Words):
+    name, files = "workload", True
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.resources import shipped_workloads
+
+        return shipped_workloads()
 
 
 class _Size(click.ParamType[int]):
@@ -52,8 +95,17 @@ class _Time(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class _Collective(click.ParamType[str]):
+RUNNABLE = tuple(
+    name for name, item in OPERATIONS.items() if item.test and (item.nccl or name == "sendrecv")
+)
+"""Operations that help and shells name: those of nccl-tests that are calls of NCCL, and its pairs of messages."""
+
+
+class _Collective(_Words):
     name = "collective"
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        return RUNNABLE
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -62,15 +114,24 @@ class _Collective(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-class _Algorithm(click.ParamType[str]):
-    name = "algorithm"
+class _Algorithm(_Words):
+    name, files = "algorithm", True
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.collectives import ALGORITHMS
+
+        own = ALGORITHMS.get(ctx.params.get("collective") or "allreduce", ())
+        return ["nccl", *own]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return own_algorithm(value)
 
 
-class _Protocol(click.ParamType[str]):
+class _Protocol(_Words):
     name = "|".join(PROTOCOL_NAMES)
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        return PROTOCOL_NAMES
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -79,16 +140,22 @@ class _Protocol(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-class _DataType(click.ParamType[str]):
+class _DataType(_Words):
     name = "type"
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        return DTYPES
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         found = find_dtype(value)
         return found.name if found else value
 
 
-class _Reduction(click.ParamType[str]):
+class _Reduction(_Words):
     name = "|".join(REDUCTIONS)
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        return REDUCTIONS
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -119,6 +186,8 @@ class _Ranks(click.ParamType[tuple[int, ...]]):
             self.fail(str(error), param, ctx)
 
 
+TOPOLOGY = _Topology()
+WORKLOAD = _Workload()
 ALGORITHM = _Algorithm()
 COLLECTIVE = _Collective()
 DTYPE = _DataType()

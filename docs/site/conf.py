@@ -28,5 +28,6 @@ default_role = "code"
 # The theme's own fonts are those of the system; no page asks anybody for anything.
 html_theme = "furo"
 html_extra_path = ["root"]
+html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False

@@ -28,28 +28,43 @@ __all__ = [
 ]
 
 
+MOST_NEAR = 6
+"""So many names that begin as a word does are suggested for it."""
+
+
+MOST_LISTED = 20
+"""So many words are listed where none is near."""
+
+
 def one_line(text: str) -> str:
     """Return foreign text as one line: what does not print is a question mark."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise the words there are.
+    """Return ``; did you mean 'x'?`` for the names that begin with a word, else the nearest, else the words there are.
 
-    `synonyms` maps words that people write to known ones. Of names that begin with the word the first known is meant.
+    `synonyms` maps words that people write to known ones.
     """
     words = list(dict.fromkeys(known))
     meant = {name: name for name in words}
     meant |= {
         name: key for name, key in (synonyms or {}).items() if key in meant and name not in meant
     }
-    near = [name for name in meant if name.startswith(f"{word}-")][:1]
+    near = [name for name in meant if word and name.startswith(word)]
     near = near or difflib.get_close_matches(word, meant, 1, 0.6)
     if near:
-        return f"; did you mean {meant[near[0]]!r}?"
+        *others, last = [repr(name) for name in dict.fromkeys(meant[name] for name in near)][
+            :MOST_NEAR
+        ]
+        return (
+            f"; did you mean {', '.join(others)} or {last}?"
+            if others
+            else f"; did you mean {last}?"
+        )
     if not words:
         return ""
-    shown = ", ".join(words[:12]) + (", ..." if len(words) > 12 else "")
+    shown = ", ".join(words[:MOST_LISTED]) + (", ..." if len(words) > MOST_LISTED else "")
     return f"; there are {shown}"
 
 

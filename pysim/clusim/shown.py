@@ -24,7 +24,7 @@ SCREEN_DPI = 120
 """Resolution of a picture in a notebook [dots/inch]."""
 
 Columns = Mapping[str, Any]
-"""Lists or arrays of one length by name; units are in the names: ``busy_ps``, ``rate_Bps``."""
+"""Lists or arrays of one length by name, with units in the names (``busy_ps``, ``rate_Bps``)."""
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
@@ -117,7 +117,7 @@ class Shown:
         figure : str
             Which of its pictures; an unknown name is an error that lists them.
         **look
-            ``width_in`` [inch] and what else the painter of its class knows.
+            ``width_in`` [inch] of figures that have no width of their own, ``measure`` of those of wires.
 
         Returns
         -------

@@ -18,7 +18,7 @@ from clusim.schedule import Schedule, Shape
     ("arguments", "message"),
     [
         (("allsum", "ring", 64), "'allsum': unknown; there are allreduce"),
-        (("allreduce", "star", 64), "no algorithm 'star'; use one of ring"),
+        (("allreduce", "zigzag", 64), "no algorithm 'zigzag' besides nccl.*; there are ring"),
         (("allreduce", "ring", 0), "size 0 bytes; must be at least 1"),
         (("allreduce", "ring", -4), "size -4 bytes"),
         (("allreduce", "ring", "1MiB"), "size '1MiB'; must be a whole number of bytes"),

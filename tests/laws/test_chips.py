@@ -196,5 +196,5 @@ def test_a_plan_for_amd_says_whose_it_is() -> None:
 
 
 def test_a_near_name_is_suggested_for_a_short_one() -> None:
-    with pytest.raises(TopologyError, match=r"unknown chip 'h100'; did you mean 'h100-sxm5'\?"):
+    with pytest.raises(TopologyError, match=r"unknown chip 'h100'; did you mean 'h100-sxm5', "):
         loads(TWO.format("h100"))

@@ -8,6 +8,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working
+from clusim_cli.params import TOPOLOGY
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -16,7 +17,7 @@ __all__ = ["command"]
 @click.command(
     "crossover", cls=GuardedCommand, short_help="Find the best algorithm for every size."
 )
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
 @options.sizes("1 KiB to 1 GiB, times 4")

@@ -8,6 +8,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
+from clusim_cli.params import TOPOLOGY
 
 __all__ = ["command"]
 
@@ -15,7 +16,7 @@ __all__ = ["command"]
 @click.command(
     "explain", cls=GuardedCommand, short_help="Show what NCCL would choose on a topology, and why."
 )
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.collective()
 @options.sizes("8 B to 8 GiB, times 4")
 @options.nodes()

@@ -14,6 +14,7 @@ from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working
+from clusim_cli.params import TOPOLOGY
 
 if TYPE_CHECKING:
     from clusim.comparing import PerfRun
@@ -41,7 +42,7 @@ def _flags(function: Any) -> Any:
     "nccl-tests", cls=GuardedCommand, short_help="Print what a program of nccl-tests would print."
 )
 @click.argument("program")
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option("--procs-per-node", type=click.IntRange(1),
               help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip

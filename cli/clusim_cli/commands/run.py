@@ -9,7 +9,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import RANKS, command_line
+from clusim_cli.params import RANKS, TOPOLOGY, command_line
 from clusim_cli.progress import said_ended, shown_progress
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["asked", "command"]
 
 
 @click.command("run", cls=GuardedCommand, short_help="Run a collective and print what it reached.")
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
 @options.algorithm("nccl where NCCL runs, else the first that the operation has")

@@ -10,6 +10,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
+from clusim_cli.params import TOPOLOGY
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
@@ -42,7 +43,7 @@ def list_topologies() -> None:
 
 
 @command.command("show")
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option("--svg", type=OUTPUT, metavar="FILE", help="Also draw it as SVG.")
 @click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
@@ -114,8 +115,8 @@ def check(topologies: tuple[str, ...], nodes: int | None, measured: Path | None)
 
 
 @command.command("diff")
-@click.argument("first")
-@click.argument("second")
+@click.argument("first", type=TOPOLOGY)
+@click.argument("second", type=TOPOLOGY)
 @options.as_json()
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
@@ -138,7 +139,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 
 
 @command.command("export")
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.output("It is NCCL's topology XML.", "standard output")
 def export(topology: str, output: Path | None) -> None:
     """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one machine, what NCCL sees of it."""

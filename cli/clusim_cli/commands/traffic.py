@@ -9,7 +9,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import SIZE, TIME, command_line, one_of
+from clusim_cli.params import SIZE, TIME, TOPOLOGY, command_line, one_of
 from clusim_cli.progress import said_ended, shown_progress
 
 __all__ = ["command"]
@@ -20,7 +20,7 @@ __all__ = ["command"]
     cls=GuardedCommand,
     short_help="Run synthetic traffic and print latency and throughput.",
 )
-@click.argument("topology")
+@click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option("--pattern", type=one_of("permutation", "uniform", "alltoall", "incast", "hotspot"),
               default="permutation", show_default=True, help="Who sends to whom.")  # fmt: skip

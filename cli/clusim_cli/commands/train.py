@@ -9,7 +9,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
-from clusim_cli.params import RANKS, command_line, one_of
+from clusim_cli.params import RANKS, TOPOLOGY, WORKLOAD, command_line, one_of
 from clusim_cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ __all__ = ["asked", "command"]
 
 
 @click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
-@click.argument("workload")
-@click.argument("topology", required=False)
+@click.argument("workload", type=WORKLOAD)
+@click.argument("topology", type=TOPOLOGY, required=False)
 @options.nodes()
 @click.option("--steps", type=click.IntRange(1, 1000), default=2, show_default=True,
               help="Steps; the last one is reported.")  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TypedDict, Unpack
 from clusim.collectives.machines import find_layout
 from clusim.collectives.orders import direct_links
 from clusim.collectives.registry import REGISTRY, AlgorithmEntry
-from clusim.errors import InputError
+from clusim.errors import InputError, suggest
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
@@ -67,7 +67,8 @@ def _find(name: str, algorithm: str | None) -> tuple[str, str, AlgorithmEntry]:
     chosen = own_word(algorithm) if algorithm else ALGORITHMS[operation][0]
     if (operation, chosen) not in REGISTRY:
         raise InputError(
-            f"{operation}: has no algorithm {chosen!r}; use one of {', '.join(ALGORITHMS[operation])}"
+            f"{operation}: has no algorithm {chosen!r} besides nccl, which is what NCCL would run"
+            f"{suggest(chosen, ALGORITHMS[operation])}"
         )
     return operation, chosen, REGISTRY[operation, chosen]
 

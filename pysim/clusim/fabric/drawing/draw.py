@@ -33,15 +33,11 @@ def draw(fabric: Fabric) -> Figure:
         return paint.render(outline(fabric))
 
 
-def plot_fabric(fabric: Fabric, figure: str = "", width_in: float = 0.0) -> Figure:
-    """Return the picture for notebooks; there is one, ``machine``. `width_in` is its width [inch]; 0: as it needs."""
+def plot_fabric(fabric: Fabric, figure: str = "") -> Figure:
+    """Return the picture for notebooks; there is one, ``machine``, as wide as its boxes need."""
     if figure not in ("", "machine"):
         raise InputError(f"figure {figure!r}: a fabric has one picture, 'machine'")
-    found = draw(fabric)
-    if width_in:
-        width, height = found.get_size_inches()
-        found.set_size_inches(width_in, height * width_in / width)
-    return found
+    return draw(fabric)
 
 
 def save_picture(fabric: Fabric, path: Path) -> None:

@@ -1,0 +1,34 @@
+"""``clusim completion``: what a shell needs to complete words of the command line."""
+
+from __future__ import annotations
+
+import click
+
+from clusim_cli.params import one_of
+
+__all__ = ["command"]
+
+PROGRAM = "clusim"
+
+
+@click.command("completion", short_help="Print what lets a shell complete commands and names.")
+@click.argument("shell", type=one_of("bash", "zsh", "fish"))
+def command(shell: str) -> None:
+    """Print a script for SHELL that completes commands, options, presets, operations, algorithms and types.
+
+    \b
+    bash  eval "$(clusim completion bash)" in ~/.bashrc
+    zsh   eval "$(clusim completion zsh)" in ~/.zshrc, after compinit
+    fish  clusim completion fish > ~/.config/fish/completions/clusim.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    variables = {
+        "complete_func": f"_{PROGRAM}_completion",
+        "complete_var": f"_{PROGRAM.upper()}_COMPLETE",
+        "prog_name": PROGRAM,
+    }
+    # Not `source()`, which starts a bash to ask for its version.
+    click.echo(found.source_template % variables)
