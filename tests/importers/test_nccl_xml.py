@@ -55,6 +55,20 @@ def gpu(
     )
 
 
+def test_a_file_that_was_pasted_is_read_and_errors_name_its_lines() -> None:
+    text = f'<system version="1">\n{cpu(gpu(1, 0))}\n</system>'
+    bare = import_text(text, "x")
+    for front, behind in (
+        ("$ cat box.xml\n", ""),
+        ("```xml\n", "\n```\n"),
+        ("Ours:\n\n", "\nWhy?\n"),
+    ):
+        pasted = import_text(front + text + behind, "x")
+        assert (pasted.kind, pasted.data["links"]) == ("nccl-xml", bare.data["links"])
+    with pytest.raises(TopologyError, match="x:5: not valid XML"):
+        import_text(f"Ours:\n\n{text.replace('</cpu>', '<cpu>')}", "x")
+
+
 def test_a_dump_gives_exactly_what_it_states(sample: Sample) -> None:
     found = sample("dump.xml")
     assert found.kind == "nccl-xml"

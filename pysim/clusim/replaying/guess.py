@@ -64,9 +64,10 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
         *_counts(ranks),
     ]
     if not any(clue.weight >= 4 for clue in clues):
+        usual = "mi300x" if log.facts.library == "RCCL" or log.facts.kernels else "dgx-h100"
         raise InputError(
             f"{log.facts.files[0]}: nothing tells the machine (no GPU names, bus addresses of a known machine or"
-            " topology print); give --topology, for example --topology dgx-h100"
+            f" topology print); give --topology, for example --topology {usual}"
         )
 
     def score(preset: Traits) -> int:

@@ -114,6 +114,9 @@ def import_text(
     """Read the text of a file called `where`; see `import_file`."""
     if kind is not None and kind not in KINDS:
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
+    from clusim.formats.topologies.detection import without_prompt
+
+    text = without_prompt(text)
     found = kind or detect(text)
     if found is None:
         if is_measured(text):

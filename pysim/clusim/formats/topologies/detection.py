@@ -8,7 +8,7 @@ import re
 from clusim.formats.topologies.htsim import HEAD_LINE
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
 
-__all__ = ["detect_kind"]
+__all__ = ["detect_kind", "without_prompt"]
 
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
 _ROOTS = {
@@ -23,9 +23,20 @@ _SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTI
 _SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
 
 
+_PASTED = re.compile(r"<(system|graphs|topology)\b.*</\1>", re.DOTALL)
+
+
+def without_prompt(text: str) -> str:
+    """Return the XML of a text that was pasted with a prompt or a fence around it, in its lines; else the text."""
+    if text.lstrip("\ufeff \t\r\n").startswith(("<", "{", "[")):
+        return text
+    found = _PASTED.search(text)
+    return "\n" * text.count("\n", 0, found.start()) + found[0] + "\n" if found else text
+
+
 def detect_kind(text: str) -> str | None:
     """Return the kind, None if it is none we know."""
-    head = text.lstrip("\ufeff \t\r\n")
+    head = without_prompt(text).lstrip("\ufeff \t\r\n")
     if head.startswith("<"):
         return _of_xml(head)
     if head.startswith(("{", "[")) and not _TAGGED.match(head):
