@@ -52,6 +52,8 @@ def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None 
         name: key for name, key in (synonyms or {}).items() if key in meant and name not in meant
     }
     near = [name for name in meant if word and name.startswith(word)]
+    # A letter is missing rather than the rest of a name.
+    near = difflib.get_close_matches(word, near, 1, 0.9) or near
     near = near or difflib.get_close_matches(word, meant, 1, 0.6)
     if near:
         *others, last = [repr(name) for name in dict.fromkeys(meant[name] for name in near)][

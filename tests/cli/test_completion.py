@@ -104,7 +104,7 @@ def test_bash_gets_the_presets_that_begin_as_what_was_typed() -> None:
         (("run", "dgx-h"), "did you mean 'dgx-h100' or 'dgx-h200'?"),
         (("run", "h100"), "did you mean 'dgx-h100'?"),
         (("run", "dgx-1v", "-c", "all"), "did you mean 'allreduce', 'all_gather' or 'alltoall'?"),
-        (("run", "dgx-1v", "--algorithm", "oneshot-l"), "did you mean 'oneshot-ll' or 'oneshot-lamport'?"),
+        (("run", "dgx-1v", "--algorithm", "oneshot-"), "'oneshot-ll', 'oneshot-lamport' or 'oneshot-pull'?"),
         (("run", "dgx-1v", "--algorithm", "foo"), "besides nccl, which is what NCCL would run; there are ring, "),
         (("simulate",), "did you mean 'run'?"),
         (("blame",), "did you mean 'analyze'?"),
