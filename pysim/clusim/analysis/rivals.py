@@ -65,18 +65,14 @@ class Rivals:
         found = np.full(len(image["tasks"]), -1, np.int64)
         known = self._inputs.numbers("tasks/call")
         found[: len(known)] = known
-        task_of, counts = image["instances"]["task"], np.diff(image["instances"]["conn_off"])
-        if len(found) == len(known) or not len(task_of):
-            return found
-        last = len(image["inst_conns"]) - int(image["instances"]["conn_off"][-1])
-        owner = np.repeat(np.arange(len(task_of)), np.append(counts, last))
-        sharing: dict[int, int] = {}
-        for instance, connection in zip(owner.tolist(), image["inst_conns"].tolist(), strict=True):
-            call = int(found[task_of[instance]])
-            if call >= 0:
-                sharing[connection] = call
-            elif connection in sharing:
-                found[task_of[instance]] = sharing[connection]
+        task_of, slices = image["instances"]["task"], self._walk.slices
+        for instance in range(self._network.num_programs, len(task_of)):
+            template = image["templates"][image["instances"]["template"][instance]]
+            prim = int(template["prim_lo"])
+            if prim < int(template["prim_hi"]):
+                connection = slices.connection(instance, prim, send=False)
+                for sender in slices.users(connection, send=True)[:1]:
+                    found[task_of[instance]] = found[task_of[sender]]
         return found
 
     def _call_spans(self) -> dict[int, tuple[int, int]]:
