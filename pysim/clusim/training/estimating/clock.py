@@ -83,7 +83,7 @@ class Clock(ScheduleBuilder):
 
     def ready(self, rank: int, after: Iterable[int]) -> int:
         """Return when a kernel of a rank could start that waits for these tasks [ps]."""
-        return self.when(self._waits(rank, "compute", after))
+        return max(self.when(self._last.get((rank, "compute"), ())), self.when(after))
 
     def disturbed(self, rank: int, at_ps: int) -> bool:
         """Return whether communication that slows kernels of a rank is under way then, or comes."""
@@ -159,10 +159,9 @@ class Clock(ScheduleBuilder):
             found[rank] = (index,)
         return found
 
-    def again(self, rank: int, found: Folded, name: str, after: Iterable[int]) -> int:
-        """Let a rank do a block that it did before."""
-        start, index = self.ready(rank, after), len(self.end)
-        end = start + found.end_ps[rank]
+    def again(self, rank: int, found: Folded, name: str, start: int) -> int:
+        """Let a rank do a block that it did before, when it is `ready` for it."""
+        end, index = start + found.end_ps[rank], len(self.end)
         self.row(rank).folded.append((start, end, found))
         self.kernel_ps += found.sharing[0]
         self.alone_ps += found.sharing[1]

@@ -63,7 +63,7 @@ class StepEstimator(Emitter):
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Do the steps of a block, or what it took before."""
-        rank, own = self.ranks(stage)[0], (stage, key)
+        rank, own = self.plan.mesh.stage(stage)[0], (stage, key)
         begin = self.clock.ready(rank, self.tail.get(rank, ()))
         if self.host is not None or self.clock.disturbed(rank, begin):
             self.run(stage, steps, name)
@@ -72,7 +72,7 @@ class StepEstimator(Emitter):
             self._blocks[own] = self._first(stage, steps, name, begin)
             return
         found, moved = self._blocks[own]
-        self.tail[rank] = (self.clock.again(rank, found, name, self.tail.get(rank, ())),)
+        self.tail[rank] = (self.clock.again(rank, found, name, begin),)
         self._count(moved)
         self.flops += found.flops
 
