@@ -98,7 +98,7 @@ MAY_IMPORT = {
     " ranges report resources result run schedule shown units verdict version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
-    "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training"
+    "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict"

@@ -165,14 +165,14 @@ def test_validate_explains_a_row(clusim: Clusim, tmp_path: Path) -> None:
     rows = [f"gh200x4-mesh,1,4,{name},auto,auto,8,5.6" for name in ("all_gather", "broadcast")]
     path.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
     for row in (1, 2, f"{path}:3", ":2"):
-        data = json.loads(clusim("validate", path, "--explain", row, "--json").out)
+        data = json.loads(clusim("validate", path, "--row", row, "--json").out)
         whole = sum(term["us"] for term in data["terms"] if term["counted"])
         assert whole == pytest.approx(data["predicted_us"], abs=1e-5)
         assert {"launch", "host", "cost"} <= {term["part"] for term in data["terms"]}
-    text = clusim("validate", path, "--explain", 1).out
+    text = clusim("validate", path, "--row", 1).out
     assert "latency: flight of packets, 3 steps" in text
     assert "left out of every calibration" in text
-    done = clusim("validate", path, "--explain", 3)
+    done = clusim("validate", path, "--row", 3)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "row '3': give a number of 1 to 2, or FILE:LINE" in done.err
 

@@ -42,7 +42,7 @@ __all__ = ["command"]
 @options.granularity("quick")
 @click.option("--releases", is_flag=True,
               help="Predict rows that do not say their release for all that may differ.")  # fmt: skip
-@click.option("--explain", metavar="ROW",
+@click.option("--row", metavar="ROW",
               help="Only this row, by its number or as FILE:LINE: what its time is made of.")  # fmt: skip
 @click.option("--plot", type=OUTPUT,
               help="Draw measured against predicted: a file, or a directory with a PNG per system.")  # fmt: skip
@@ -86,10 +86,10 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     if given["rows"]:
         raise click.UsageError("--rows is for tables of training steps; --sizes thins collectives")
     rows = read_measurements(files, system=given["system"])
-    if given["explain"] is not None:
+    if given["row"] is not None:
         from clusim.nccltests.explained import explained, row_named
 
-        found = explained(row_named(rows, given["explain"]), given["granularity"])
+        found = explained(row_named(rows, given["row"]), given["granularity"])
         click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
         return 0
     shown, grain = not given["no_progress"], given["granularity"]
@@ -114,7 +114,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     from clusim.training.measured.text import left_out_steps, step_lines
     from clusim.training.measured.validate import validate_steps
 
-    for name in ("system", "sizes", "releases", "explain", "plot"):
+    for name in ("system", "sizes", "releases", "row", "plot"):
         if given[name]:
             raise click.UsageError(f"--{name} is for tables of collectives")
     with (
