@@ -132,6 +132,14 @@ def test_pat_is_right_for_any_number_of_machines(operation: str, nodes: int) -> 
         assert_right(schedule)
 
 
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+def test_pat_runs_on_more_machines_than_flags_are_kept_for(operation: str) -> None:
+    fabric = machine("hgx-h100-ndr", 70)
+    comm = comm_of("hgx-h100-ndr", 70, ranks=range(0, 8 * 70, 8), NCCL_ALGO="PAT")
+    result = clusim.simulate(fabric, build(fabric, comm, Moved(operation, 70 * 64)), verify=True)
+    assert result.verified, result.verify_note
+
+
 @pytest.mark.parametrize("nodes", [5])
 def test_nvls_tree_is_right_where_heads_have_two_children(nodes: int) -> None:
     ranks = [8 * node + local for node in range(nodes) for local in (0, 3)]

@@ -20,6 +20,12 @@ from clusim.schedule.ir import Prim
 
 __all__ = ["write_all_gather", "write_reduce_scatter"]
 
+FLAG_SLOTS = (8, 64)
+"""Flags that may be on their way between the two programs of a position: one per rank, within these bounds.
+
+**Assumed**: on the machine both are warps of one CTA and share its memory.
+"""
+
 
 def _distances(size: int) -> list[int]:
     """Return the distances of peers, the farthest first: 4, 2, 1 for five to eight ranks."""
@@ -39,9 +45,10 @@ class _Writer:
         self.context, self.part = context, part
         self.plan, self.size = context.plan, context.plan.size
         self.distances = _distances(self.size)
+        slots = min(max(FLAG_SLOTS[0], self.size), FLAG_SLOTS[1])
         # The connection of a position towards the peer at a distance; and the flags inside the position.
         self.flags = [
-            self.plan.connect(p, p, part.channel, kind="flag", slots=max(8, self.size))
+            self.plan.connect(p, p, part.channel, kind="flag", slots=slots)
             for p in range(self.size)
         ]
 
