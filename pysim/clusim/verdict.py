@@ -6,7 +6,7 @@ One object, made from the critical path (`clusim.analysis.judge`) or, of a train
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -96,6 +96,8 @@ class VerdictCause:
         What fixing it would save by the critical path, in first order [ps]; None where that cannot be told.
     simulated_ps : int or None
         What fixing it does save when the run is simulated again without it [ps]; None if that was not done.
+    simulated_as : str
+        How that was done, if not as finely as the run: ``in bursts of 4096 B``.
     """
 
     kind: CauseKind
@@ -104,6 +106,7 @@ class VerdictCause:
     time_ps: int
     saving_ps: int | None = None
     simulated_ps: int | None = None
+    simulated_as: str = ""
 
     @property
     def fix(self) -> str:
@@ -170,9 +173,9 @@ class Verdict:
         """Return a cause's part of the run, 0 to 1."""
         return cause.time_ps / max(1, self.time_ps)
 
-    def simulated(self, saving_ps: int) -> Verdict:
-        """Return the same with what fixing the headline saved when it was simulated [ps]."""
-        first = replace(self.causes[0], simulated_ps=saving_ps)
+    def simulated(self, saving_ps: int, how: str = "") -> Verdict:
+        """Return the same with what fixing the headline saved when it was simulated [ps], and how if not as the run."""
+        first = replace(self.causes[0], simulated_ps=saving_ps, simulated_as=how)
         return replace(self, causes=(first, *self.causes[1:]))
 
     def lines(self) -> list[str]:
@@ -191,7 +194,7 @@ class Verdict:
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Say what fixing a cause saves, and whether that was simulated or is an estimate."""
         if cause.simulated_ps is not None:
-            found, how = cause.simulated_ps, "simulated again"
+            found, how = cause.simulated_ps, f"simulated again {cause.simulated_as}".rstrip()
             if cause.saving_ps is not None:
                 how += f"; in first order {format_time(cause.saving_ps)}"
         elif cause.saving_ps is not None:
@@ -238,12 +241,17 @@ def _text(value: Any) -> str:
 
 
 def _cause(row: Mapping[str, Any]) -> VerdictCause:
-    saved: Sequence[int | None] = [
+    saving_ps, simulated_ps = (
         None if row[name] is None else int(row[name]) for name in ("saving_ps", "simulated_ps")
-    ]
-    places = tuple(_text(place) for place in row["places"])
+    )
     return VerdictCause(
-        CauseKind(row["kind"]), _text(row["what"]), places, int(row["time_ps"]), *saved
+        CauseKind(row["kind"]),
+        _text(row["what"]),
+        tuple(_text(place) for place in row["places"]),
+        int(row["time_ps"]),
+        saving_ps,
+        simulated_ps,
+        _text(row.get("simulated_as", "")),
     )
 
 

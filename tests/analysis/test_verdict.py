@@ -17,7 +17,7 @@ from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.run.rerun import rerun
-from clusim.verdict import CauseKind, Verdict
+from clusim.verdict import CauseKind, Verdict, VerdictCause
 
 US = 1_000_000
 
@@ -181,6 +181,20 @@ def test_one_verdict_is_said_by_the_run_its_trace_and_its_json(tmp_path: Path) -
     assert again.includes.startswith("kernel only; ")
     (first, *_) = again.causes
     assert first.simulated_ps is not None, "so small a run is simulated again unasked"
+
+
+def test_the_fix_of_a_larger_run_is_simulated_in_coarse_bursts() -> None:
+    def first(confirm: bool | None) -> VerdictCause:
+        how = clusim.collective("dgx-a100", "allreduce", "8MiB", algorithm="ring", confirm=confirm)
+        (found, *_) = how.verdict.causes
+        return found
+
+    asked, unasked, none = first(True), first(None), first(False)
+    assert (asked.kind, asked.saving_ps) == (unasked.kind, unasked.saving_ps)
+    assert unasked.simulated_as.startswith("in bursts of ")
+    assert (asked.simulated_as, none.simulated_ps) == ("", None)
+    assert asked.simulated_ps is not None
+    assert unasked.simulated_ps == pytest.approx(asked.simulated_ps, rel=0.2)
 
 
 def test_a_trace_without_a_verdict_is_judged_by_its_slices(tmp_path: Path) -> None:

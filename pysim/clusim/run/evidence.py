@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,37 @@ from numpy.typing import NDArray
 from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.whatif import changed_image
 from clusim.errors import DeadlockError, RangeExceeded, TraceError
+from clusim.fabric import Fabric
 from clusim.image import DTYPES, Image
+from clusim.lowering import Fault, Lowered, lower
 from clusim.result import Result
 from clusim.run.rerun import run_image
 from clusim.run.session import EngineName
+from clusim.schedule import Schedule
 from clusim.trace.held import HeldRecords, Inputs
 from clusim.verdict import Verdict
 
-__all__ = ["CHEAP_GRANTS", "Columns", "Evidence", "Told", "confirmed", "inputs_of", "judge_held"]
+__all__ = [
+    "CHEAP_GRANTS",
+    "Columns",
+    "Evidence",
+    "Told",
+    "coarser_of",
+    "confirmed",
+    "inputs_of",
+    "judge_held",
+]
+
+COARSE_INSTANCES = 4_096
+"""Programs up to which a run is put on its fabric in coarse bursts: 0.2 s."""
 
 Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 
 CHEAP_GRANTS = 400_000
 """Packets and bursts of a run up to which it is simulated again without its first cause: 0.1 s."""
+
+COARSE_GRANTS = 1_000_000
+"""Bursts up to which a larger run is simulated twice in coarse ones, as it is and without its first cause: 0.5 s."""
 
 
 class Evidence:
@@ -39,7 +58,10 @@ class Evidence:
     expected : callable
         Says what error to expect.
     confirm : bool or None
-        Whether to simulate the run again without its first cause; None: if it has at most `CHEAP_GRANTS`.
+        Whether to simulate the run again without its first cause; None: if it has at most `CHEAP_GRANTS`, or in bursts
+        if these are at most `COARSE_GRANTS`.
+    coarser : callable or None
+        Puts the run on its fabric in coarse bursts; None where it cannot be told apart so.
     """
 
     def __init__(
@@ -48,9 +70,10 @@ class Evidence:
         records: HeldRecords | str,
         expected: Callable[[], str],
         confirm: bool | None,
+        coarser: Callable[[], Lowered] | None = None,
     ) -> None:
         self._inputs, self._records, self._expected = inputs, records, expected
-        self._confirm = confirm
+        self._confirm, self._coarser = confirm, coarser
         self._found: Verdict | None = None
 
     def __call__(self, result: Result) -> Verdict:
@@ -59,7 +82,7 @@ class Evidence:
             found = self._judge(result)
             self._found = replace(found, expected=self._expected())
             # Nothing is asked of them again, and they are large.
-            self._inputs, self._records = _gone, "known"
+            self._inputs, self._records, self._coarser = _gone, "known", None
         return self._found
 
     def __reduce__(self) -> tuple[type[Told], tuple[Verdict | None]]:
@@ -70,7 +93,7 @@ class Evidence:
         if isinstance(self._records, str):
             return without_path(result, self._records)
         inputs = self._inputs()
-        return judge_held(result, inputs, self._records, self._confirm)
+        return judge_held(result, inputs, self._records, self._confirm, self._coarser)
 
 
 class Told:
@@ -85,7 +108,11 @@ class Told:
 
 
 def judge_held(
-    result: Result, inputs: Inputs, records: HeldRecords, confirm: bool | None
+    result: Result,
+    inputs: Inputs,
+    records: HeldRecords,
+    confirm: bool | None,
+    coarser: Callable[[], Lowered] | None = None,
 ) -> Verdict:
     """Return the verdict on a run from what is held of it in memory."""
     from clusim.analysis.critical import Traced, critical_of
@@ -96,24 +123,49 @@ def judge_held(
         )
     except TraceError as error:
         return without_path(result, str(error).partition(": ")[2])
-    cheap = result.grants <= CHEAP_GRANTS and result.provenance.engine == "c"
-    if confirm is False or (confirm is None and not cheap):
-        return found.verdict
-    return confirmed(found, inputs, result.provenance.engine)
+    own = result.provenance.engine
+    if confirm or (confirm is None and own == "c" and result.grants <= CHEAP_GRANTS):
+        return confirmed(found, inputs, own)
+    if confirm is None and own == "c" and coarser is not None and found.changes:
+        return _coarsely(found, inputs, result.grants, coarser())
+    return found.verdict
 
 
 def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:
     """Simulate a run again without its first cause, and return the verdict with what that saves."""
+    after_ps = _changed_ps(found, inputs.image, inputs, engine)
+    if after_ps is None:
+        return found.verdict
+    return found.verdict.simulated(found.verdict.time_ps - after_ps)
+
+
+def _coarsely(found: Judged, inputs: Inputs, grants: int, coarse: Lowered) -> Verdict:
+    """Return the verdict with what is saved in coarse bursts: the same part of the run."""
+    hops = coarse.grain.grant_hops
+    if hops > COARSE_GRANTS or 2 * hops > grants:
+        return found.verdict
+    image = {name: getattr(coarse.image, name) for name in DTYPES}
+    after_ps = _changed_ps(found, image, inputs, "c")
+    if after_ps is None:
+        return found.verdict
+    before_ps = run_image(image, inputs).time_ps
+    saving_ps = round(found.verdict.time_ps * (before_ps - after_ps) / before_ps)
+    return found.verdict.simulated(saving_ps, f"in bursts of {coarse.grain.burst_bytes[1]} B")
+
+
+def _changed_ps(
+    found: Judged, image: Mapping[str, NDArray[Any]], inputs: Inputs, engine: str
+) -> int | None:
+    """Return the time of an image without the first cause [ps]; None if there is none to change, or no end."""
     change = found.changes[0] if found.changes else None
     if change is None:
-        return found.verdict
+        return None
     own: EngineName = "reference" if engine == "reference" else "c"
     try:
-        time_ps = run_image(changed_image(inputs.image, change), inputs, own).time_ps
+        return run_image(changed_image(image, change), inputs, own).time_ps
     except (DeadlockError, RangeExceeded):
         # What was changed was not all that such a machine would need.
-        return found.verdict
-    return found.verdict.simulated(found.verdict.time_ps - time_ps)
+        return None
 
 
 def _gone() -> Inputs:
@@ -140,3 +192,12 @@ def inputs_of(image: Image, made: Columns | None) -> Inputs:
         names["rank_endpoint"],
         names["node_tier"],
     )
+
+
+def coarser_of(
+    fabric: Fabric, schedule: Schedule, seed: int, faults: Sequence[Fault]
+) -> Callable[[], Lowered] | None:
+    """Return what puts a run on its fabric in coarse bursts; None where that takes long."""
+    if len(schedule.instances) > COARSE_INSTANCES:
+        return None
+    return partial(lower, fabric, schedule, "coarse", seed, faults=faults)

@@ -18,7 +18,7 @@ from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleErro
 from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.image import DTYPES, Image
-from clusim.lowering import Grain, lower
+from clusim.lowering import Grain, Lowered, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
 from clusim.result import (
     Call,
@@ -30,7 +30,7 @@ from clusim.result import (
     mean_rates_Bps,
 )
 from clusim.run.deadlock import Waits, deadlock_error
-from clusim.run.evidence import Columns, Evidence, inputs_of
+from clusim.run.evidence import Columns, Evidence, coarser_of, inputs_of
 from clusim.run.expected import expected_of
 from clusim.run.limit import Watch
 from clusim.run.plan import can_verify, planned
@@ -97,9 +97,9 @@ class Job:
     """Everything about a run but the engine: what the result and the trace repeat.
 
     `stuck` makes the error for a session in which nothing can happen any more, `inputs` what a trace repeats of the
-    run's, `expected` what error to expect. Of the image's instances and tasks
-    only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose data are checked.
-    No run of it takes less than `least_ps`.
+    run's, `expected` what error to expect, `coarser` puts the same on its fabric in coarse bursts. Of the image's
+    instances and tasks only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose
+    data are checked. No run of it takes less than `least_ps`.
     """
 
     image: Image
@@ -114,6 +114,7 @@ class Job:
     instances: int | None = None
     verified: Schedule | None = None
     expected: Callable[[], str] = str
+    coarser: Callable[[], Lowered] | None = None
     least_ps: int = 0
 
 
@@ -168,6 +169,7 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if verify else None,
         expected=partial(_expected, request, schedule),
+        coarser=coarser_of(fabric, schedule, request.seed, broken.faults),
         least_ps=lowered.least_ps,
     )
 
@@ -446,7 +448,8 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
         why = "synthetic traffic has no critical path"
     elif held is None and not options.histories:
         why = "no histories were kept"
-    return Evidence(partial(inputs_of, job.image, job.inputs), why, job.expected, options.confirm)
+    made = partial(inputs_of, job.image, job.inputs)
+    return Evidence(made, why, job.expected, options.confirm, job.coarser)
 
 
 def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
