@@ -55,7 +55,7 @@ _MEANT = {
     **dict.fromkeys(("bench", "perf", "all_reduce_perf"), "nccl-tests"),
     **dict.fromkeys(("presets", "machines", "list", "show", "import"), "topo"),
     **dict.fromkeys(("why", "plan", "tuner"), "explain"),
-    **dict.fromkeys(("blame", "what-if", "critical-path"), "analyze"),
+    **dict.fromkeys(("blame", "critical-path"), "analyze"),
     **{"draw": "plot", "figure": "plot", "serve": "view", "open": "view", "compare": "diff"},
     **{"convert": "export", "perfetto": "export", "grid": "sweep", "accuracy": "validate"},
     **{"measure": "calibrate", "html": "report", "profile": "analyze"},

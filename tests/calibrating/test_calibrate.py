@@ -235,5 +235,5 @@ def test_nothing_is_measured_for_a_file_that_cannot_be_written(
 
 def test_without_pytorch_the_command_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(InputError, match=r"pip install 'clusim\[gpu\]'"):
+    with pytest.raises(InputError, match=r"pip install 'clusim-net\[gpu\]'"):
         Torch()

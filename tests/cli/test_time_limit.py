@@ -24,7 +24,8 @@ class _Late(Watch):
 
 
 @pytest.mark.parametrize(
-    "words", [("run", "dgx-h100", "--size", "8MiB"), ("traffic", "fat-tree:k=4")]
+    "words",
+    [("run", "dgx-h100", "--size", "8MiB"), ("traffic", "fat-tree:k=4", "--message", "64MiB")],
 )
 def test_the_command_prints_what_is_known_and_fails(
     clusim: Clusim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]

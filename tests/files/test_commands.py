@@ -404,14 +404,15 @@ def test_a_terminated_run_keeps_what_it_recorded(
 
 
 POOL = """
-import functools, signal, time
+import signal, time
 from clusim.executors import workers
 from clusim_cli import main
 signal.signal(signal.SIGTERM, main._terminated)
 with workers(2, 2) as pool:
-    pool.submit(functools.partial(print, 'begun', flush=True))
+    assert pool.outcome(pool.submit(abs, -1)) == 1
     for _ in range(8):
         pool.submit(time.sleep, 600)
+    print('begun', flush=True)
     time.sleep(600)
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import one_of
 
 __all__ = ["command"]
@@ -11,9 +12,13 @@ __all__ = ["command"]
 PROGRAM = "clusim"
 
 
-@click.command("completion", short_help="Print what lets a shell complete commands and names.")
+@click.command(
+    "completion",
+    cls=GuardedCommand,
+    short_help="Print what lets a shell complete commands and names.",
+)
 @click.argument("shell", type=one_of("bash", "zsh", "fish"))
-def command(shell: str) -> None:
+def command(shell: str) -> int:
     """Print a script for SHELL that completes commands, options, presets, operations, algorithms and types.
 
     \b
@@ -32,3 +37,4 @@ def command(shell: str) -> None:
     }
     # Not `source()`, which starts a bash to ask for its version.
     click.echo(found.source_template % variables)
+    return 0

@@ -178,8 +178,9 @@ def checked(granularity: str | int) -> str | int:
         return granularity
     word = granularity.strip().lower()
     if word != "packet" and word not in RULES:
+        words = ", ".join(word for word in RULES if word != LARGE)
         raise InputError(
-            f"granularity {granularity!r}: unknown; use packet, {', '.join(RULES)} or a size in bytes"
+            f"granularity {granularity!r}: unknown; use packet, {words} or a size in bytes"
         )
     return word
 
