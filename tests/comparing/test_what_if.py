@@ -13,17 +13,19 @@ from click.testing import CliRunner
 import clusim
 from clusim.comparing import ChangeOutcome, ChangeRow
 from clusim.errors import ClusimError
+from clusim.workload import load_workload
 from clusim_cli.main import cli, run
 
 SMALL = "run dgx-a100 --size 64KiB --granularity packet"
 LOG = Path(__file__).parents[2] / "traces" / "nccl-8xh100.log"
 
 
-def asked(*words: str) -> dict[str, Any]:
-    done = CliRunner().invoke(cli, ["what-if", *words, "--no-progress", "--json"])
+def asked(*words: str, code: int = 0) -> dict[str, Any]:
+    given = ["what-if", *words, "--no-progress", "--json"]
+    done = CliRunner().invoke(cli, given, standalone_mode=False)
     if isinstance(done.exception, ClusimError):
         raise done.exception
-    assert done.exit_code == 0, done.output
+    assert done.return_value == code, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -96,7 +98,7 @@ def test_one_that_is_slower_either_way_does_not() -> None:
 
 
 def test_a_change_that_cannot_run_says_why_in_its_row() -> None:
-    found = asked(SMALL, "--ranks 0-9", "--algorithm nvls")
+    found = asked(SMALL, "--ranks 0-9", "--algorithm nvls", code=2)
     for row in found["rows"]:
         assert row["planned"]["time_ps"] is None
         assert row["planned"]["error"]
@@ -124,10 +126,13 @@ def test_a_replay_is_held_to_its_log_and_planned_anew() -> None:
 
 def test_a_step_is_changed_by_keys_of_its_workload() -> None:
     words = "train bert-parameter-server --steps 1 --granularity 1MiB"
-    found = asked(words, "batch.global=16", "--fault 'rank 1 slow x2'")
+    found = asked(words, "batch.global=56", "--fault 'rank 1 slow x2'")
     base = clusim.train("bert-parameter-server", steps=1, granularity=1 << 20)
     assert found["baseline"][0]["time_ps"] == base.step_ps[-1]
     assert all(row["held"] is None for row in found["rows"])
+    spec = load_workload("bert-parameter-server", {"batch.global": 56})
+    twice = clusim.train(spec, steps=1, granularity=1 << 20)
+    assert found["rows"][0]["planned"]["time_ps"] == twice.step_ps[-1] > base.step_ps[-1]
     assert found["rows"][1]["planned"]["time_ps"] > base.step_ps[-1]
 
 

@@ -33,7 +33,7 @@ BASES = ("run", "nccl-tests", "replay", "train")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
 @options.as_json()
 @options.no_progress()
-def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress: bool) -> None:
+def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress: bool) -> int:
     """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
@@ -41,7 +41,8 @@ def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress:
     "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), or of train keys of the workload
     ("parallel.tensor=4").
 
-    Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make.
+    Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make. If
+    one cannot run, its row says why, and the exit code is 2.
     """
     from clusim.comparing import what_if
 
@@ -51,6 +52,10 @@ def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress:
     with counted_progress(not no_progress, "changes") as progress:
         found = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+    refused = [row for row in found.rows if row.planned.error]
+    for row in refused:
+        click.echo(f"clusim: {row.change}: {row.planned.error}", err=True)
+    return 2 if refused else 0
 
 
 def _base(text: str) -> tuple[str, list[str]]:
