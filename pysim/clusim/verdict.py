@@ -178,6 +178,10 @@ class Verdict:
         first = replace(self.causes[0], simulated_ps=saving_ps, simulated_as=how)
         return replace(self, causes=(first, *self.causes[1:]))
 
+    def without_savings(self) -> Verdict:
+        """Return the same of a run that was ended, of which nobody knows what a fix would save."""
+        return replace(self, causes=tuple(replace(one, saving_ps=None) for one in self.causes))
+
     def lines(self) -> list[str]:
         """Return it as text, a statement a line, the first of which says most."""
         first = self.headline

@@ -37,6 +37,10 @@ def test_the_command_prints_what_is_known_and_fails(
     said = json.loads(done.out)
     assert (said["complete"], said["ended_by"]) == (False, "time limit of 90 s")
     assert said["time_ps"] <= said["least_time_ps"]
+    for cause in said.get("verdict", {"causes": []})["causes"]:
+        assert (cause["saving_ps"], cause["simulated_ps"]) == (None, None), (
+            "of a whole that is not known"
+        )
     assert said["fingerprint"] is None
     kept = f"what was recorded is in {trace}.partial"
     assert done.err.startswith("clusim: time limit of 90 s: ended at ")

@@ -124,6 +124,8 @@ def judge_held(
     except TraceError as error:
         return without_path(result, str(error).partition(": ")[2])
     own = result.provenance.engine
+    if not result.complete:  # what it would have been is not known
+        return found.verdict.without_savings()
     if confirm or (confirm is None and own == "c" and result.grants <= CHEAP_GRANTS):
         return confirmed(found, inputs, own)
     if confirm is None and own == "c" and coarser is not None and found.changes:
