@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -33,14 +34,14 @@ __all__ = [
 ]
 
 
-class _Words(click.ParamType[str]):
+class _Words(click.ParamType[str], ABC):
     """A value that shells complete from words; files may be meant, too, where `files` says so."""
 
     files = False
 
+    @abstractmethod
     def words(self, ctx: click.Context) -> Iterable[str]:
         """Return the words to complete from."""
-        raise NotImplementedError
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

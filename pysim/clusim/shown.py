@@ -6,6 +6,7 @@ packages above those of the objects, so `clusim` says at import who draws which 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
@@ -57,14 +58,14 @@ def columns_of(kind: type, rows: Sequence[Any], without: tuple[str, ...] = ()) -
     return {name: [getattr(row, name) for row in rows] for name in names}
 
 
-class Shown:
+class Shown(ABC):
     """An object with a short `repr` and a table for notebooks."""
 
     __slots__ = ()
 
+    @abstractmethod
     def summary(self) -> Summary:
         """Return what the object is."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         """Return one line: its class, title and values."""
