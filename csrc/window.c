@@ -288,11 +288,13 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
 
 STATUS window_run(clusim_sim *s, int64_t end_ps) {
     int64_t now_ps = s->agenda.now_ps;
+    CLUSIM_ASSERT(s->windows.due_ps >= s->windows.done_ps);
     s->windows.begin_ps = s->windows.due_ps;
     s->windows.end_ps = end_ps;
     s->windows.due_ps = NEVER;
     TRY(s->windows.crew ? crew_run(s, end_ps, run_nodes) : run_nodes(s, end_ps));
     s->windows.done_ps = end_ps;
+    s->windows.due_ps = base_max(s->windows.due_ps, end_ps); /* what was due before is done, too */
     s->agenda.now_ps = now_ps;
     return CLUSIM_OK;
 }
