@@ -71,7 +71,8 @@ static void give(clusim_sim *s, crew_load *load, uint32_t node, uint32_t part) {
     load->given[part] += load_of(s, node);
 }
 
-/* Endpoints in their order: those of one machine are side by side. */
+/* Endpoints in their order: those of one machine are side by side. A router that is worked off with
+ * one goes where that goes. */
 static void deal_ends(clusim_sim *s, uint32_t parts) {
     crew_load load = {.parts = parts};
     uint32_t part = 0;
@@ -86,6 +87,8 @@ static void deal_ends(clusim_sim *s, uint32_t parts) {
         while (part + 1 < parts && (2 * given + own) * parts > 2 * load.all * (part + 1)) part++;
         give(s, &load, n, part);
         given += own;
+        node_id router = s->model->pairs[n];
+        if (!node_none(router)) s->windows.nodes[router.i].part = (uint8_t)part;
     }
 }
 

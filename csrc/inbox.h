@@ -15,10 +15,11 @@ static inline void inbox_due(clusim_sim *s, int64_t at_ps) {
 
 /* A node has packets under way to it or wires with something to do. */
 static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
-    window_node *n = &s->windows.nodes[node.i];
+    node_id turn = s->windows.nodes[node.i].turn;
+    window_node *n = &s->windows.nodes[turn.i];
     if (n->listed) return CLUSIM_OK;
     n->listed = 1;
-    return node_push(&s->windows.busy, node);
+    return node_push(&s->windows.busy, turn);
 }
 
 /* A wire out of node `n`, which works in windows, has something to do. */

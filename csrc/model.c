@@ -273,5 +273,6 @@ void clusim_model_destroy(clusim_model *m) {
     free(m->in_count);
     free(m->out_off);
     free(m->out_wires);
+    free(m->pairs);
     free(m);
 }

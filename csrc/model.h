@@ -11,6 +11,7 @@ typedef struct rate_class {
     int64_t flit_ps;                      /* est(flit) */
     uint64_t flit_256;                    /* a flit in 1/256 byte */
     int64_t header_ps[CLUSIM_SIZE_KINDS]; /* est(up(header)), by kind */
+    int64_t least_ps;                     /* that a packet of this image occupies a wire */
     const clusim_format *format;
     uint32_t format_index;
 } rate_class;
@@ -34,6 +35,8 @@ typedef struct wire_info {
     uint32_t word_base, num_words; /* candidate bitmap */
     uint16_t dim, dateline;
     uint16_t traits;
+    int64_t window_bytes; /* between a pair: what it sends in a window, at most ... */
+    int64_t lacking_ps;   /* ... and the longest window without credit for that */
 } wire_info;
 
 /* Opcodes that use their send connection, and those of them that multicast or reduce. */
@@ -77,6 +80,8 @@ struct clusim_model {
     int64_t window_ps;    /* longest window, or 0: events alone */
     bool ends_window;     /* so do endpoints */
     bool windows_pay;     /* whether they are worth it */
+    node_id *pairs; /* per node: of those two that are worked off together, the other; or none */
+    bool has_pairs;
 };
 
 /* Refuse images that would make the engine misbehave; the front end's checks speak better. The
@@ -106,6 +111,10 @@ typedef struct model_sizes {
 } model_sizes;
 
 model_sizes model_packets(const clusim_image *im);
+
+static inline bool model_inside(const clusim_model *m, const wire_info *w) {
+    return node_is(m->pairs[w->src.i], w->dst);
+}
 
 /* Choose the nodes that work in windows, and how long these are. */
 STATUS model_windows(clusim_model *m);

@@ -23,11 +23,13 @@ static bool may_window(const clusim_model *m) {
     return may;
 }
 
-enum { USUAL_PS = 100000 }; /* the latency of a link inside a machine, about */
+#define LONGEST_PS (INT64_C(1) << 32) /* windows of more are of no use */
+enum { USUAL_PS = 100000 };           /* the latency of a link inside a machine, about */
 
 /* Of a node that could work in windows. */
 typedef struct window_node {
     int64_t least_ps; /* after which what happens there matters elsewhere, and the other way */
+    int64_t sends_ps; /* what a packet takes to leave it, at least */
     uint64_t wires;   /* out of it */
     bool used;        /* an endpoint that sends or receives */
 } window_node;
@@ -69,13 +71,57 @@ static void look_at_units(const clusim_model *m, window_node *nodes) {
     }
 }
 
+/* The smallest payload of a packet: slices are cut anyhow. */
+static uint32_t least_payload(const clusim_image *im) {
+    uint64_t least = im->num_messages ? UINT32_MAX : 1;
+    for (uint32_t c = 0; c < im->num_conns; c++)
+        if (im->conns[c].kind != CLUSIM_CONN_KIND_FLAG) return 1;
+    for (uint32_t k = 0; k < im->num_sources; k++) {
+        const clusim_source *source = &im->sources[k];
+        uint64_t full = source->packet_bytes * source->burst;
+        for (uint32_t x = source->msg_lo; x < source->msg_hi; x++)
+            least = base_umin(least, (im->messages[x].bytes - 1) % full + 1);
+    }
+    return (uint32_t)least;
+}
+
+/* What any packet occupies a wire of each rate, at least. */
+static void look_at_packets(clusim_model *m) {
+    uint32_t payload = least_payload(&m->image);
+    for (uint32_t r = 0; r < m->num_rates; r++) {
+        rate_class *rate = &m->rates[r];
+        const clusim_format *f = rate->format;
+        rate->least_ps = NEVER;
+        for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
+            uint32_t bytes = model_wire_bytes(f, kind, payload, 1, payload);
+            int64_t packet_ps = model_est(rate, model_occupancy(f, kind, bytes));
+            rate->least_ps = base_min(rate->least_ps, packet_ps - (rate->num > 1));
+        }
+    }
+}
+
+/* After how long a packet that is sent over a wire, or that gives back credit for it, matters at
+ * its other end. */
+static int64_t wire_least_ps(const clusim_model *m, const window_node *nodes, uint32_t wire) {
+    const wire_info *info = &m->wires[wire];
+    bool to = may_be_plain(m, info->dst) && unit_none(info->dst_unit);
+    bool whole = !endpoint_none(info->dst_endpoint) || (info->traits & STORE_FORWARD);
+    int64_t packet_ps = info->latency_ps + (to ? info->dst_latency_ps : 0);
+    if (whole) packet_ps += m->rates[info->rate].least_ps;
+    return base_min(packet_ps, info->credit_ps + (to ? nodes[info->dst.i].sends_ps : 0));
+}
+
 static void look_at_wires(const clusim_model *m, window_node *nodes) {
     for (uint32_t w = 0; w < m->image.num_wires; w++) {
         const wire_info *info = &m->wires[w];
-        bool to = may_be_plain(m, info->dst) && unit_none(info->dst_unit);
-        int64_t least =
-            base_min(info->credit_ps, info->latency_ps + (to ? info->dst_latency_ps : 0));
+        window_node *src = &nodes[info->src.i];
+        src->sends_ps = base_min(src->sends_ps, m->rates[info->rate].least_ps);
+    }
+    for (uint32_t w = 0; w < m->image.num_wires; w++) {
+        const wire_info *info = &m->wires[w];
         window_node *src = &nodes[info->src.i], *dst = &nodes[info->dst.i];
+        if (model_inside(m, info)) continue;
+        int64_t least = wire_least_ps(m, nodes, w);
         src->least_ps = base_min(src->least_ps, least);
         dst->least_ps = base_min(dst->least_ps, least);
         src->wires += may_be_plain(m, info->src);
@@ -154,8 +200,6 @@ static bool does_both(const clusim_image *im, const clusim_instance *x) {
     return false;
 }
 
-#define LONGEST_PS (INT64_C(1) << 32) /* windows of more are of no use */
-
 /* The shortest time between the gate of a slice and its first packet; 0 if a slice does both. */
 static int64_t least_fixed_ps(const clusim_image *im) {
     uint64_t slow_1024 = UINT32_MAX;
@@ -203,6 +247,122 @@ static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int6
     return all >> ROOM_BITS == 0 && (all * e->mem_cost16) >> 24 >> ROOM_BITS == 0;
 }
 
+/* ---- a host and its router --------------------------------------------------------------------
+ *
+ * They are worked off one behind the other, so that short wires between them matter no more: what
+ * the host sends, then the router, then what the host is sent. So nothing that arrives at the host
+ * may make it send within a window, and credit between them has to last for one; where it may not,
+ * windows of these two are short (window.c). */
+
+static bool owes_nothing(const clusim_model *m, uint32_t wire) {
+    const clusim_format *f = m->rates[m->wires[wire].rate].format;
+    bool nothing = true;
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) nothing &= f->control_256[kind] == 0;
+    return nothing;
+}
+
+/* The shortest latency of the wires out of a node, but for one. */
+static int64_t other_latency_ps(const clusim_model *m, node_id node, uint32_t but) {
+    int64_t least_ps = NEVER;
+    for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++)
+        if (m->out_wires[k] != but)
+            least_ps = base_min(least_ps, m->wires[m->out_wires[k]].latency_ps);
+    return least_ps;
+}
+
+/* Bytes of a full packet of `burst` with `limit` of payload, on a wire. */
+static uint64_t burst_bytes(const clusim_format *f, uint32_t limit, uint32_t burst) {
+    uint32_t payload = limit * burst;
+    uint64_t most = 0;
+    const uint32_t kinds[] = {CLUSIM_KIND_WRITE, CLUSIM_KIND_FETCH};
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t exact = model_exact(f, kinds[k], payload, limit);
+        most = base_umax(most, model_wire_bytes(f, kinds[k], payload, exact, limit));
+    }
+    return most;
+}
+
+/* An endpoint that has one wire, and that one to a switch that is nearer to it than to others. */
+static void find_pair(clusim_model *m, node_id end) {
+    if (m->in_count[end.i] != 1 || model_part_size(m->out_off, end.i) != 1) return;
+    uint32_t wire = m->out_wires[m->out_off[end.i]];
+    const wire_info *info = &m->wires[wire];
+    node_id router = info->dst;
+    if (wire_none(info->reverse) || !may_be_plain(m, router) || !unit_none(info->dst_unit)) return;
+    int64_t latency_ps = base_max(info->latency_ps, info->credit_ps);
+    if (!node_none(m->pairs[router.i]) || !owes_nothing(m, wire) ||
+        !owes_nothing(m, info->reverse.i) ||
+        latency_ps >= other_latency_ps(m, router, info->reverse.i))
+        return;
+    m->pairs[end.i] = router;
+    m->pairs[router.i] = end;
+    m->has_pairs = true;
+}
+
+static void part_pairs(clusim_model *m) {
+    for (uint64_t n = 0; n < m->image.num_nodes; n++) m->pairs[n] = NO(node);
+    m->has_pairs = false;
+}
+
+/* Only where all transfers write: what is read is answered, and answers let more be asked for. */
+static void find_pairs(clusim_model *m) {
+    const clusim_image *im = &m->image;
+    if (multimem(im)) return;
+    for (uint32_t c = 0; c < im->num_conns; c++)
+        if (pulls(&im->conns[c])) return;
+    for (uint32_t e = 0; e < im->num_endpoints; e++) find_pair(m, ID(node, im->endpoints[e].node));
+}
+
+/* Bytes of the largest packet that is written, on wires of any format. */
+static uint64_t largest_written(const clusim_image *im) {
+    uint64_t largest = 0;
+    for (uint32_t f = 0; f < im->num_formats; f++) {
+        for (uint32_t c = 0; c < im->num_conns; c++)
+            if (im->conns[c].kind != CLUSIM_CONN_KIND_FLAG)
+                largest = base_umax(largest, burst_bytes(&im->formats[f], im->conns[c].packet_bytes,
+                                                         im->conns[c].burst));
+        for (uint32_t k = 0; k < im->num_sources; k++)
+            largest = base_umax(largest, burst_bytes(&im->formats[f], im->sources[k].packet_bytes,
+                                                     im->sources[k].burst));
+    }
+    return largest;
+}
+
+static uint32_t least_service_1024(const clusim_format *f) {
+    return (uint32_t)base_umin(f->service_1024[CLUSIM_KIND_WRITE],
+                               f->service_1024[CLUSIM_KIND_FETCH]);
+}
+
+/* The longest time in which a wire cannot send more than half of what its receiver has room for. */
+static int64_t half_ps(const clusim_model *m, uint32_t wire, uint64_t largest) {
+    const rate_class *r = &m->rates[m->wires[wire].rate];
+    uint64_t half = m->image.wires[wire].buffer_bytes / 2;
+    if (half <= largest + 2) return 0;
+    base_u128 ps = (base_u128)(half - largest - 2) * r->den / r->num;
+    ps = ps * least_service_1024(r->format) >> 10;
+    return ps > LONGEST_PS ? LONGEST_PS : (int64_t)(uint64_t)ps;
+}
+
+/* What a wire sends in a window, at most. */
+static int64_t sent_bytes(const clusim_model *m, const wire_info *w, uint64_t largest) {
+    const rate_class *r = &m->rates[w->rate];
+    base_u128 bytes = (base_u128)(uint64_t)m->window_ps * r->num / r->den + 1;
+    return (int64_t)(uint64_t)(bytes * 1024 / least_service_1024(r->format) + 1 + largest);
+}
+
+static void look_at_pairs(const clusim_model *m, window_node *nodes) {
+    uint64_t largest = largest_written(&m->image);
+    for (uint32_t w = 0; w < m->image.num_wires; w++) {
+        const wire_info *info = &m->wires[w];
+        if (!model_inside(m, info)) continue;
+        window_node *src = &nodes[info->src.i];
+        src->least_ps = base_min(src->least_ps, half_ps(m, w, largest));
+    }
+}
+
+/* ---- the choice ---------------------------------------------------------------------------------
+ */
+
 /* The longest window in which endpoints can work, or 0. */
 static int64_t ends_window(const clusim_model *m, window_node *nodes) {
     const clusim_image *im = &m->image;
@@ -228,21 +388,52 @@ static bool works(const clusim_model *m, const window_node *nodes, node_id node)
     return may_be_plain(m, node) || (m->ends_window && nodes[node.i].used);
 }
 
+/* Whether both of every pair work in windows; then those know what suffices between them. */
+static bool join_pairs(clusim_model *m, const window_node *nodes) {
+    bool work = m->ends_window;
+    uint64_t largest = largest_written(&m->image);
+    for (uint32_t w = 0; w < m->image.num_wires && work; w++) {
+        wire_info *info = &m->wires[w];
+        if (!model_inside(m, info)) continue;
+        work = nodes[info->src.i].least_ps >= m->window_ps;
+        info->window_bytes = sent_bytes(m, info, largest);
+        info->lacking_ps = info->credit_ps;
+        if (may_be_plain(m, info->dst)) info->lacking_ps += nodes[info->dst.i].sends_ps;
+    }
+    return work;
+}
+
 enum { LEAST_ENDS_PS = 20000 }; /* windows of less, of endpoints alone, find too little to do */
 
-STATUS model_windows(clusim_model *m) {
-    if (!may_window(m)) return CLUSIM_OK;
+static void choose(clusim_model *m, window_node *nodes) {
     uint64_t count = m->image.num_nodes;
-    window_node *nodes = malloc((2 * count + 1) * sizeof *nodes);
-    if (nodes == NULL) return CLUSIM_ERR_NO_MEMORY;
-    for (uint64_t n = 0; n < count; n++) nodes[n] = (window_node){.least_ps = NEVER};
+    for (uint64_t n = 0; n < count; n++)
+        nodes[n] = (window_node){.least_ps = NEVER, .sends_ps = LONGEST_PS};
     look_at_wires(m, nodes);
     look_at_units(m, nodes);
+    if (m->has_pairs) look_at_pairs(m, nodes);
     m->window_ps = choose_window(m, nodes, nodes + count);
     int64_t ends_ps = ends_window(m, nodes);
     m->ends_window = ends_ps > 0 && 2 * ends_ps >= m->window_ps;
     if (m->window_ps == 0) m->ends_window = ends_ps >= LEAST_ENDS_PS;
     if (m->ends_window) m->window_ps = m->window_ps ? base_min(m->window_ps, ends_ps) : ends_ps;
+}
+
+STATUS model_windows(clusim_model *m) {
+    uint64_t count = m->image.num_nodes;
+    m->pairs = malloc((count + 1) * sizeof *m->pairs);
+    if (m->pairs == NULL) return CLUSIM_ERR_NO_MEMORY;
+    for (uint64_t n = 0; n < count; n++) m->pairs[n] = NO(node);
+    if (!may_window(m)) return CLUSIM_OK;
+    window_node *nodes = malloc((2 * count + 1) * sizeof *nodes);
+    if (nodes == NULL) return CLUSIM_ERR_NO_MEMORY;
+    look_at_packets(m);
+    find_pairs(m);
+    choose(m, nodes);
+    if (m->has_pairs && !join_pairs(m, nodes)) {
+        part_pairs(m);
+        choose(m, nodes);
+    }
     for (uint32_t w = 0; w < m->image.num_wires && m->window_ps; w++) {
         wire_info *info = &m->wires[w];
         bool from = works(m, nodes, info->src), to = works(m, nodes, info->dst);

@@ -32,7 +32,7 @@ static void use_windows(clusim_sim *s, bool use) {
 
 int clusim_sim_use_windows(clusim_sim *s, int use) {
     if (s->agenda.event_count == 0 && use >= 0) use_windows(s, use != 0);
-    return s->windows.on + s->windows.leading;
+    return s->windows.on + s->windows.leading + (s->windows.leading && s->model->has_pairs);
 }
 
 int clusim_sim_use_threads(clusim_sim *s, uint32_t threads, uint32_t pays) {
@@ -60,6 +60,10 @@ STATUS window_init(clusim_sim *s) {
         window_node *node = &s->windows.nodes[n];
         node->first[INBOXES] = node->first[ACTIVE] = NO(wire);
         node->endpoint = ID(endpoint, s->model->image.nodes[n].endpoint);
+        node_id pair = s->model->pairs[n];
+        bool guest = !endpoint_none(node->endpoint) && !node_none(pair);
+        node->turn = guest ? pair : ID(node, (uint32_t)n);
+        node->end = guest ? NO(node) : pair;
     }
     if (s->model->ends_window) ZEROED(s->windows.ends, s->model->image.num_endpoints);
     return CLUSIM_OK;
@@ -229,6 +233,51 @@ static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
     return CLUSIM_OK;
 }
 
+/* ---- a host and its router -------------------------------------------------------------------
+ */
+
+/* How long a window of the pair may be for one of its wires: without an end if it has credit for
+ * all that it could send in one. */
+static int64_t reach(const clusim_sim *s, wire_id wire) {
+    const wire_state *w = wire_at(s, wire);
+    const wire_info *info = info_at(s, wire);
+    if (w->stall_since >= 0) return info->lacking_ps;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
+        credit_pool *c = &w->credits[vc];
+        if (c->available < info->window_bytes) grant_collect(c, s->windows.begin_ps);
+        if (c->available < info->window_bytes) return info->lacking_ps;
+    }
+    return NEVER;
+}
+
+/* What the host sends is at the router in the same window, and the other way about. */
+static STATUS run_both(clusim_sim *s, window_node *n, int64_t end_ps) {
+    window_node *end = &s->windows.nodes[n->end.i];
+    TRY(window_end_send(s, end, end_ps));
+    TRY(run_plain(s, n, end_ps));
+    TRY(window_end_take(s, end, end_ps));
+    n->listed |= end->listed;
+    return CLUSIM_OK;
+}
+
+/* Of a pair, in parts if credit between the two may run short. What is due within the window is
+ * done in it. */
+static STATUS run_pair(clusim_sim *s, window_node *n, int64_t end_ps) {
+    windows_part *p = &s->windows;
+    wire_id in = ID(wire, s->model->out_wires[s->model->out_off[n->end.i]]);
+    int64_t part_ps = base_min(reach(s, in), reach(s, wire_at(s, in)->reverse));
+    int64_t due_ps = p->due_ps, at_ps = p->begin_ps;
+    while (at_ps < end_ps) {
+        int64_t until_ps = part_ps < end_ps - at_ps ? at_ps + part_ps : end_ps;
+        p->due_ps = NEVER;
+        TRY(run_both(s, n, until_ps));
+        due_ps = base_min(due_ps, base_max(p->due_ps, end_ps));
+        at_ps = base_max(until_ps, p->due_ps);
+    }
+    p->due_ps = due_ps;
+    return CLUSIM_OK;
+}
+
 /* ---- windows ----------------------------------------------------------------------------------
  */
 
@@ -275,7 +324,9 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
         node_id node = list->ids[i];
         window_node *n = &s->windows.nodes[node.i];
         if (list->len >= FAR) fetch_ahead(s, list, i);
-        if (endpoint_none(n->endpoint)) {
+        if (!node_none(n->end)) {
+            TRY(run_pair(s, n, end_ps));
+        } else if (endpoint_none(n->endpoint)) {
             TRY(run_plain(s, n, end_ps));
         } else {
             TRY(window_end_run(s, n, end_ps));

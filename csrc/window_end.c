@@ -1,5 +1,7 @@
 #include "window_end.h"
 
+#include <string.h>
+
 #include "agenda.h"
 #include "grant.h"
 #include "inbox.h"
@@ -157,6 +159,13 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
+/* What it has left to do. */
+static void list_end(clusim_sim *s, window_node *n, const window_end *e) {
+    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
+    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
+                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
+}
+
 STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     window_end *e = end_of(s, n);
     TRY(start_all(s, e, end_ps));
@@ -165,9 +174,32 @@ STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
     if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
-    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
-    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
-                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
+    list_end(s, n, e);
+    return CLUSIM_OK;
+}
+
+STATUS window_end_send(clusim_sim *s, window_node *n, int64_t end_ps) {
+    TRY(start_all(s, end_of(s, n), end_ps));
+    return window_walk(s, n, ACTIVE, run_wire, end_ps);
+}
+
+/* Deliveries go before what was sent at the same time. */
+static STATUS put_first(clusim_sim *s, window_end *e, uint32_t sent) {
+    windows_part *p = &s->windows;
+    while (p->size_spare < sent) GROW(p->spare, p->size_spare);
+    memcpy(p->spare, e->accesses, sent * sizeof *p->spare);
+    memmove(e->accesses, e->accesses + sent, (e->num_accesses - sent) * sizeof *p->spare);
+    memcpy(e->accesses + e->num_accesses - sent, p->spare, sent * sizeof *p->spare);
+    return CLUSIM_OK;
+}
+
+STATUS window_end_take(clusim_sim *s, window_node *n, int64_t end_ps) {
+    window_end *e = end_of(s, n);
+    uint32_t sent = e->num_accesses;
+    TRY(window_walk(s, n, INBOXES, gather, end_ps));
+    if (sent && e->num_accesses > sent) TRY(put_first(s, e, sent));
+    if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
+    list_end(s, n, e);
     return CLUSIM_OK;
 }
 
@@ -178,6 +210,22 @@ static uint64_t count_arriving(const clusim_sim *s) {
         if (!endpoint_none(wire_at(s, ID(wire, w))->far_endpoint))
             count += inbox_len(&s->windows.wires[w].under_way);
     return count;
+}
+
+/* Whether a packet that is waited for must still go to another router than the one it is on the way
+ * to, or at: its hop between them takes longer than a window. */
+static bool some_far(const clusim_sim *s) {
+    for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
+        const window_ring *ring = &s->windows.wires[w].under_way;
+        const window_node *node = &s->windows.nodes[wire_at(s, ID(wire, w))->far_node.i];
+        if (node_none(node->end)) continue;
+        endpoint_id here = s->windows.nodes[node->end.i].endpoint;
+        for (uint32_t k = 0; k < inbox_len(ring); k++) {
+            const xfer *x = xfer_at(s, packet_at(s, inbox_entry(ring, k)->packet)->xfer);
+            if (xfer_awaited(x) && !target_is(x->dst, model_target(here))) return true;
+        }
+    }
+    return false;
 }
 
 /* What packets that are yet to be granted take at least until the last one has left. */
@@ -221,6 +269,7 @@ static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
 /* Neither what is to be delivered nor programs tell that the run goes on. */
 bool window_end_near(clusim_sim *s, int64_t end_ps) {
     if (s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps)) return false;
+    if (s->model->has_pairs) return !some_far(s);
     return s->windows.undelivered <= count_arriving(s);
 }
 

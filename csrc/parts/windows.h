@@ -75,6 +75,8 @@ _Static_assert(sizeof(window_wire) == 128, "a wire in windows fills two cache li
 typedef struct window_node {
     wire_id first[WINDOW_LISTS];
     endpoint_id endpoint; /* none: it is a switch or NIC */
+    node_id turn;         /* in whose it is worked off: its own, or its router's */
+    node_id end;          /* of a router: the endpoint that is worked off with it, or none */
     uint8_t listed;
     uint8_t part;        /* whose thread works it off */
     window_ring results; /* of its reduction unit */

@@ -28,18 +28,21 @@ static clusim_model *model;
 
 static uint32_t switch_of(uint32_t host) { return HOSTS + host / (HOSTS / 2); }
 
-static void join(uint32_t wire, uint32_t a, uint32_t b) {
+static void join(uint32_t wire, uint32_t a, uint32_t b, int64_t latency_ps) {
     for (uint32_t k = 0; k < 2; k++)
         wires[wire + k] = (clusim_wire){.rate_num = 1,
                                         .rate_den = 40,
-                                        .latency_ps = 200000,
+                                        .latency_ps = latency_ps,
                                         .buffer_bytes = 1 << 20,
                                         .src = k ? b : a,
                                         .dst = k ? a : b,
                                         .reverse = wire + 1 - k};
 }
 
-static void make_nodes(void) {
+enum { FAR_PS = 200000, NEAR_PS = 1000 };
+
+/* One host of each switch is at `near_ps` of it. */
+static void make_nodes(int64_t near_ps) {
     for (uint32_t n = 0; n < NODES; n++) {
         bool host = n < HOSTS;
         nodes[n] = (clusim_node){.latency_ps = 100000,
@@ -67,9 +70,9 @@ static void make_nodes(void) {
                                          .deliver_256 = 256,
                                          .read_256 = 256,
                                          .inject_256 = 256};
-        join(2 * h, h, switch_of(h));
+        join(2 * h, h, switch_of(h), h % (HOSTS / 2) ? FAR_PS : near_ps);
     }
-    join(2 * HOSTS, HOSTS, HOSTS + 1);
+    join(2 * HOSTS, HOSTS, HOSTS + 1, FAR_PS);
 }
 
 static void make_traffic(void) {
@@ -90,15 +93,15 @@ static void make_traffic(void) {
     }
 }
 
-static void make_model(void) {
+static void make_model(int64_t near_ps, uint32_t control_256) {
     format.flit_bytes = 16;
     for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         format.header_bytes[k] = 16;
-        format.control_256[k] = 1024;
+        format.control_256[k] = control_256;
         format.service_1024[k] = 1024;
         format.limit_bytes[k] = CLUSIM_NONE;
     }
-    make_nodes();
+    make_nodes(near_ps);
     make_traffic();
     for (uint32_t w = 0; w < WIRES; w++) {
         group_off[w + 1] = w + 1;
@@ -141,13 +144,14 @@ typedef struct result {
     clusim_wire_counters wires[WIRES];
 } result;
 
-static result run(uint32_t threads) {
+/* With so much in windows (clusim_sim_use_windows). */
+static result run(uint32_t threads, int what) {
     clusim_sim *sim;
     clusim_error error;
     result r;
     memset(&r, 0, sizeof r);
     assert(clusim_sim_create(model, 0, &sim) == CLUSIM_OK);
-    assert(clusim_sim_use_windows(sim, 1) == 2);
+    assert(clusim_sim_use_windows(sim, 1) == what);
     assert(clusim_sim_use_threads(sim, threads, 0) == (int)threads);
     assert(clusim_sim_run(sim, INT64_MAX, UINT64_MAX) == CLUSIM_STOP_DONE);
     r.end_ps = clusim_sim_now_ps(sim);
@@ -160,12 +164,12 @@ static result run(uint32_t threads) {
     return r;
 }
 
-static void test_runs(void) {
-    make_model();
-    result alone = run(1);
+static void test_runs(int64_t near_ps, uint32_t control_256, int what) {
+    make_model(near_ps, control_256);
+    result alone = run(1, what);
     assert(alone.fingerprint != 0);
     for (uint32_t threads = 2; threads <= 8; threads *= 2) {
-        result together = run(threads);
+        result together = run(threads, what);
         assert(memcmp(&alone, &together, sizeof alone) == 0);
     }
     clusim_model_destroy(model);
@@ -211,7 +215,8 @@ static void test_team(void) {
 }
 
 int main(void) {
-    test_runs();
+    test_runs(FAR_PS, 1024, 2);
+    test_runs(NEAR_PS, 0, 3); /* two hosts as one with their switches */
     test_team();
     puts("ok");
     return 0;

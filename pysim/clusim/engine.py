@@ -26,7 +26,7 @@ from clusim.outcome import (
 
 __all__ = ["WINDOWED", "Simulation", "__version__"]
 
-WINDOWED = ("nothing", "switches", "endpoints")
+WINDOWED = ("nothing", "switches", "endpoints", "pairs")
 
 __version__: str = ffi.string(lib.clusim_version()).decode()
 

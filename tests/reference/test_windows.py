@@ -13,14 +13,14 @@ from clusim.outcome import Stop
 from clusim.ranges import DURATION_END_PS
 from clusim.reference import ReferenceSimulation
 from support.shifted import later, without_times
-from support.windowed import led_image, windowed_image
+from support.windowed import led_image, paired_image, windowed_image
 
 CASES = 2000 if os.environ.get("CLUSIM_THOROUGH") == "1" else 200
 BATCH = 20
 LIMIT_PS = 40_000_000  # far beyond the end of nearly every case
 COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")
 
-MAKERS = {"switches": windowed_image, "endpoints": led_image}
+MAKERS = {"switches": windowed_image, "endpoints": led_image, "pairs": paired_image}
 
 events = partial(Simulation, windows=False)
 windows = partial(Simulation, windows=True)
@@ -48,7 +48,7 @@ def _assert_same(a, b, stop: Stop) -> None:
 
 @pytest.fixture(params=MAKERS)
 def image_of(request):
-    """What makes a random image on which switches, or endpoints too, work in windows."""
+    """What makes a random image on which switches, endpoints too, or these and their routers, work in windows."""
     return MAKERS[request.param]
 
 

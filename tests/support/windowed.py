@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
+
 from clusim.abi import NONE, ConnKind, FaultKind, Policy, TaskKind
-from clusim.image import Image
+from clusim.image import DTYPES, Image
 from support.random_images import random_image
 
-__all__ = ["led_image", "windowed_image"]
+__all__ = ["led_image", "paired_image", "windowed_image"]
 
 LEAST_PS = 400
 
@@ -76,3 +78,35 @@ def led_image(seed: int, size: str = "small") -> Image:
         if not fetched.any() or not (image.conns["kind"] == ConnKind.WRITE).any():
             return _without_short_times(image, random.Random(seed))
         seed += 1_000_000
+
+
+def _near(image: Image) -> np.ndarray:
+    """Return a mask of the wires between switches and endpoints that have no other link, one of each switch."""
+    wires = image.wires
+    ends = set(image.endpoints["node"].tolist())
+    links = np.bincount(wires["src"], minlength=len(image.nodes))
+    pairs: dict[int, int] = {}
+    for src, dst in zip(wires["src"].tolist(), wires["dst"].tolist(), strict=True):
+        if src in ends and links[src] == 1 and dst not in ends:
+            pairs.setdefault(dst, src)
+    ways = zip(wires["src"].tolist(), wires["dst"].tolist(), strict=True)
+    return np.array([pairs.get(dst) == src or pairs.get(src) == dst for src, dst in ways])
+
+
+def paired_image(seed: int, size: str = "small") -> Image:
+    """Return a random image with hosts that are near to switches, so that both work as one; all its transfers write."""
+    while True:
+        image = led_image(seed, size)
+        near = _near(image)
+        writes = np.isin(image.conns["kind"], (ConnKind.WRITE, ConnKind.FLAG))
+        if near.any() and writes.all() and (image.conns["stage"] == NONE).all():
+            break
+        seed += 1_000_000
+    rng = random.Random(seed)
+    wires, formats, nodes = image.wires.copy(), image.formats.copy(), image.nodes.copy()
+    wires["latency_ps"][near] = rng.choice([1, 30, 200])
+    wires["buffer_bytes"][near] *= rng.choice([1, 3, 30])  # credit may run short, and may not
+    formats["control_256"][:] = 0
+    nodes["unit"] = NONE
+    units = np.empty(0, DTYPES["units"])
+    return replace(image, wires=wires, formats=formats, nodes=nodes, units=units)
