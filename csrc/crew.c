@@ -17,8 +17,10 @@ typedef struct crew_member {
     node_list nodes;       /* with something to do; their array is owned, as those below */
     window_arrival *spare; /* to sort in */
     uint32_t size_spare;
-    window_arrival *work; /* at a reduction unit */
+    window_arrival *work; /* of a unit or of memory */
     uint32_t size_work;
+    window_arrival *sent; /* of a host, while it is its router's turn */
+    uint32_t size_sent;
     event_queue events; /* for the sim */
     packet_id free;
     int64_t surplus; /* packets that were freed here and not used */
@@ -183,6 +185,7 @@ void crew_free(clusim_sim *s) {
         free(m->nodes.ids);
         free(m->spare);
         free(m->work);
+        free(m->sent);
         event_queue_free(&m->events);
     }
     free(c->members);
@@ -211,6 +214,8 @@ static void open_view(crew_member *m) {
     v->windows.work = m->work;
     v->windows.size_work = m->size_work;
     v->windows.num_work = 0;
+    v->windows.sent = m->sent;
+    v->windows.size_sent = m->size_sent;
     v->windows.undelivered = 0;
     v->windows.near_end = false;
 }
@@ -225,6 +230,8 @@ static void close_view(crew_member *m) {
     m->size_spare = v->windows.size_spare;
     m->work = v->windows.work;
     m->size_work = v->windows.size_work;
+    m->sent = v->windows.sent;
+    m->size_sent = v->windows.size_sent;
 }
 
 static enum clusim_status do_part(void *context, uint32_t number) {

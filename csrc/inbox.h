@@ -4,6 +4,7 @@
 #ifndef CLUSIM_INBOX_H
 #define CLUSIM_INBOX_H
 
+#include "parts/packets.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
 #include "state.h"
@@ -45,15 +46,22 @@ static inline window_packet *inbox_entry(const window_ring *ring, uint32_t numbe
     return &ring->all[(ring->head + number) & (ring->size - 1)];
 }
 
+/* One place stays free: what ends those that were taken (window_wire.h). */
+static inline bool inbox_full(const window_ring *ring) { return inbox_len(ring) + 1 >= ring->size; }
+
 /* The uncommon cases: no room, or one that overtakes others. */
 STATUS inbox_insert(window_ring *ring, window_packet p);
 
 static inline STATUS inbox_append(window_ring *ring, window_packet p) {
-    if (UNLIKELY(inbox_len(ring) == ring->size || p.at_ps < ring->last_ps))
-        return inbox_insert(ring, p);
+    if (UNLIKELY(inbox_full(ring) || p.at_ps < ring->last_ps)) return inbox_insert(ring, p);
     ring->last_ps = p.at_ps;
     ring->all[ring->end++ & (ring->size - 1)] = p;
     return CLUSIM_OK;
+}
+
+/* What is owed for a packet when it has come over its wire: below 2^32 (model_windows.c). */
+static inline uint32_t inbox_control(const wire_state *w, const packet *p) {
+    return p->exact * w->rate->format->control_256[p->kind];
 }
 
 /* A packet reaches the node at the end of its wire at `at_ps`. */
@@ -61,7 +69,8 @@ static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int
     window_wire *x = &s->windows.wires[wire.i];
     inbox_due(s, at_ps);
     if (UNLIKELY(!x->listed[INBOXES])) TRY(inbox_list(s, wire));
-    return inbox_append(&x->under_way, (window_packet){at_ps, index, 0});
+    uint32_t control_256 = inbox_control(wire_at(s, wire), packet_at(s, index));
+    return inbox_append(&x->under_way, (window_packet){at_ps, index, control_256});
 }
 
 /* The same where the node may be another thread's. */
@@ -92,6 +101,14 @@ static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival ar
     return inbox_arrives_at(s, &s->windows.nodes[info_at(s, out)->src.i], out, arrival);
 }
 
+/* To be done in this window by the node whose turn it is: a thread is at one node at a time. */
+static inline STATUS inbox_work(clusim_sim *s, window_arrival work) {
+    windows_part *p = &s->windows;
+    if (UNLIKELY(p->num_work == p->size_work)) GROW(p->work, p->size_work);
+    p->work[p->num_work++] = work;
+    return CLUSIM_OK;
+}
+
 /* The unit of the switch at the end of a wire will have finished an operation. */
 STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps);
 
@@ -107,14 +124,10 @@ STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int
 /* Something begins to send at an endpoint. */
 STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start);
 
-/* Memory of an endpoint is asked for in this window: for `payload` bytes of a packet that arrives,
+/* Memory of the endpoint is asked for in this window: for `payload` bytes of a packet that arrives,
  * or without a packet, of one that was granted. */
-static inline STATUS inbox_access(clusim_sim *s, endpoint_id endpoint, int64_t at_ps,
-                                  packet_id index, uint32_t access) {
-    window_end *e = &s->windows.ends[endpoint.i];
-    if (UNLIKELY(e->num_accesses == e->size_accesses)) GROW(e->accesses, e->size_accesses);
-    e->accesses[e->num_accesses++] = (window_arrival){at_ps, index, access};
-    return CLUSIM_OK;
+static inline STATUS inbox_access(clusim_sim *s, int64_t at_ps, packet_id index, uint32_t access) {
+    return inbox_work(s, (window_arrival){at_ps, index, access});
 }
 
 static inline uint32_t inbox_payload(uint32_t payload, enum window_access access) {

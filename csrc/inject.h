@@ -170,8 +170,7 @@ static inline void inject_note_end(xfer *x, wire_id wire, int64_t end) {
 static inline STATUS inject_read_memory(clusim_sim *s, const wire_state *w, const xfer *x,
                                         uint32_t payload) {
     if (LIKELY(w->traits & FROM_PLAIN))
-        return inbox_access(s, x->endpoint, s->agenda.now_ps, NO(packet),
-                            inbox_payload(payload, ACCESS_INJECT));
+        return inbox_access(s, s->agenda.now_ps, NO(packet), inbox_payload(payload, ACCESS_INJECT));
     memory_inject(s, x->endpoint, payload);
     return CLUSIM_OK;
 }

@@ -159,12 +159,14 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     m->num_flows += info->num_candidates - info->num_voqs;
     m->num_words += info->num_words;
     if (x->dim || x->dateline) m->has_dims = true;
+    if (x->format != im->wires[0].format) m->has_formats = true;
 }
 
 static STATUS derive_groups(clusim_model *m) {
     m->num_groups = (uint32_t)m->image.num_group_off - 1;
     m->group_fastest = malloc((m->num_groups + 1) * sizeof *m->group_fastest);
-    if (m->group_fastest == NULL) return CLUSIM_ERR_NO_MEMORY;
+    m->ways = malloc((m->num_groups + 1) * sizeof *m->ways);
+    if (m->group_fastest == NULL || m->ways == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t g = 0; g < m->num_groups; g++) {
         const uint32_t *wires = model_group(m, ID(group, g));
         uint32_t best = wires[0];
@@ -174,6 +176,7 @@ static STATUS derive_groups(clusim_model *m) {
             if (faster(a, b) || (!faster(b, a) && wires[i] < best)) best = wires[i];
         }
         m->group_fastest[g] = ID(wire, best);
+        m->ways[g] = (model_way){ID(wire, wires[0]), model_group_size(m, ID(group, g))};
     }
     return CLUSIM_OK;
 }
@@ -270,6 +273,7 @@ void clusim_model_destroy(clusim_model *m) {
     free(m->fault_rate);
     free(m->most_flows);
     free(m->group_fastest);
+    free(m->ways);
     free(m->in_count);
     free(m->out_off);
     free(m->out_wires);

@@ -58,6 +58,12 @@ enum {
     CROSSES = 256      /* leads to one of another thread (crew.h) */
 };
 
+/* What a route group offers: so many wires, and the first of them. */
+typedef struct model_way {
+    wire_id first;
+    uint32_t count;
+} model_way;
+
 struct clusim_model {
     clusim_image image; /* arrays owned by the model */
     wire_info *wires;
@@ -65,12 +71,14 @@ struct clusim_model {
     uint32_t num_rates;
     uint32_t *fault_rate;          /* per fault: rate class, or NONE for "down" and other kinds */
     wire_id *group_fastest;        /* per route group: fastest wire at image rates */
+    model_way *ways;               /* per route group */
     uint32_t *in_count;            /* per node */
     uint32_t *most_flows;          /* per endpoint: CTA slots that may be in use at once */
     uint32_t *out_off, *out_wires; /* per node: outgoing wires */
     uint64_t num_voqs, num_flows, num_words;
     uint32_t num_groups;
     bool has_dims;
+    bool has_formats; /* wires of several packet formats */
     bool has_adaptive;
     bool is_ordered; /* arrivals must be handled in the contract's order, one by one */
     bool has_congestion;

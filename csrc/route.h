@@ -20,13 +20,13 @@ static inline wire_id route_choose(clusim_sim *s, packet *p, wire_id from, targe
     const wire_state *w = wire_at(s, from);
     if (UNLIKELY(p->path_pos != NONE)) return ID(wire, m->image.path_wires[p->path_pos++]);
     group_id group = model_route(m, w->far_node, target);
-    const uint32_t *wires = model_group(m, group);
-    uint32_t n = model_group_size(m, group);
-    if (n == 1) return ID(wire, wires[0]);
+    model_way way = m->ways[group.i];
+    uint32_t n = way.count;
+    if (n == 1) return way.first;
     if (UNLIKELY(s->wires.any_down || p->adaptive)) return route_choose_up(s, p, from, group);
     uint32_t number = (uint32_t)(((uint64_t)p->key + w->ordinal) % n);
     p->key /= n;
-    return ID(wire, wires[number]);
+    return ID(wire, model_group(m, group)[number]);
 }
 
 /* Where `node` will send a packet by estimate: wire q of the contract. */
@@ -49,7 +49,8 @@ static inline uint32_t route_first_vc(const clusim_sim *s, wire_id wire, uint32_
 
 /* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
 static inline void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
-    if (LIKELY(wire_at(s, out)->rate->format == wire_at(s, from)->rate->format)) {
+    if (LIKELY(!s->model->has_formats) ||
+        wire_at(s, out)->rate->format == wire_at(s, from)->rate->format) {
         p->out = out;
     } else {
         route_cut(s, p, out);

@@ -75,17 +75,16 @@ void window_free(clusim_sim *s) {
     for (uint64_t i = 0; p->wires && i < s->model->image.num_wires; i++) {
         free(p->wires[i].under_way.all);
         free(p->wires[i].arrivals);
-        free(p->wires[i].owed);
     }
     for (uint64_t i = 0; p->ends && i < s->model->image.num_endpoints; i++) {
         free(p->ends[i].starts);
-        free(p->ends[i].accesses);
         free(p->ends[i].replies[0].all);
         free(p->ends[i].replies[1].all);
     }
     for (uint64_t i = 0; p->nodes && i < s->model->image.num_nodes; i++)
         free(p->nodes[i].results.all);
     free(p->work);
+    free(p->sent);
     free(p->wires);
     free(p->nodes);
     free(p->ends);
@@ -103,25 +102,20 @@ enum {
 
 /* A packet that a switch copies, or that its unit takes in. */
 static STATUS take_special(clusim_sim *s, window_packet next) {
-    windows_part *p = &s->windows;
     if (packet_at(s, next.packet)->kind == CLUSIM_KIND_MCAST) {
         s->agenda.now_ps = next.at_ps;
         return node_copy(s, next.packet);
     }
-    if (UNLIKELY(p->num_work == p->size_work)) GROW(p->work, p->size_work);
-    p->work[p->num_work++] = (window_arrival){next.at_ps, next.packet, 0};
-    return CLUSIM_OK;
+    return inbox_work(s, (window_arrival){next.at_ps, next.packet, 0});
 }
 
 /* What arrives over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
-    window_way way;
+    window_way way = window_open_way(s, wire);
     window_packet next;
-    TRY(window_open_way(s, wire, &way));
-    while (window_next(s, way.ring, end_ps, &next)) {
+    while (window_arrives(s, &way, end_ps, &next)) {
         packet *p = packet_at(s, next.packet);
-        window_owes(&way, p, next.at_ps);
         if (((1u << p->kind) & SPECIAL) && !p->copy) {
             TRY(take_special(s, next));
             continue;
@@ -147,7 +141,7 @@ static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
 /* When the wire could grant next; NEVER if only what is not known yet can make it. */
 static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
-    if (UNLIKELY(w->stall_since >= 0)) return base_min(g->arrival->at_ps, window_credit_at(s, w));
+    if (UNLIKELY(w->stalled)) return base_min(g->arrival->at_ps, window_credit_at(s, w));
     return base_max(w->free_at, w->num_ready ? 0 : g->arrival->at_ps);
 }
 
@@ -201,8 +195,7 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     window_packet next;
     while (window_next(s, &n->results, end_ps, &next)) {
-        if (UNLIKELY(p->num_work == p->size_work)) GROW(p->work, p->size_work);
-        p->work[p->num_work++] = (window_arrival){next.at_ps, next.packet, RESULT};
+        TRY(inbox_work(s, (window_arrival){next.at_ps, next.packet, RESULT}));
         s->agenda.event_count++;
     }
     window_arrival *work = p->work;
@@ -300,9 +293,7 @@ static void fetch_in(const clusim_sim *s, node_id node) {
         wire_id wire = ID(wire, m->out_wires[k]), back = wire_at(s, wire)->reverse;
         __builtin_prefetch(wire_credit(s, wire, 0), 1);
         if (wire_none(back)) continue;
-        const char *w = (const char *)wire_at(s, back);
-        __builtin_prefetch(w);
-        __builtin_prefetch(w + 64);
+        __builtin_prefetch((const char *)wire_at(s, back) + 64);
         __builtin_prefetch(&s->windows.wires[back.i].under_way, 1);
         __builtin_prefetch(&s->windows.wires[back.i], 1);
     }

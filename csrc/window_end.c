@@ -1,7 +1,5 @@
 #include "window_end.h"
 
-#include <string.h>
-
 #include "agenda.h"
 #include "grant.h"
 #include "inbox.h"
@@ -58,16 +56,13 @@ enum {
 /* What arrives over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
-    window_way way;
+    window_way way = window_open_way(s, wire);
     window_packet next;
-    endpoint_id endpoint = n->endpoint;
-    TRY(window_open_way(s, wire, &way));
-    while (window_next(s, way.ring, end_ps, &next)) {
+    while (window_arrives(s, &way, end_ps, &next)) {
         const packet *p = packet_at(s, next.packet);
-        window_owes(&way, p, next.at_ps);
         bool request = (1u << p->kind) & REQUESTS;
         uint32_t access = inbox_payload(p->payload, request ? ACCESS_READ : ACCESS_DELIVER);
-        TRY(inbox_access(s, endpoint, next.at_ps, next.packet, access));
+        TRY(inbox_access(s, next.at_ps, next.packet, access));
         if ((1u << p->kind) & ANSWERS) TRY(answered(s, n, p, next.at_ps));
     }
     window_close_way(s, n, &way, more);
@@ -112,7 +107,7 @@ static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) 
 static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
     int64_t more_ps = base_min(g->arrival->at_ps, w->soonest);
-    if (UNLIKELY(w->stall_since >= 0)) return base_min(more_ps, window_credit_at(s, w));
+    if (UNLIKELY(w->stalled)) return base_min(more_ps, window_credit_at(s, w));
     return base_max(w->free_at, w->num_ready ? 0 : more_ps);
 }
 
@@ -144,12 +139,12 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
 enum { NEAR_BITS = 61 };
 
 /* Deliveries come before what was granted at the same time, in order of their wires. */
-static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
-    window_arrival *all = e->accesses;
-    TRY(window_wire_sort(s, &all, e->num_accesses));
-    uint32_t delivered = memory_work_off(s, endpoint, all, e->num_accesses);
+static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
+    window_arrival *all = s->windows.work;
+    TRY(window_wire_sort(s, &all, s->windows.num_work));
+    uint32_t delivered = memory_work_off(s, endpoint, all, s->windows.num_work);
+    s->windows.num_work = 0;
     TRY(node_deliver(s, endpoint, all, delivered));
-    e->num_accesses = 0;
     const endpoint_state *state = endpoint_at(s, endpoint);
     if (UNLIKELY(state->memory.ps >> NEAR_BITS || state->mem_bytes_256 >> NEAR_BITS))
         s->windows.near_end = true;
@@ -173,33 +168,34 @@ STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(answer(s, n, &e->replies[0], end_ps));
     if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
+    if (s->windows.num_work) TRY(use_memory(s, n->endpoint));
     list_end(s, n, e);
     return CLUSIM_OK;
 }
 
+/* What is asked of memory waits aside, as the router's unit may have work. */
 STATUS window_end_send(clusim_sim *s, window_node *n, int64_t end_ps) {
+    windows_part *p = &s->windows;
     TRY(start_all(s, end_of(s, n), end_ps));
-    return window_walk(s, n, ACTIVE, run_wire, end_ps);
+    TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+    window_arrival *asked = p->work;
+    uint32_t size = p->size_work;
+    p->work = p->sent;
+    p->size_work = p->size_sent;
+    p->sent = asked;
+    p->size_sent = size;
+    p->num_sent = p->num_work;
+    p->num_work = 0;
+    return CLUSIM_OK;
 }
 
 /* Deliveries go before what was sent at the same time. */
-static STATUS put_first(clusim_sim *s, window_end *e, uint32_t sent) {
-    windows_part *p = &s->windows;
-    while (p->size_spare < sent) GROW(p->spare, p->size_spare);
-    memcpy(p->spare, e->accesses, sent * sizeof *p->spare);
-    memmove(e->accesses, e->accesses + sent, (e->num_accesses - sent) * sizeof *p->spare);
-    memcpy(e->accesses + e->num_accesses - sent, p->spare, sent * sizeof *p->spare);
-    return CLUSIM_OK;
-}
-
 STATUS window_end_take(clusim_sim *s, window_node *n, int64_t end_ps) {
-    window_end *e = end_of(s, n);
-    uint32_t sent = e->num_accesses;
+    windows_part *p = &s->windows;
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    if (sent && e->num_accesses > sent) TRY(put_first(s, e, sent));
-    if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
-    list_end(s, n, e);
+    for (uint32_t k = 0; k < p->num_sent; k++) TRY(inbox_work(s, p->sent[k]));
+    if (p->num_work) TRY(use_memory(s, n->endpoint));
+    list_end(s, n, end_of(s, n));
     return CLUSIM_OK;
 }
 

@@ -17,15 +17,11 @@
 /* ---- what a window brings ----------------------------------------------------------------------
  */
 
-/* A wire into a node, and the wire back, over which what arrives is acknowledged. */
+/* A wire into a node. */
 typedef struct window_way {
-    window_ring *ring;
-    uint32_t begin;    /* of the ring, before anything is taken from it */
-    window_wire *back; /* or NULL */
-    wire_id back_id;
-    bool owes;                   /* something, before this window or in it */
-    window_owed *owed;           /* the next place for it */
-    const uint32_t *control_256; /* of an exact packet, by kind */
+    window_wire *x;
+    wire_id back;         /* over which what arrives is acknowledged, or none */
+    uint32_t control_256; /* which has bits of all that it comes to owe in this window */
 } window_way;
 
 enum { WINDOW_AHEAD = 8 }; /* packets that are fetched before they are looked at */
@@ -47,42 +43,35 @@ static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t e
     return true;
 }
 
-static inline STATUS window_open_way(clusim_sim *s, wire_id wire, window_way *out) {
+static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
     window_wire *x = &s->windows.wires[wire.i];
-    const wire_state *w = wire_at(s, wire);
-    *out = (window_way){.ring = &x->under_way,
-                        .begin = x->under_way.head,
-                        .control_256 = w->rate->format->control_256,
-                        .back_id = w->reverse};
-    window_prefetch(s, out->ring);
-    if (wire_none(w->reverse)) return CLUSIM_OK;
-    out->back = &s->windows.wires[w->reverse.i];
-    while (UNLIKELY(inbox_len(out->ring) >= out->back->size_owed)) /* and one that ends them */
-        TRY(grow_array_from(&out->back->owed, &out->back->size_owed, sizeof *out->owed, 8));
-    out->owed = out->back->owed;
-    out->owes = wire_at(s, w->reverse)->owed_256 != 0;
-    return CLUSIM_OK;
+    x->taken = x->under_way.head;
+    window_prefetch(s, &x->under_way);
+    return (window_way){.x = x, .back = wire_at(s, wire)->reverse};
 }
 
-/* A packet that arrives is acknowledged over the wire back. Where nothing is owed and nothing comes
- * to it, there is nothing to drain either. */
-static inline void window_owes(window_way *way, const packet *p, int64_t at_ps) {
-    uint64_t control = (uint64_t)p->exact * way->control_256[p->kind];
-    if (UNLIKELY(way->back == NULL)) return;
-    way->owes |= control != 0;
-    *way->owed = (window_owed){at_ps, control};
-    way->owed += way->owes;
+/* The next packet that comes before `end_ps`. */
+static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t end_ps,
+                                  window_packet *out) {
+    if (!window_next(s, &way->x->under_way, end_ps, out)) return false;
+    way->control_256 |= out->control_256;
+    return true;
 }
 
-/* All of the window has arrived. */
+/* All of the window has arrived, and what was taken from the ring stays there until the node has
+ * worked off the wire back. If that owes nothing and comes to owe nothing, there is nothing to
+ * drain either. */
 static inline void window_close_way(clusim_sim *s, window_node *n, const window_way *way,
                                     bool *more) {
-    s->agenda.event_count += way->ring->head - way->begin;
-    *more = inbox_len(way->ring) > 0;
-    if (*more) inbox_due(s, inbox_entry(way->ring, 0)->at_ps);
-    if (way->back == NULL) return;
-    way->back->num_owed = (uint32_t)(way->owed - way->back->owed);
-    if (way->back->num_owed) inbox_activate_at(s, n, way->back_id);
+    const window_ring *ring = &way->x->under_way;
+    s->agenda.event_count += ring->head - way->x->taken;
+    *more = inbox_len(ring) > 0;
+    if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
+    if (wire_none(way->back) || ring->head == way->x->taken) return;
+    if (way->control_256 == 0 && wire_at(s, way->back)->owed_256 == 0) return;
+    if (!*more) ring->all[ring->head & (ring->size - 1)].at_ps = NEVER; /* ends those taken */
+    s->windows.wires[way->back.i].owes = 1;
+    inbox_activate_at(s, n, way->back);
 }
 
 /* By time; equals stay in order. All are in the present window. Of many, `all` are elsewhere then:
@@ -97,27 +86,36 @@ typedef struct window_progress {
     wire_state *w;
     window_wire *x;
     int64_t sent_ps; /* when the first of what it sends is at a node that works in windows */
-    const window_arrival *arrival; /* the next one; the last comes NEVER, as below */
-    const window_owed *owed;
+    const window_arrival *arrival; /* the next one; the last comes NEVER */
+    int64_t owed_ps; /* when the next packet comes over the wire back; the last comes later */
+    const window_packet *back; /* the ring of those that have come over it, and one more */
+    uint32_t back_mask, owed;  /* the next one there */
 } window_progress;
+
+static inline const window_packet *window_taken(const window_progress *g) {
+    return &g->back[g->owed & g->back_mask];
+}
 
 /* All that the window brings to a wire is there. */
 static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *out) {
     static const window_arrival no_arrival = {.at_ps = NEVER};
-    static const window_owed no_owed = {.at_ps = NEVER};
     window_wire *x = &s->windows.wires[wire.i];
-    *out = (window_progress){wire_at(s, wire), x, NEVER, &no_arrival, &no_owed};
+    *out = (window_progress){
+        .w = wire_at(s, wire), .x = x, .sent_ps = NEVER, .arrival = &no_arrival, .owed_ps = NEVER};
     if (x->num_arrivals) {
         window_arrival *sorted = x->arrivals;
         if (x->unsorted) TRY(window_wire_sort(s, &sorted, x->num_arrivals));
         sorted[x->num_arrivals].at_ps = NEVER;
         out->arrival = sorted;
     }
-    if (x->num_owed) {
-        x->owed[x->num_owed].at_ps = NEVER;
-        out->owed = x->owed;
+    if (x->owes) {
+        const window_wire *back = &s->windows.wires[out->w->reverse.i];
+        out->back = back->under_way.all;
+        out->back_mask = back->under_way.size - 1;
+        out->owed = back->taken;
+        out->owed_ps = window_taken(out)->at_ps;
     }
-    x->num_arrivals = x->num_owed = x->unsorted = 0;
+    x->num_arrivals = x->unsorted = x->owes = 0;
     x->last_ps = 0;
     return CLUSIM_OK;
 }
@@ -135,16 +133,16 @@ static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w)
 /* Control bytes that it comes to owe up to `now_ps`, as wire_owe does. */
 static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
     wire_state *w = g->w;
-    const window_owed *o = g->owed;
-    for (; o->at_ps <= now_ps; o++) {
+    while (g->owed_ps <= now_ps) {
         if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) {
-            s->agenda.now_ps = o->at_ps;
+            s->agenda.now_ps = g->owed_ps;
             wire_drain(s, w);
         }
-        w->drained_at = o->at_ps;
-        w->owed_256 += o->control_256;
+        w->drained_at = g->owed_ps;
+        w->owed_256 += window_taken(g)->control_256;
+        g->owed++;
+        g->owed_ps = window_taken(g)->at_ps;
     }
-    g->owed = o;
 }
 
 /* Nothing has credit: count what has come back, so that only what comes later matters. */
@@ -167,7 +165,8 @@ ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id ind
     if (UNLIKELY((g->w->traits & (TO_PLAIN | CROSSES)) != TO_PLAIN))
         return grant_send(s, g->w, index, at_ps);
     g->sent_ps = base_min(g->sent_ps, at_ps);
-    return inbox_append(&g->x->under_way, (window_packet){at_ps, index, 0});
+    uint32_t control_256 = inbox_control(g->w, packet_at(s, index));
+    return inbox_append(&g->x->under_way, (window_packet){at_ps, index, control_256});
 }
 
 /* The wire has come to the end of its window. */

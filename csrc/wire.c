@@ -13,7 +13,6 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     memset(w, 0, sizeof *w);
     w->rate = &s->model->rates[info->rate];
     w->wake_at = NEVER;
-    w->stall_since = -1;
     w->ready = s->wires.ready_bits + info->word_base;
     w->waits = s->wires.waits + 2 * (size_t)info->flow_base;
     w->queues = s->wires.voqs + info->voq_base;
@@ -172,5 +171,5 @@ void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {
     int64_t beyond = base_max(0, w->free_at - s->agenda.now_ps);
     out->busy_ps -= beyond;
     if (w->contended) out->stall_arbitration_ps -= beyond;
-    if (w->stall_since >= 0) out->stall_credit_ps += s->agenda.now_ps - w->stall_since;
+    if (w->stalled) out->stall_credit_ps += s->agenda.now_ps - w->stall_since;
 }

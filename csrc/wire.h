@@ -53,15 +53,16 @@ static inline credit_pool *wire_credit(const clusim_sim *s, wire_id wire, uint32
 
 /* A wire has something to send and no credit, from now on. */
 static inline void wire_stall(const clusim_sim *s, wire_state *w) {
-    if (w->stall_since >= 0) return;
+    if (w->stalled) return;
+    w->stalled = 1;
     w->stall_since = s->agenda.now_ps;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 1;
 }
 
 static inline void wire_end_stall(const clusim_sim *s, wire_state *w) {
-    if (LIKELY(w->stall_since < 0)) return;
+    if (LIKELY(!w->stalled)) return;
     w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
-    w->stall_since = -1;
+    w->stalled = 0;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 0;
 }
 

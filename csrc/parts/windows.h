@@ -26,17 +26,11 @@ typedef struct window_arrival {
 /* What memory does with the payload of a packet, which has fewer than ACCESS_SHIFT bits. */
 enum window_access { ACCESS_INJECT, ACCESS_DELIVER, ACCESS_READ, ACCESS_KINDS, ACCESS_SHIFT = 30 };
 
-/* Control bytes that a wire owes from a time on. */
-typedef struct window_owed {
-    int64_t at_ps;
-    uint64_t control_256;
-} window_owed;
-
 /* A packet on its way to a node, or an answer that an endpoint has ready. */
 typedef struct window_packet {
     int64_t at_ps; /* when it is there */
     packet_id packet;
-    uint32_t pad;
+    uint32_t control_256; /* that the wire back owes from then on */
 } window_packet;
 
 /* By time. */
@@ -57,16 +51,16 @@ enum window_list {
 /* Of one wire: as the way out of such a node, in a cache line, and as the way into one. */
 typedef struct window_wire {
     window_arrival *arrivals; /* owned; of this window */
-    window_owed *owed;        /* owned; likewise, by time */
     int64_t last_ps;          /* of the last arrival, or 0 */
     uint32_t num_arrivals, size_arrivals;
-    uint32_t num_owed, size_owed;
     wire_id next[WINDOW_LISTS];
     uint8_t listed[WINDOW_LISTS];
     uint8_t unsorted; /* the arrivals, by time */
-    uint32_t pad[3];
+    uint8_t owes;     /* what has come over the wire back in this window is acknowledged */
+    uint32_t pad[7];
     window_ring under_way;
-    uint32_t more_pad[8];
+    uint32_t taken; /* from there to its head, packets have come in this window */
+    uint32_t more_pad[7];
 } window_wire;
 
 _Static_assert(sizeof(window_wire) == 128, "a wire in windows fills two cache lines");
@@ -99,9 +93,7 @@ typedef struct window_start {
 typedef struct window_end {
     window_start *starts; /* owned; by time, then id */
     uint32_t num_starts, size_starts;
-    uint32_t num_accesses, size_accesses;
-    window_arrival *accesses; /* owned; of this window, at memory */
-    window_ring replies[2];   /* those that take longer first: so each ring is by time */
+    window_ring replies[2]; /* those that take longer first: so each ring is by time */
 } window_end;
 
 /* What a thread has for nodes of another one, or for several at once, at the end of its window. */
@@ -133,8 +125,10 @@ typedef struct windows_part {
     node_list busy;        /* nodes that have something to do */
     window_arrival *spare; /* owned; to sort in */
     uint32_t size_spare;
-    window_arrival *work; /* owned; what comes to a reduction unit in this window */
+    window_arrival *work; /* owned; of one node: what comes to its unit or its memory in a window */
     uint32_t num_work, size_work;
+    window_arrival *sent; /* owned; of a host, while it is its router's turn: memory's work */
+    uint32_t num_sent, size_sent;
     inst_id witness; /* that was last seen to keep the run going */
     bool on;
     bool leading;         /* on, and endpoints work in windows */

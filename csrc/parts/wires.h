@@ -31,46 +31,48 @@ typedef struct voq {
 } voq;
 
 /* Everything a grant or an arrival touches of a wire, in four cache lines; what comes from the
- * model is copied here for that reason. */
+ * model is copied here for that reason. Grants change the first; the second is all that an arrival
+ * at its far end reads; the last is not for switches, unless credit is short. */
 typedef struct wire_state {
     int64_t free_at;
-    int64_t wake_at; /* time of the valid WAKE event, or NEVER */
     const rate_class *rate;
     uint64_t rem;
     uint64_t owed_256;
     int64_t drained_at;
     uint64_t *ready; /* candidates that are ready, a bitmap */
     voq *queues;
+    uint32_t num_ready; /* bits set in `ready` */
+    uint32_t next_candidate;
 
     credit_pool *credits; /* per VC */
     int64_t latency_ps;
     int64_t far_latency_ps; /* of the far node */
-    uint32_t next_candidate;
     uint32_t num_voqs, num_candidates;
     uint32_t in_queue;        /* first candidate of packets from here, at the far node */
+    uint32_t ordinal;         /* among the wires beside it */
     endpoint_id far_endpoint; /* endpoint at the far end, or none */
-    wire_id reverse;
-    uint8_t down : 1;
-    uint8_t listed : 1; /* in the list for phase B */
-    uint8_t contended;  /* stall_arbitration counted up to free_at */
-    uint16_t traits;
-    uint16_t num_waits;
-    uint16_t num_words; /* of the bitmaps */
-    uint32_t num_ready; /* bits set in `ready` */
     node_id far_node;
+    wire_id reverse;
+    uint16_t traits;
+    uint16_t num_words; /* of the bitmaps */
+    uint8_t down : 1;
+    uint8_t listed : 1;  /* in the list for phase B */
+    uint8_t stalled : 1; /* since `stall_since` */
+    uint8_t contended;   /* stall_arbitration counted up to free_at */
+    uint16_t num_waits;
+    uint32_t first_wait; /* in `waits` */
 
     uint64_t packets, grants, bytes, payload;
     int64_t busy_ps, stall_arbitration_ps;
     uint64_t queued_bytes, queued_max;
 
+    int64_t wake_at; /* time of the valid WAKE event, or NEVER */
     int64_t stall_credit_ps;
-    int64_t stall_since; /* start of the present credit stall, or -1 */
+    int64_t stall_since; /* start of the present credit stall */
     uint64_t control_bytes, replays;
     struct flow_wait *waits; /* flows that wait for their pace, by time */
     struct flow_cursor *flows;
-    int64_t soonest;     /* when the first of `waits` becomes available, or NEVER */
-    uint32_t first_wait; /* in `waits` */
-    uint32_t ordinal;    /* among the wires beside it */
+    int64_t soonest; /* when the first of `waits` becomes available, or NEVER */
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
