@@ -90,7 +90,7 @@ MAY_IMPORT = {
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
-    " run schedule shown units verdict workload workload.models workload.parallel",
+    " run schedule shown units verdict vocabulary workload workload.models workload.parallel",
     "training.__init__": "training",
     "training.estimating": "collectives errors executors fabric files lowering run schedule training"
     " workload workload.parallel",
