@@ -104,7 +104,7 @@ MAY_IMPORT = {
     " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict"
     " vocabulary workload.recorded",
     "comparing": "analysis errors fabric image nccl.calls nccltests replaying result run training training.estimating"
-    " units verdict vocabulary",
+    " units verdict vocabulary workload.parallel",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule shown version",
     "__main__": "",

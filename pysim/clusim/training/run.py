@@ -122,7 +122,7 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     checkpoint_of(plan)  # Raises an error for one that nobody waits for.
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
-    notes += plan_notes(plan, setup.fabric)
+    notes += plan_notes(plan, setup.fabric) if request.held is None else []
     if workload.depth is not None:
         found = by_depth(
             workload, plan, lambda part: _simulated(replace(request, workload=part), options)
@@ -130,6 +130,8 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     runs = _Runs(setup, request.granularity)
     folder = Folder(plan.fabric, runs)
+    if request.held is not None:
+        plan = replace(plan, fabric=request.held.known)
     folder.messages = _messages(plan) > MOST_MESSAGES
     folder.reductions = plan.mesh.size > MOST_RANKS
     error = expected_text(plan.chip.name, workload.host.framework)
@@ -143,7 +145,7 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     found = _evaluate(run, memory, notes, time.perf_counter() - began)
     found = replace(found, saved=steps.with_checkpoint(run))
     done = switching(
-        Setup(plan.fabric), found.traffic, plan.mesh.size, request.steps, request.granularity
+        Setup(setup.known), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
     errors = [run.result.provenance.error_bound, *runs.errors]
     known = [error for error in errors if error is not None]
