@@ -90,7 +90,7 @@ MAY_IMPORT = {
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
-    " run schedule shown units verdict workload workload.models workload.parallel",
+    " run schedule shown units verdict vocabulary workload workload.models workload.parallel",
     "training.__init__": "training",
     "training.estimating": "collectives errors executors fabric files lowering run schedule training"
     " workload workload.parallel",
@@ -104,7 +104,7 @@ MAY_IMPORT = {
     " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict"
     " vocabulary workload.recorded",
     "comparing": "analysis errors fabric image nccl.calls nccltests replaying result run training training.estimating"
-    " units verdict vocabulary",
+    " units verdict vocabulary workload.parallel",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule shown version",
     "__main__": "",

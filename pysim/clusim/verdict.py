@@ -14,7 +14,24 @@ from typing import Any
 from clusim.errors import TraceError
 from clusim.units import format_time
 
-__all__ = ["CauseKind", "Phase", "Verdict", "VerdictCause"]
+__all__ = [
+    "LEAST_PHASE",
+    "LEAST_SHARE",
+    "MOST_CAUSES",
+    "CauseKind",
+    "Phase",
+    "Verdict",
+    "VerdictCause",
+]
+
+MOST_CAUSES = 3
+"""Causes of a verdict."""
+
+LEAST_SHARE = 0.005
+"""Least part of the run of a cause, behind the first, that is told."""
+
+LEAST_PHASE = 0.02
+"""Least part of the run that is a phase of its own."""
 
 
 class CauseKind(StrEnum):
@@ -74,6 +91,9 @@ _WORDS = {
 }
 """Kind -> what it is, and what fixing it means."""
 
+_APART = (CauseKind.EXPOSED, CauseKind.BUBBLE)
+"""Kinds behind which a comma is before what says which."""
+
 SHOWN_PLACES = 3
 """Places of a cause that a sentence names."""
 
@@ -115,7 +135,9 @@ class VerdictCause:
 
     def words(self) -> str:
         """Say what it is, and where if that is one place or a few."""
-        text = _WORDS[self.kind][0] + (f" {self.what}" if self.what else "")
+        text = _WORDS[self.kind][0]
+        if self.what:
+            text += f"{',' if self.kind in _APART else ''} {self.what}"
         if not self.places or len(self.places) > SHOWN_PLACES:
             return text
         return f"{text} ({', '.join(self.places)})"
@@ -123,7 +145,10 @@ class VerdictCause:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the run [ps] and what most of it went into; `name` is ``start``, the middle's work, or ``tail``."""
+    """A part of the run [ps] and what most of it went into.
+
+    `name` is ``start``, the middle's work, or ``tail``; of training steps as `clusim.training.phases` has them.
+    """
 
     name: str
     start_ps: int

@@ -13,10 +13,18 @@ from click.testing import CliRunner
 import clusim
 from clusim.comparing import ChangeOutcome, ChangeRow
 from clusim.errors import ClusimError
+from clusim.resources import shipped_topologies
 from clusim.workload import load_workload
 from clusim_cli.main import cli, run
 
 SMALL = "run dgx-a100 --size 64KiB --granularity packet"
+SMALL_STEP = """
+model: {base: gpt3-1.3b, layers: 2, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}
+sequence: 128
+batch: {global: 16, micro: 1}
+parallel: {data: 16}
+collectives: nccl
+"""
 LOG = Path(__file__).parents[2] / "traces" / "nccl-8xh100.log"
 
 
@@ -129,11 +137,46 @@ def test_a_step_is_changed_by_keys_of_its_workload() -> None:
     found = asked(words, "batch.global=56", "--fault 'rank 1 slow x2'")
     base = clusim.train("bert-parameter-server", steps=1, granularity=1 << 20)
     assert found["baseline"][0]["time_ps"] == base.step_ps[-1]
-    assert all(row["held"] is None for row in found["rows"])
+    assert found["rows"][0]["held"] is None
+    assert found["rows"][1]["held"]["time_ps"] == found["rows"][1]["planned"]["time_ps"]
     spec = load_workload("bert-parameter-server", {"batch.global": 56})
     twice = clusim.train(spec, steps=1, granularity=1 << 20)
     assert found["rows"][0]["planned"]["time_ps"] == twice.step_ps[-1] > base.step_ps[-1]
     assert found["rows"][1]["planned"]["time_ps"] > base.step_ps[-1]
+
+
+def test_a_step_is_held_to_the_plans_of_its_collectives(tmp_path: Path) -> None:
+    """Half as fast, links of a network are planned for as they were; without a NIC, the plan of the whole suffers."""
+    work = tmp_path / "small.yaml"
+    work.write_text(SMALL_STEP, encoding="utf-8")
+    words = f"train {work} dgx-h100 --nodes 2 --steps 1 --granularity 64KiB"
+    found = asked(words, "--fault 'nic n0/nic0 down'", "infiniband x0.5")
+    dead, slow = found["rows"]
+    assert dead["held"]["time_ps"] > dead["planned"]["time_ps"]
+    assert any("channels 22 instead of 13" in note for note in dead["notes"])
+    assert slow["held"]["time_ps"] == slow["planned"]["time_ps"] > slow["baseline"]["time_ps"]
+    assert slow["planned"]["verdict"]["phases"]
+
+
+@pytest.mark.parametrize("kind", ["run", "train"])
+def test_a_changed_chip_is_a_file(kind: str, tmp_path: Path) -> None:
+    """Chips of half the pace: the schedule held is the baseline's, kernels take what they take there."""
+    text = shipped_topologies()["dgx-a100"].read_text(encoding="utf-8")
+    mine = tmp_path / "mine.yaml"
+    slower = text.replace("chip: a100-sxm4-80gb", "chip: mine")
+    mine.write_text(
+        f"{slower}chips: {{mine: {{base: a100-sxm4-80gb, slowdown: 2}}}}\n", encoding="utf-8"
+    )
+    if kind == "run":
+        found, alone = asked(SMALL, str(mine)), time_ps(str(mine))
+    else:
+        words = "train bert-parameter-server --steps 1 --granularity 1MiB"
+        found = asked(words, str(mine))
+        there = clusim.train("bert-parameter-server", mine, steps=1, granularity=1 << 20)
+        alone = there.step_ps[-1]
+    (row,) = found["rows"]
+    assert row["planned"]["time_ps"] == row["held"]["time_ps"] == alone
+    assert alone > row["baseline"]["time_ps"]
 
 
 def test_the_table_has_a_line_for_each_and_its_cause() -> None:
@@ -155,6 +198,12 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         (["run 'dgx", "--seed 1"], "No closing quotation"),
         (["run dgx-a100", "parallel.tensor=4"], "only workloads of train have keys"),
         (["run dgx-a100", "--sise 4"], "No such option"),
+        (["run dgx-a100", "nvlink x2", "--fault 'rank 11 slow x2'"], "what-if --fault 'rank 11"),
+        (["run dgx-a100", "dgx-a1000"], "did you mean 'dgx-a100'?"),
+        (["train bert-allreduce", "--fault 'gizmo 1 down'"], "unknown kind 'gizmo'"),
+        (["train bert-allreduce", "hbm x2"], "links can be faster, and keys of the workload"),
+        ([f"replay {LOG} dgx-h100", "step x2"], "of replays, only links can be faster"),
+        ([f"replay {LOG} dgx-h100", "--fault 'rank 8 slow x2'"], "no rank 8"),
     ],
 )
 def test_words_that_mean_nothing_are_one_line(

@@ -212,11 +212,83 @@ def test_a_printed_page_is_light_and_has_every_section(opened: Any, tmp_path: Pa
     assert (tmp_path / "report.pdf").stat().st_size > 20_000
 
 
+PIXELS = "(id) => document.getElementById(id).toDataURL()"
+
+
+def test_the_critical_path_is_drawn_over_ranks_and_channels_and_can_be_left_out(
+    opened: Any,
+) -> None:
+    shown = [opened.evaluate(PIXELS, name) for name in ("steps", "timeline")]
+    opened.locator("#path-on").uncheck()
+    frame(opened)
+    hidden = [opened.evaluate(PIXELS, name) for name in ("steps", "timeline")]
+    assert all(one != two for one, two in zip(shown, hidden, strict=True))
+    opened.locator("#path-on").check()
+    frame(opened)
+    assert [opened.evaluate(PIXELS, name) for name in ("steps", "timeline")] == shown
+
+
+def test_the_keyboard_goes_from_step_to_step_of_the_path_and_says_each(opened: Any) -> None:
+    opened.locator("#steps").focus()
+    said = []
+    for _ in range(3):
+        opened.keyboard.press("ArrowDown")
+        frame(opened)
+        said.append((opened.locator("#said").inner_text(), opened.evaluate("clusim.cursor")))
+    times = [cursor for _, cursor in said]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+    rows = opened.evaluate("clusim.overview.path.rows")
+    for text, _ in said:
+        assert any(text.startswith(f"{row}, ") for row in rows)
+        assert "critical path" in text
+    opened.keyboard.press("ArrowUp")
+    assert opened.evaluate("clusim.cursor") == times[1]
+
+
+def test_what_is_searched_is_chosen_one_after_the_other(opened: Any) -> None:
+    opened.locator("#class").select_option("nvlink gpu->switch")
+    opened.locator("#find").fill("GPU7 nvswitch1 ->gpu")
+    opened.locator("#find").press("Enter")
+    frame(opened)
+    found = opened.evaluate(
+        "clusim.overview.rows.labels.filter((name) => /^nvswitch1.*gpu7/.test(name))"
+    )
+    assert opened.locator("#found").inner_text().endswith(f": {found[0]}")
+    assert opened.locator("#wire-name").inner_text() == found[0].replace("->", " → ")
+    assert opened.evaluate("clusim.heat.order.includes(clusim.chosen.row)")
+    opened.locator("#find").press("ArrowDown")
+    frame(opened)
+    assert opened.locator("#wire-name").inner_text() == found[1 % len(found)].replace("->", " → ")
+    opened.locator("#find").fill("rank 3")
+    opened.locator("#find").press("Enter")
+    lanes = opened.evaluate("clusim.overview.lanes.ranks")
+    assert lanes[opened.evaluate("clusim.timeline.marked")] == 3
+    opened.locator("#find").fill("no such thing")
+    opened.locator("#find").press("Enter")
+    assert opened.locator("#found").inner_text() == "nothing of that name"
+
+
+def test_everything_can_be_reached_and_is_named(opened: Any) -> None:
+    """Every control has a name for a screen reader, and the plots are reached with the tabulator."""
+    unnamed = opened.evaluate(
+        """[...document.querySelectorAll("button, select, input, canvas[tabindex], svg")].filter((e) =>
+          !(e.getAttribute("aria-label") || e.labels?.[0]?.textContent.trim() || e.textContent.trim())).length"""
+    )
+    assert unnamed == 0
+    reached = set()
+    opened.locator("#find").focus()
+    for _ in range(40):
+        reached.add(opened.evaluate("document.activeElement.id"))
+        opened.keyboard.press("Tab")
+    assert {"find", "theme", "measure", "slider", "heat", "timeline", "path-on", "steps"} <= reached
+
+
 def test_a_narrow_window_has_no_sideways_scroll(browser: Any, file: Path) -> None:
-    page, troubles = watched(browser, viewport={"width": 420, "height": 800})
+    page, troubles = watched(browser, viewport={"width": 390, "height": 800})
     page.goto(file.as_uri())
     until(page, READY)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert troubles == []
     page.close()
 

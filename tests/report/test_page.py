@@ -158,7 +158,7 @@ def test_a_page_that_would_be_too_big_is_made_coarser(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = len(page(feed).encode())
-    limit = whole * 6 // 7
+    limit = whole * 8 // 9
     monkeypatch.setattr("clusim.report.html.LIMIT_BYTES", limit)
     smaller = page(feed)
     assert len(smaller.encode()) < limit

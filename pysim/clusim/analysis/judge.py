@@ -14,23 +14,22 @@ from clusim.analysis.limits import limit
 from clusim.analysis.walk import Step, StepKind
 from clusim.analysis.whatif import Change, mended
 from clusim.result import Result
-from clusim.verdict import CauseKind, Phase, Verdict, VerdictCause
+from clusim.verdict import (
+    LEAST_PHASE,
+    LEAST_SHARE,
+    MOST_CAUSES,
+    CauseKind,
+    Phase,
+    Verdict,
+    VerdictCause,
+)
 from clusim.vocabulary.links import joined, kind_of, named, several, tier_of
 from clusim.vocabulary.times import includes
 
 __all__ = ["Judged", "judged", "without_path"]
 
-SHOWN = 3
-"""Causes of a verdict."""
-
 FULL = 0.9
 """Busy part of the run from which on a wire is the first cause: nothing else saves more than the rest."""
-
-LEAST_SHARE = 0.005
-"""Least part of the run of a cause, behind the first, that is told."""
-
-LEAST_PHASE = 0.02
-"""Least part of the run that is a phase of its own."""
 
 _RESOURCES = {
     CauseKind.LATENCY: "latency",
@@ -87,7 +86,7 @@ def judged(run: Critical) -> Judged:
     result = run.traced.result
     total = sum(step.length_ps for step in steps)
     ordered = sorted(sums.items(), key=lambda item: (-item[1].ps, item[0]))
-    ordered = _full_first(run, ordered)[:SHOWN]
+    ordered = _full_first(run, ordered)[:MOST_CAUSES]
     told = [item for i, item in enumerate(ordered) if not i or item[1].ps >= LEAST_SHARE * total]
     changes = [_change(run, kind, entry) for (kind, _), entry in told]
     causes = [_cause(run, steps, item, change) for item, change in zip(told, changes, strict=True)]

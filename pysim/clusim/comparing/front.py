@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from clusim.comparing.speeds import Speed
@@ -19,10 +20,11 @@ from clusim.run.job import RunOptions, job_of, run_job
 from clusim.run.plan import planned
 from clusim.run.request import Request, ScheduleRequest
 from clusim.run.setup import Setup
-from clusim.training import TrainingResult, TrainRequest
+from clusim.training import TrainRequest
 from clusim.training.estimating.estimate import stepped
 from clusim.units import format_size
 from clusim.vocabulary.times import KERNEL, LAUNCHED
+from clusim.workload.parallel.plan import make_plan
 
 __all__ = ["AnyAsked", "PerfRun", "what_if"]
 
@@ -73,6 +75,7 @@ def what_if(
     for name, change in asked:
         if not isinstance(change, Speed) and type(change) is not type(base):
             raise InputError(f"what-if {name}: must be a change of the baseline's own kind")
+        _refuse_unknown(base, name, change)
     if isinstance(base, PerfRun):
         return _tests(base, asked, title, counted)
     found = WhatIf(title, _TIMES[type(base)])
@@ -92,6 +95,44 @@ _TIMES = {
 }
 
 
+def _setup(asked: AnyAsked) -> Setup | None:
+    """Return the machines of what is asked; None of a replay that finds them in its recording."""
+    if isinstance(asked, PerfRun):
+        return asked.where.setup
+    if isinstance(asked, ReplayRequest):
+        if asked.topology is None:
+            return None
+        return Setup(asked.topology, asked.nodes, faults=tuple(asked.faults))
+    return asked.setup
+
+
+def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | Speed) -> None:
+    """Raise `InputError` for a machine, fault or link that there is not, before anything runs."""
+    try:
+        if isinstance(change, Speed):
+            _refuse_speed(base, change)
+            return
+        setup = _setup(change)
+        if setup is not None:
+            setup.broken.faults  # noqa: B018 - a text that is no fault there raises an error
+    except ClusimError as error:
+        raise InputError(f"what-if {name}: {one_line(str(error))}") from None
+
+
+def _refuse_speed(base: AnyAsked, speed: Speed) -> None:
+    """Raise `InputError` for what cannot be faster here."""
+    if not speed.of_links:
+        if isinstance(base, TrainRequest):
+            raise InputError("of training, links can be faster, and keys of the workload changed")
+        if isinstance(base, ReplayRequest):
+            raise InputError("of replays, only links can be faster")
+        return
+    setup = _setup(base)
+    if setup is None:
+        raise InputError("name the machine of the replay with --topology")
+    speed.machine(setup.fabric)
+
+
 def _row(base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | Speed) -> ChangeRow:
     if isinstance(change, Speed):
         speed = change
@@ -101,20 +142,16 @@ def _row(base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | Spe
             return ChangeRow(name, first, held, held, notes=(note,))
         change = _on(base, speed)
     own = _held(base, change)
-    result: list[Result] = []
+    notes: list[str] = []
     again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
-    planned_ = _tried(lambda: _ran(again, None, result))
-    notes = tuple(result[0].provenance.notes) if result else ()
-    return ChangeRow(name, first, own, planned_, notes=notes)
+    planned_ = _tried(lambda: _ran(again, None, notes))
+    return ChangeRow(name, first, own, planned_, notes=tuple(notes))
 
 
 def _on(base: AnyAsked, speed: Speed) -> AnyAsked:
     """Return what is asked of a machine with faster links."""
     if isinstance(base, ReplayRequest):
-        if base.topology is None:
-            raise InputError(
-                f"what-if {speed.what}: name the machine of the replay with --topology"
-            )
+        assert base.topology is not None, "refused before"
         own = Setup(base.topology, base.nodes)
         return replace(base, topology=speed.machine(own.fabric), nodes=None)
     if isinstance(base, PerfRun):
@@ -132,26 +169,20 @@ def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
         return ChangeOutcome(error=one_line(str(error)))
 
 
-def _ran(
-    asked: AnyAsked, speed: Speed | None, results: list[Result] | None = None
-) -> ChangeOutcome:
-    """Run what is asked for as its command would, and return what came out; results are noted in `results`."""
+def _ran(asked: AnyAsked, speed: Speed | None, notes: list[str] | None = None) -> ChangeOutcome:
+    """Run what is asked for as its command would, and return what came out; what must be said goes to `notes`."""
+    said = notes if notes is not None else []
     if isinstance(asked, TrainRequest):
-        if speed is not None:
-            raise InputError(
-                f"{speed.what}: of training, links can be faster, and keys of the workload changed"
-            )
         step = stepped(asked)
-        if results is not None and isinstance(step, TrainingResult):
-            results.append(step.result)
+        said += step.notes
         return ChangeOutcome(step.step_ps[-1], _mesh(asked, step.plan.mesh), step.verdict)
     if isinstance(asked, ReplayRequest):
-        if speed is not None:
-            raise InputError(f"{speed.what}: of replays, only links can be faster")
         job = replay(asked)
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
     assert isinstance(asked, Request)
-    return _outcome(_result(asked, speed), results)
+    result = _result(asked, speed)
+    said += result.provenance.notes
+    return _outcome(result)
 
 
 def _mesh(asked: TrainRequest, mesh: object) -> str:
@@ -166,9 +197,7 @@ def _result(asked: Request | ScheduleRequest, speed: Speed | None) -> Result:
     return run_job(job if speed is None else speed.job(job), options)
 
 
-def _outcome(result: Result, results: list[Result] | None = None) -> ChangeOutcome:
-    if results is not None:
-        results.append(result)
+def _outcome(result: Result) -> ChangeOutcome:
     call = result.call
     way = f"{call.algorithm}, {call.protocol}, {call.channels} channels" if call else ""
     return ChangeOutcome(result.time_ps, way, result.verdict)
@@ -190,7 +219,20 @@ def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
         if change.replan or base.replan:
             return None
         return _tried(lambda: _ran(change, None))
+    if isinstance(base, TrainRequest) and isinstance(change, TrainRequest):
+        moved = replace(base, setup=change.setup)
+        if base.estimate or moved != change or not _same_mesh(base, change):
+            return None
+        return _tried(lambda: _ran(replace(change, held=base.setup), None))
     return None
+
+
+def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
+    """Return whether the same GPUs do the same; what cannot be planned is said in its row."""
+    with suppress(ClusimError):
+        plans = [make_plan(own.workload, own.setup.known) for own in (base, change)]
+        return plans[0].mesh == plans[1].mesh
+    return False
 
 
 def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusim.replaying.report import CallResult
-from clusim.verdict import CauseKind, Verdict, VerdictCause
+from clusim.verdict import MOST_CAUSES, CauseKind, Verdict, VerdictCause
 
 __all__ = ["calls_verdict"]
-
-SHOWN = 3
-"""Causes of a verdict."""
 
 
 def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
@@ -32,7 +29,7 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
             entry = sums.setdefault((CauseKind.LAUNCH, "between kernels"), [0, 0])
             entry[0] += between * call.count
             entry[1] += between * call.count // 2
-    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:SHOWN]
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:MOST_CAUSES]
     causes = (VerdictCause(*key, (), ps, saving) for key, (ps, saving) in ordered)
     basis = "the critical paths of calls, each by itself"
     return Verdict(total, tuple(causes), basis=basis)

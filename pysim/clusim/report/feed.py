@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.pathrows import path_rows
 from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history
 from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
 from clusim.report.message import pack
+from clusim.report.pathlanes import MOST_ROWS, PathLanes
 from clusim.report.picture import Picture, draw
 from clusim.report.used import used_part
 from clusim.result import Result
@@ -48,6 +50,8 @@ class Feed:
         Where the time of the critical path went, and the collectives, if the trace tells.
     idle_classes : tuple of str
         Classes of wires that carried nothing and are left out of everything above.
+    path : PathLanes or None
+        The critical path, if the trace tells.
     """
 
     result: Result
@@ -60,6 +64,7 @@ class Feed:
     blame: ColumnTable | None = None
     calls: ColumnTable | None = None
     idle_classes: tuple[str, ...] = ()
+    path: PathLanes | None = None
 
     @classmethod
     def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
@@ -71,7 +76,11 @@ class Feed:
         if findings:
             result = judged_trace(path)
         found = _findings(path) if findings and inputs is not None else {}
-        return cls.of(result, inputs, rows, **found)
+        feed = cls.of(result, inputs, rows, **found)
+        if "blame" not in found or not feed.lanes.ranks:
+            return feed
+        lanes = PathLanes.of(path_rows(path, MOST_ROWS), feed.lanes, feed.schedule)
+        return replace(feed, path=lanes)
 
     @classmethod
     def of(
@@ -124,7 +133,7 @@ class Feed:
     def overview(self, *, live: bool) -> bytes:
         """Return everything that does not depend on the window."""
         lanes = self.lanes
-        header = {
+        header: dict[str, Any] = {
             "time_ps": self.result.time_ps,
             "live": live,
             "measures": self.measures,
@@ -138,6 +147,8 @@ class Feed:
                 "kinds": KINDS,
             },
         }
+        if self.path is not None:
+            header["path"] = self.path.header()
         return pack(header, {})
 
     def wires(self, from_ps: int, until_ps: int, columns: int) -> bytes:
@@ -164,6 +175,11 @@ class Feed:
                 "kind": bars.kind.astype(np.uint8),
             },
         )
+
+    def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
+        """Return what is drawn of the critical path."""
+        assert self.path is not None, "is asked for where there is one"
+        return self.path.message(from_ps, until_ps, columns)
 
     def _history(self, groups: WireGroups, from_ps: int, until_ps: int, columns: int) -> bytes:
         found: History = history(

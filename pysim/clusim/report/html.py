@@ -16,7 +16,7 @@ __all__ = ["LIMIT_BYTES", "page", "policy", "served_page"]
 LIMIT_BYTES = 1_000_000
 """What a report is made to fit [bytes]."""
 
-SCRIPTS = ("data.js", "colour.js", "plots.js", "detail.js", "main.js")
+SCRIPTS = ("data.js", "colour.js", "plots.js", "path.js", "detail.js", "search.js", "main.js")
 
 _DETAIL = ((512, 400), (384, 300), (256, 240), (160, 160), (96, 96), (48, 48))
 """Columns and rows, tried until the page is small enough."""
@@ -73,6 +73,8 @@ def _embedded(feed: Feed, columns: int) -> Markup:
         "lines": feed.lines(0, end, columns),
         "tasks": feed.tasks(0, end, 4 * columns),
     }
+    if feed.path is not None:
+        messages["steps"] = feed.steps(0, end, 4 * columns)
     # Base64, in which nothing has a meaning to HTML.
     parts = (
         element("script", embed(data), type="text/plain", id=f"data-{name}")
@@ -88,6 +90,7 @@ def _fill(feed: Feed, data: Content, *, live: bool) -> Markup:
         live=str(live).lower(),
         policy=policy(live=live),
         version=origin.version,
+        search=fill("search.html") if len(feed.result.wires.names) else "",
         title=title(feed.result, feed.name),
         subtitle=element("code", origin.command) if origin.command else "",
         style=Markup(_style()),

@@ -17,7 +17,7 @@ from clusim.report.boxes import WIDTH, Box, Picture
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
-from clusim.report.svg import bend, bent
+from clusim.report.svg import bend, bent, line_widths
 from clusim.result import Result
 from clusim.shown import Plot, picture_format
 from clusim.units import format_size
@@ -331,7 +331,8 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     points = [_way(picture, line) for line in range(ways)]
     bars = [picture.bar_span(line) for line in range(ways, len(picture.lines))]
     strokes = [np.array([[left, y], [right, y]]) for left, right, y in bars]
-    wide = scale * picture.fineness**1.8 * (0.5 + 0.5 * values[:ways] / FULL)
+    points_per_unit = 72 * width_in / picture.width
+    wide = points_per_unit * np.array(line_widths(picture, feed.result.wires.rate_Bps)[:ways])
     colours = _colours().with_extremes(under="#d9dde4")
     for part, part_values, widths, height in (
         (points, values[:ways], wide, 1),

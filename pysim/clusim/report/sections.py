@@ -47,6 +47,8 @@ def sections(feed: Feed) -> Markup:
         parts += [_machine(feed), _heatmap(feed)]
     if feed.lanes.ranks:
         parts.append(fill("timeline.html"))
+    if feed.path is not None:
+        parts.append(fill("path.html"))
     if (feed.shares.compute + feed.shares.both).any():
         parts.append(_overlap(feed.shares, feed.result.time_ps))
     rows = call_rows(feed.calls)
@@ -117,14 +119,24 @@ def _machine(feed: Feed) -> Markup:
         hint += f" {picture.hidden:,} wires inside boxes are not drawn."
     if picture.bar:
         hint += " Bars inside a machine are its own links, by kind."
-    hint += _not_shown(feed)
+    hint += _widths(feed) + _not_shown(feed)
     return fill(
         "machine.html",
         hint=hint,
         measures=_options((name, words) for name, words, _ in feed.measures),
         legend=_legend(),
-        picture=machine_svg(picture),
+        picture=machine_svg(picture, feed.result.wires.rate_Bps),
     )
+
+
+def _widths(feed: Feed) -> str:
+    """Say what the widths of lines mean."""
+    lines = feed.picture.lines
+    rates = lines.total(feed.result.wires.rate_Bps) if len(lines) else np.zeros(0)
+    if not len(rates) or rates.min() == rates.max():
+        return ""
+    low, high = (format_rate(float(rate)) for rate in (rates.min(), rates.max()))
+    return f" Wide lines have more bandwidth, from {low} to {high}."
 
 
 def _not_shown(feed: Feed) -> str:

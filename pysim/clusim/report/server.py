@@ -68,6 +68,8 @@ class PageServer(ThreadingHTTPServer):
             "/data/lines": feed.lines,
             "/data/tasks": feed.tasks,
         }
+        if feed.path is not None:
+            windows["/data/steps"] = feed.steps
         if path not in windows:
             return None
         low, high, columns = (int(query[name][0]) for name in ("from", "until", "columns"))

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clusim.report.boxes import Box, Picture
 from clusim.report.markup import Content, Markup, element, joined
 from clusim.result import Messages
 from clusim.units import format_time
 
-__all__ = ["bend", "bent", "latency_svg", "machine_svg"]
+__all__ = ["bend", "bent", "latency_svg", "line_widths", "machine_svg"]
 
 APART = 2.6
 """Distance of the two directions of a link from its middle."""
 
 
-def machine_svg(picture: Picture) -> Markup:
-    """Return the machine; its script colours ``path.seen``, in the order of ``picture.lines``."""
+THIN, EVEN, THICK = 1.2, 2.4, 4.6
+"""Width of a line of next to no bandwidth, of all lines where they have the same, and of the line with most."""
+
+
+def line_widths(picture: Picture, rate_Bps: NDArray[Any]) -> list[float]:
+    """Return the width of every line: its area grows with the bandwidth of all its links in its direction.
+
+    Parameters
+    ----------
+    rate_Bps : ndarray, shape (wires,)
+        Nominal rate of every wire [bytes/s].
+    """
+    if not len(picture.lines):
+        return []
+    rates = picture.lines.total(rate_Bps)
+    if rates.min() == rates.max():
+        return [picture.fineness * EVEN] * len(rates)
+    part = np.sqrt(rates / float(rates.max()))
+    widths: list[float] = (picture.fineness * (THIN + (THICK - THIN) * part)).tolist()
+    return widths
+
+
+def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
+    """Return the machine, with `rate_Bps` of its wires [bytes/s].
+
+    Its script colours ``path.seen``, in the order of ``picture.lines``.
+    """
+    widths = line_widths(picture, rate_Bps)
     parts: list[Markup] = []
     for frame in picture.frames:
         parts += [
@@ -40,7 +68,10 @@ def machine_svg(picture: Picture) -> Markup:
             ),
         ]
     ways = [_way(picture, line) for line in range(picture.num_ways)]
-    parts += [element("path", class_="seen", d=way) for way in ways]
+    parts += [
+        element("path", class_="seen", d=way, stroke_width=f"{width:.2f}")
+        for way, width in zip(ways, widths, strict=False)
+    ]
     parts += [element("path", class_="hit", d=way) for way in ways]
     for kind, titles in (("title", picture.titles), ("title small", picture.bar_titles())):
         parts += [element("text", text, class_=kind, x=6, y=f"{y:.0f}") for text, y in titles]
@@ -59,7 +90,6 @@ def machine_svg(picture: Picture) -> Markup:
         id="machine",
         viewBox=f"0 0 {picture.width:.0f} {picture.height:.0f}",
         role="img",
-        data_fineness=f"{picture.fineness:.2f}",
         aria_label=f"The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load",
     )
 

@@ -67,6 +67,7 @@ def by_depth(
         plan=plan,
         step_ps=step_ps,
         ranks=ranks,
+        judged=None,
         traffic=traffic,
         saved=saved,
         executed_flops=line(one.executed_flops, two.executed_flops),

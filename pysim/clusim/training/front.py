@@ -20,7 +20,7 @@ from clusim.workload import Workload
 
 __all__ = ["TrainOptions", "train"]
 
-_OF_RUN = ("trace_out", "progress", "command")
+_OF_RUN = ("trace_out", "progress", "command", "confirm")
 
 
 class TrainOptions(TypedDict, total=False):
@@ -38,6 +38,8 @@ class TrainOptions(TypedDict, total=False):
         Memory that does not suffice is an error rather than a note.
     granularity, seed, faults, trace_out, progress, command
         As of `clusim.simulate`.
+    confirm : bool or None
+        Whether the verdict simulates the steps again without what held them back first; None: if that is cheap.
     """
 
     nodes: int | None
@@ -50,6 +52,7 @@ class TrainOptions(TypedDict, total=False):
     trace_out: str | Path | None
     progress: Progress | None
     command: str
+    confirm: bool | None
 
 
 def train(

@@ -42,6 +42,9 @@ class TrainRequest:
         As there.
     estimate : bool
         The step is put together from parts that were simulated before, by `clusim.training.estimating`.
+    held : Setup or None
+        The machines for which collectives are planned, if these are surprised: `setup` has as many GPUs, in the same
+        order. None is `setup`.
     """
 
     setup: Setup
@@ -52,6 +55,7 @@ class TrainRequest:
     granularity: str | int = STEP
     seed: int = 0
     estimate: bool = False
+    held: Setup | None = None
 
     def __post_init__(self) -> None:
         """Spell words as clusim does, and refuse what has no meaning."""

@@ -50,6 +50,8 @@ class StepResult(Shown):
         What a checkpoint adds to a step, if the workload has them.
     wires : list of (name, busy)
         Busiest wires and the part of the run in which they were busy.
+    judged : Verdict or None
+        What held the step back; None is what `ranks` say of it.
     """
 
     plan: TrainingPlan
@@ -66,6 +68,7 @@ class StepResult(Shown):
     saved: SavedStep | None = None
     grain_error: float | None = None
     wires: list[tuple[str, float]] = field(default_factory=list)
+    judged: Verdict | None = None
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ class StepResult(Shown):
     @property
     def verdict(self) -> Verdict:
         """What held the step back."""
-        return step_verdict(self.ranks, self.step_ps[-1], self.expected_text)
+        return self.judged or step_verdict(self.ranks, self.step_ps[-1], self.expected_text)
 
     @property
     def error_bound(self) -> float | None:

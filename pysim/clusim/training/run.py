@@ -18,13 +18,14 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.ir import Schedule
-from clusim.training.account import step_verdict
-from clusim.training.breakdown import Breakdown, Spans, breakdown, spans_of
+from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
+from clusim.training.mended import CHEAP_GRANTS, CHEAP_TASKS, without_first
 from clusim.training.planned import memory_notes, plan_notes, written
-from clusim.training.proof import BlockState, affordable, fold_report, states, trace_notes
+from clusim.training.proof import affordable, fold_report, states, trace_notes
 from clusim.training.quantum import relaxed
+from clusim.training.ran import Ran
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
@@ -33,7 +34,7 @@ from clusim.training.switches import switching
 from clusim.verdict import Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder, Measured
+from clusim.workload.parallel.fold import Folded, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 
@@ -101,7 +102,8 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     if request.granularity != STEP:
         return _simulated(request, options)
     coarse = replace(request, granularity=COARSE)
-    found = _simulated(coarse, replace(options, trace_out=None))
+    confirm = options.confirm if options.trace_out is None else False
+    found = _simulated(coarse, replace(options, trace_out=None, confirm=confirm))
     enough = found.error_bound is not None and found.error_bound <= WANTED_ERROR
     if enough and options.trace_out is None:
         return found
@@ -111,7 +113,7 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
 
 def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     began = time.perf_counter()
-    setup, workload = request.setup, request.workload
+    asked, setup, workload = request, request.setup, request.workload
     plan = make_plan(workload, setup.known)
     if request.granularity != "packet":
         setup = setup.on(relaxed(setup.fabric, plan, request.steps))
@@ -120,7 +122,7 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     checkpoint_of(plan)  # Raises an error for one that nobody waits for.
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
-    notes += plan_notes(plan, setup.fabric)
+    notes += plan_notes(plan, setup.fabric) if request.held is None else []
     if workload.depth is not None:
         found = by_depth(
             workload, plan, lambda part: _simulated(replace(request, workload=part), options)
@@ -128,10 +130,12 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     runs = _Runs(setup, request.granularity)
     folder = Folder(plan.fabric, runs)
+    if request.held is not None:
+        plan = replace(plan, fabric=request.held.known)
     folder.messages = _messages(plan) > MOST_MESSAGES
     folder.reductions = plan.mesh.size > MOST_RANKS
     error = expected_text(plan.chip.name, workload.host.framework)
-    steps = _Steps(request, plan, (*notes, f"expected error of a step: {error}"), options)
+    steps = _Steps(asked, request, plan, (*notes, f"expected error of a step: {error}"), options)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)
     elif request.folding == "all":
@@ -141,36 +145,36 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     found = _evaluate(run, memory, notes, time.perf_counter() - began)
     found = replace(found, saved=steps.with_checkpoint(run))
     done = switching(
-        Setup(plan.fabric), found.traffic, plan.mesh.size, request.steps, request.granularity
+        Setup(setup.known), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
     errors = [run.result.provenance.error_bound, *runs.errors]
     known = [error for error in errors if error is not None]
     worst = max(known) if len(known) == len(errors) else None
-    told = replace(found.result, judge=Told(found.verdict))
-    return replace(found, switching=done, grain_error=worst, result=told)
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A schedule that was written and simulated."""
-
-    plan: TrainingPlan
-    writer: StepWriter
-    schedule: Schedule
-    result: Result
-    states: list[tuple[FoldedBlock, BlockState]] = field(default_factory=list)
+    judged = steps.told[0] if steps.told else steps.verdict(run)
+    told = replace(found.result, judge=Told(judged))
+    return replace(found, switching=done, grain_error=worst, result=told, judged=judged)
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Writes the steps of a plan and runs them."""
+    """Writes the steps of a plan and runs them.
 
+    Attributes
+    ----------
+    asked, request : TrainRequest
+        As it was, and with links as bursts need them.
+    told : list of Verdict
+        What the last trace says.
+    """
+
+    asked: TrainRequest
     request: TrainRequest
     plan: TrainingPlan
     notes: tuple[str, ...]
     options: RunOptions
+    told: list[Verdict] = field(default_factory=list)
 
-    def run(self, folder: Folder | None, *, traced: bool = True, saved: bool = False) -> _Run:
+    def run(self, folder: Folder | None, *, traced: bool = True, saved: bool = False) -> Ran:
         """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`."""
         request = self.request
         options = self.options if traced else replace(self.options, trace_out=None)
@@ -186,16 +190,24 @@ class _Steps:
 
         def judge(result: Result) -> Verdict:
             """Return the verdict that the trace is to have."""
-            run = _Run(self.plan, writer, schedule, result)
-            (low, high), rows = _last_step(run, _spans(run))
-            own = self.request.workload.host.framework
-            return step_verdict(rows, high - low, expected_text(self.plan.chip.name, own))
+            self.told[:] = [self.verdict(Ran(self.plan, writer, schedule, result))]
+            return self.told[0]
 
         result = result_of(asked, replace(options, judge=judge))
         # Without what the judge holds: the schedule is large.
-        return _Run(self.plan, writer, schedule, replace(result, judge=None))
+        return Ran(self.plan, writer, schedule, replace(result, judge=None))
 
-    def proved(self, folder: Folder) -> _Run:
+    def verdict(self, run: Ran) -> Verdict:
+        """Return what held the last step back, and what it is without that, if that is cheap to simulate."""
+        found, confirm = run.verdict, self.options.confirm
+        cheap = run.result.grants <= CHEAP_GRANTS and len(run.schedule.tasks) <= CHEAP_TASKS
+        fix = without_first(self.request, found) if confirm or (confirm is None and cheap) else None
+        if fix is None:
+            return found
+        again = _simulated(fix.request, RunOptions(confirm=False))
+        return found.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
+
+    def proved(self, folder: Folder) -> Ran:
         """Run them until what is folded is proved identical, and once more if there is to be a trace."""
         run = self._rounds(folder)
         if self.options.trace_out is None:
@@ -205,7 +217,7 @@ class _Steps:
             again.restart(again.written)
         return self.run(again)
 
-    def with_checkpoint(self, run: _Run) -> SavedStep | None:
+    def with_checkpoint(self, run: Ran) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
         own, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
         if own is None or checkpoint is None:
@@ -214,10 +226,10 @@ class _Steps:
         if folder is not None:
             folder = replace(folder, blocks=[], last=-1)
         again = self.run(folder, traced=False, saved=True)
-        plain_ps, saved_ps = (_ends(own)[-1] for own in (run, again))
+        plain_ps, saved_ps = (own.ends[-1] for own in (run, again))
         return SavedStep(checkpoint, saved_ps - plain_ps, own.every)
 
-    def _rounds(self, folder: Folder) -> _Run:
+    def _rounds(self, folder: Folder) -> Ran:
         """Run again and again, writing in full what was not proved identical, until every folded block is.
 
         Unless all must be proved, only as long as that is affordable.
@@ -235,62 +247,26 @@ class _Steps:
         return self.run(None, traced=False)
 
 
-def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) -> TrainingResult:
+def _evaluate(run: Ran, memory: list[Memory], notes: list[str], wall_s: float) -> TrainingResult:
     plan, writer, schedule, result = run.plan, run.writer, run.schedule, run.result
     start, end = result.tasks.start_ps, result.tasks.end_ps
-    emitter = writer.emitter
-    blocks = emitter.folder.blocks if emitter.folder is not None else []
-    spans, ends = _spans(run), _ends(run)
-    _, rows = _last_step(run, spans)
-    free = plan.servers and plan.workload.data.mode == "async"
+    emitter, ends, blocks = writer.emitter, run.ends, run.blocks
     return TrainingResult(
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
-        ranks=rows,
+        ranks=run.step.whole(),
         memory=memory,
         traffic=emitter.traffic,
         wires=_wires(result, [block.found for block in blocks]),
-        fold=fold_report(emitter.folder, run.states or states(blocks, spans, start, end)),
+        fold=fold_report(emitter.folder, run.states or states(blocks, run.spans, start, end)),
         result=result,
         executed_flops=emitter.flops // len(ends),
         wall_s=wall_s,
         tasks=len(schedule.tasks),
         notes=notes,
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
-        worker_ps=_worker_steps(writer, end) if free else [],
+        worker_ps=_worker_steps(writer, end) if run.free else [],
     )
-
-
-def _spans(run: _Run) -> dict[int, Spans]:
-    """Return what every rank did when."""
-    folder, tasks = run.writer.emitter.folder, run.result.tasks
-    blocks = folder.blocks if folder is not None else []
-    return spans_of(run.schedule, tasks.start_ps, tasks.end_ps, blocks)
-
-
-def _last_step(run: _Run, spans: dict[int, Spans]) -> tuple[tuple[int, int], list[Breakdown]]:
-    """Return when the last step began and ended [ps], and how ranks spent it."""
-    plan, schedule, end = run.plan, run.schedule, run.result.tasks.end_ps
-    ends = _ends(run)
-    low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
-    passes = 0
-    if plan.mesh.pipeline > 1:
-        passes = max(
-            (
-                int(end[i])
-                for i, task in enumerate(schedule.tasks)
-                if task.kind in ("kernel", "delay") and task.name[:1] in "FBW" and end[i] <= high
-            ),
-            default=high,
-        )
-    return (low, high), breakdown(spans, plan.mesh.ranks, low, high, passes)
-
-
-def _ends(run: _Run) -> list[int]:
-    """Return the end of every step [ps]."""
-    end = run.result.tasks.end_ps
-    ends = [max(int(end[t]) for tasks in step.values() for t in tasks) for step in run.writer.steps]
-    return [max(ends[0], run.result.time_ps)] if len(ends) == 1 else ends
 
 
 def _worker_steps(writer: StepWriter, end: Any) -> list[int]:

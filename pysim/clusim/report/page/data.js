@@ -34,6 +34,7 @@ function dataSource(live) {
     wires: (from, until, columns) => ask("wires", from, until, columns),
     lines: (from, until, columns) => ask("lines", from, until, columns),
     tasks: (from, until, columns) => ask("tasks", from, until, columns),
+    steps: (from, until, columns) => ask("steps", from, until, columns),
   };
 }
 

@@ -38,7 +38,10 @@ class Detail {
       row.append(head, cell);
       return row;
     }));
-    this.live.textContent = `${table.labels[index]}: ${lines.slice(0, 3).map((line) => line.join(" ")).join(", ")}`;
+    // Said once, not at every move of the cursor.
+    const chosen = table.labels[index];
+    if (chosen !== this.said) this.live.textContent = `${table.labels[index]}: ${lines.slice(0, 3).map((line) => line.join(" ")).join(", ")}`;
+    this.said = chosen;
     this.curve(data, index);
   }
 

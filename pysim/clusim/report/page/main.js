@@ -22,7 +22,7 @@ class Page {
     Object.assign(this, {
       source, overview, time: overview.time_ps, from: 0, until: overview.time_ps, cursor: null, measure: "load",
       measures: overview.measures, chosen: { row: -1, line: -1 }, data: null, lines: null, tasks: null, playing: null,
-      asked: 0, queue_max: overview.queue_max,
+      asked: 0, path: null, pathShown: true, queue_max: overview.queue_max,
     });
     this.theme(document.documentElement.dataset.theme || "auto");
     const tip = new Tip();
@@ -30,9 +30,11 @@ class Page {
     const timeline = document.getElementById("timeline");
     this.heat = heat && new Heatmap(heat, this, tip, overview);
     this.timeline = timeline && new Timeline(timeline, this, tip, overview);
+    const steps = document.getElementById("steps");
+    this.steps = steps && new Steps(steps, this, tip, overview);
     this.detail = document.getElementById("curve") && new Detail(this);
     this.slider = document.getElementById("slider");
-    this.fineness = Number(document.getElementById("machine")?.dataset.fineness || 1);
+    if (document.getElementById("find")) new Search(this, overview);
     this.svgLines = [...document.querySelectorAll("#machine .seen")];
     this.controls(tip);
   }
@@ -53,12 +55,13 @@ class Page {
     const ticket = (this.asked += 1);
     const { from, until } = this;
     const columns = Math.min(1024, Math.max(200, document.body.clientWidth));
-    const [data, lines, tasks] = await Promise.all([
+    const [data, lines, tasks, path] = await Promise.all([
       this.source.wires(from, until, columns), this.source.lines(from, until, columns),
       this.timeline ? this.source.tasks(from, until, columns) : null,
+      this.steps ? this.source.steps(from, until, columns) : null,
     ]);
     if (ticket !== this.asked) return;
-    Object.assign(this, { data, lines, tasks });
+    Object.assign(this, { data, lines, tasks, path });
     this.draw();
   }
 
@@ -101,6 +104,7 @@ class Page {
   drawNow() {
     if (this.heat) this.heat.draw();
     if (this.timeline) this.timeline.draw();
+    if (this.steps) this.steps.draw();
     this.drawMachine();
     if (!this.detail) return;
     const { row, line } = this.chosen;
@@ -125,7 +129,6 @@ class Page {
       const shade = Math.min(255, Math.max(0, Math.round(value)));
       // On paper a thin line of little load would be paler than an idle one.
       element.style.stroke = value > 0 ? colours.text[Math.max(PALEST, shade)] : idle;
-      if (!element.classList.contains("bar")) element.style.strokeWidth = this.fineness * (1.4 + (2.4 * Math.min(255, value)) / 255);
       element.classList.toggle("chosen", i === chosen);
     });
     const moment = document.getElementById("moment");
@@ -182,6 +185,7 @@ class Page {
       this.draw();
     };
     on("class", "change", arrange);
+    on("path-on", "change", (event) => { this.pathShown = event.target.checked; this.draw(); });
     on("order", "change", arrange);
     document.querySelectorAll("#machine .hit").forEach((element, i) => {
       element.addEventListener("click", () => this.choose("line", i));
@@ -191,7 +195,7 @@ class Page {
       });
       element.addEventListener("pointerleave", () => tip.hide());
     });
-    window.addEventListener("resize", () => this.draw());
+    window.addEventListener("resize", () => { LEFT = leftRoom(); this.draw(); });
     const scheme = window.matchMedia("(prefers-color-scheme: dark)");
     scheme.addEventListener("change", () => { this.theme("auto"); this.draw(); });
     let before = null;

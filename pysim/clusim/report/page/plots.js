@@ -1,6 +1,8 @@
 // The two plots over time, which share window, cursor and pointer: wires as a heatmap, tasks as a timeline.
 
-const LEFT = 168;
+// Room for names, less of it on a phone.
+const leftRoom = () => (window.innerWidth < 520 ? 92 : 168);
+let LEFT = leftRoom();
 const AXIS = 24;
 
 // What both plots have in common: a time window, dragging to zoom, a cursor, keys.
@@ -252,6 +254,7 @@ class Timeline extends TimePlot {
     this.lanes = overview.lanes;
     this.tall = this.lanes.ranks.length > 80 ? 12 : 17;
     this.hits = [];
+    this.marked = -1;
   }
 
   draw() {
@@ -269,10 +272,23 @@ class Timeline extends TimePlot {
       draw.textAlign = "left";
       if (fresh) draw.fillText(`rank ${this.lanes.ranks[lane]}`, 10, y + this.tall / 2);
       draw.textAlign = "right";
-      draw.fillText(fitText(draw, this.lanes.streams[lane], LEFT - 80), LEFT - 8, y + this.tall / 2);
+      if (LEFT > 100) draw.fillText(fitText(draw, this.lanes.streams[lane], LEFT - 80), LEFT - 8, y + this.tall / 2);
     }
     if (tasks) this.bars(draw, tasks);
+    const { path, pathShown } = this.state;
+    if (path && pathShown) {
+      draw.save();
+      draw.beginPath();
+      draw.rect(LEFT, 0, this.right - LEFT, bottom);
+      draw.clip();
+      drawPath(draw, this, path, "over", (lane) => ({ top: (lane + 1) * this.tall - 5.5, tall: 4.5 }));
+      draw.restore();
+    }
     timeAxis(draw, LEFT, this.right - LEFT, bottom + 1, from, until);
+    if (this.marked >= 0) {
+      draw.strokeStyle = cssColour("mark");
+      draw.strokeRect(1, this.marked * this.tall + 0.5, this.right - 1, this.tall - 1);
+    }
     this.overlay(draw, bottom);
   }
 
@@ -304,6 +320,14 @@ class Timeline extends TimePlot {
       }
     }
     draw.restore();
+  }
+
+  // Scroll to a lane and mark it.
+  showLane(lane) {
+    this.marked = lane;
+    this.canvas.scrollIntoView({ block: "nearest" });
+    this.canvas.parentElement.scrollTop = Math.max(0, (lane - 3) * this.tall);
+    this.state.draw();
   }
 
   title(i) {

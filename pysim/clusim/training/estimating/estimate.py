@@ -11,14 +11,17 @@ from typing import Any, TypedDict, Unpack
 from clusim.fabric import Fabric
 from clusim.files import guarded
 from clusim.lowering.grain import COARSE, STEP
-from clusim.training.breakdown import breakdown
+from clusim.training.account import Culprits, step_verdict
+from clusim.training.culprits import heavy_stage
 from clusim.training.estimating.clock import Clock
 from clusim.training.estimating.kept import Kept
 from clusim.training.estimating.parts import StepParts
 from clusim.training.estimating.stepestimate import StepEstimate
 from clusim.training.estimating.whole import whole
 from clusim.training.estimating.writer import StepEstimator
+from clusim.training.expected import expected_text
 from clusim.training.inputs import inputs
+from clusim.training.phases import StepSpans, step_phases
 from clusim.training.planned import memory_notes, plan_notes
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
@@ -126,11 +129,10 @@ def _made(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate
     writer.write(request.steps)
     ends = [max(clock.when(own) for own in step.values()) for step in writer.steps]
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
-    passes = 0
-    if plan.mesh.pipeline > 1:
-        passes = max((end for end in clock.passes if end <= high), default=high)
+    passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.row(rank).spans() for rank in emitter.shown}
-    rows = breakdown(spans, list(emitter.shown), low, high, passes)
+    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
+    rows = last.whole()
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {
         rank: replace(own, rank=rank)
@@ -140,10 +142,14 @@ def _made(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate
     each = plan.mesh.size // plan.mesh.pipeline
     known = [bound for bound in parts.bounds if bound is not None]
     exact = len(known) == len(parts.bounds)
+    every = [ranks[rank] for rank in sorted(ranks)]
+    culprits = Culprits(bubble=heavy_stage(every, plan.mesh))
+    error = expected_text(plan.chip.name, plan.workload.host.framework)
     return StepEstimate(
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
-        ranks=[ranks[rank] for rank in sorted(ranks)],
+        ranks=every,
+        judged=step_verdict(every, high - low, error, culprits, step_phases(last, culprits)),
         memory=[],
         traffic=emitter.traffic,
         executed_flops=emitter.flops * each // len(ends),

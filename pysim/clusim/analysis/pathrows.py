@@ -1,0 +1,168 @@
+"""The critical path on a timeline: its steps with what they went into, and the channels of ranks that it passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.critical import Critical
+from clusim.analysis.traced import critical
+from clusim.analysis.walk import Step
+from clusim.opcodes import OPCODES
+from clusim.trace.records import RecordFile
+
+__all__ = ["GROUPS", "PathRows", "Spans", "path_rows"]
+
+Array = NDArray[Any]
+
+GROUPS = ("work", "cost", "stall")
+"""What a step of the path mostly is; see `clusim.analysis.charge.Charge`."""
+
+MOST_STEPS = 200_000
+"""Steps of the path that are kept; of a longer path the last ones."""
+
+MOST_SLICES = 500_000
+"""Slices of its channels that are kept, the first ones."""
+
+_PRIMITIVES = tuple(OPCODES)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Spans of time on rows, by start: row, kind, index of a name, start and end [ps]."""
+
+    row: Array
+    kind: Array
+    name: Array
+    start_ps: Array
+    end_ps: Array
+
+
+@dataclass(frozen=True, slots=True)
+class PathRows:
+    """The critical path and its channels.
+
+    Attributes
+    ----------
+    rows : list of (int, str)
+        Ranks and which of their channels, or their streams where kernels run; those in which the path is longest, in
+        the order of ranks, and last a row of rank -1 for all others, if there are others.
+    path : Spans
+        Its steps; kinds are those of `GROUPS`, names those of `whats`.
+    tasks : ndarray
+        The task of every step, -1 for one of no rank.
+    whats : list of str
+        What steps went into.
+    slices : Spans
+        What the channels did: from its gate, or the slice before, to its completion. Names are those of `primitives`.
+    """
+
+    rows: list[tuple[int, str]]
+    path: Spans
+    tasks: Array
+    whats: list[str]
+    slices: Spans
+    primitives: tuple[str, ...] = _PRIMITIVES
+
+
+_Row = tuple[int, str]
+
+
+def path_rows(path: str | Path, most: int) -> PathRows:
+    """Return the critical path of a trace and at most `most` of its rows; raises `TraceError` without slices."""
+    with critical(path) as run:
+        channels = run.traced.inputs.numbers("instances/channel")
+        rows: list[_Row] = []
+        found: list[tuple[int, int, int, int, int]] = []
+        whats: dict[str, int] = {}
+        for step in run.walk.steps():
+            if len(found) == MOST_STEPS:
+                break
+            charges = [part for part in run.charger.charges(step) if part.ps]
+            if not charges:
+                continue
+            first = max(charges, key=lambda part: part.ps)
+            what = whats.setdefault(f"{first.resource}: {first.reason}", len(whats))
+            task = step.task if step.task < len(run.traced.result.tasks.names) else -1
+            rows.append(_row_of(run, step, channels))
+            kind = GROUPS.index(first.group)
+            found.append((step.start_ps, step.end_ps, kind, what, task))
+        places = _places(run, channels)
+        shown, row_of = _longest(rows, found, set(places), most)
+        table = np.array(found, np.int64).reshape(-1, 5)[::-1]
+        row = np.array([row_of.get(own, len(row_of)) for own in rows], np.int64)[::-1]
+        start, end, kinds, names, tasks = table.T
+        spans = Spans(row, kinds, names, start, end)
+        return PathRows(shown, spans, tasks, list(whats), _slices(run, row_of, places))
+
+
+def _places(run: Critical, channels: Array) -> list[_Row]:
+    """Return rank and channel of every program."""
+    inputs = run.traced.inputs
+    ranks = inputs.numbers("tasks/rank")[inputs.numbers("instances/task")]
+    keys = zip(ranks.tolist(), channels.tolist(), strict=True)
+    return [(rank, f"channel {number}") for rank, number in keys]
+
+
+def _row_of(run: Critical, step: Step, channels: Array) -> _Row:
+    network = run.traced.network
+    rank = network.ranks[step.endpoint] if step.endpoint in network.with_rank else -1
+    if 0 <= step.instance < len(channels):
+        return rank, f"channel {int(channels[step.instance])}"
+    streams = run.traced.inputs.texts("tasks/stream")
+    return rank, streams[step.task] if step.task < len(streams) else ""
+
+
+def _longest(
+    rows: list[_Row], found: list[tuple[int, int, int, int, int]], known: set[_Row], most: int
+) -> tuple[list[_Row], dict[_Row, int]]:
+    """Return the rows to show, the last of which may be for all others, and the place of those that are their own."""
+    lengths: Counter[_Row] = Counter()
+    for row, (start, end, *_) in zip(rows, found, strict=True):
+        lengths[row] += end - start
+    own = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
+    # Beside them what the same channels of other ranks did.
+    own += [
+        row
+        for name in dict.fromkeys(name for _, name in own)
+        for row in sorted(known)
+        if row[1] == name and row not in lengths
+    ]
+    kept = sorted(own[:most], key=lambda row: (row[0], len(row[1]), row[1]))
+    others = len(lengths.keys() - set(kept))
+    more = [(-1, f"{others} others")] if others else []
+    return [*kept, *more], {row: i for i, row in enumerate(kept)}
+
+
+def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> Spans:
+    """Return the completed slices of the channels that have a row."""
+    place, slices = np.array([row_of.get(own, -1) for own in places]), run.walk.slices
+    image, parts, count = run.traced.network.image, [], 0
+    with RecordFile(run.traced.path) as records:
+        for block in records.blocks():
+            instance = block["instance"]
+            mine = np.flatnonzero(instance < len(place))
+            mine = mine[place[instance[mine]] >= 0]
+            parts.append(np.stack([block[n][mine] for n in ("time", "gate", "instance", "seq")]))
+            count += len(mine)
+            if count >= MOST_SLICES:
+                break
+    time, gate, instance, seq = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), int)
+    order = np.lexsort((time, instance))
+    time, gate, instance, seq = (own[order].astype(np.int64) for own in (time, gate, instance, seq))
+    before = np.zeros(len(time), np.int64)
+    before[1:] = np.where(instance[1:] == instance[:-1], time[:-1], 0)
+    start = np.where(gate <= time, np.maximum(gate, before), time)
+    name = np.zeros(len(time), np.int64)
+    for own in np.unique(instance).tolist():
+        at = instance == own
+        name[at] = image["prims"]["opcode"][slices.table(own).prims(seq[at])]
+    order = np.argsort(start, kind="stable")
+    kind = np.zeros(len(time), np.int64)
+    columns = (place[instance], kind, name, start, time)
+    return Spans(*(own[order] for own in columns))

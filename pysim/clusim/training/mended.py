@@ -1,0 +1,81 @@
+"""Training steps without what held them back first: what is asked then, and what it says of the saving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from clusim.fabric.arrays import arrays_of
+from clusim.lowering import Fault
+from clusim.training.culprits import link_of
+from clusim.training.ran import Ran
+from clusim.training.request import TrainRequest
+from clusim.verdict import CauseKind, Verdict, VerdictCause
+from clusim.workload.spec import HostSpec
+
+__all__ = ["CHEAP_GRANTS", "CHEAP_TASKS", "Fix", "without_first"]
+
+CHEAP_GRANTS = 400_000
+CHEAP_TASKS = 4_000
+"""Bursts, and tasks, of a run up to which its steps are simulated again without their first cause: half a second."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to simulate, how that is said, and what is saved by the time of its last step and the run before [ps]."""
+
+    request: TrainRequest
+    how: str
+    saving_ps: Callable[[Ran, int], int]
+
+
+def without_first(request: TrainRequest, verdict: Verdict) -> Fix | None:
+    """Return how to simulate steps without their first cause; None where nothing but another machine would do."""
+    first, request = verdict.headline, replace(request, strict_memory=False)
+    if first is None:
+        return None
+    if first.kind in (CauseKind.STRAGGLER, CauseKind.FAULT):
+        return Fix(_sound(request, first), "", _less)
+    work = request.workload
+    if first.kind is CauseKind.HOST:
+        idle = work.model_copy(update={"host": HostSpec()})
+        return Fix(replace(request, workload=idle), "without a host", _less)
+    if first.kind is CauseKind.BUBBLE and verdict.phases:
+        batch = work.batch.model_copy(update={"all": 2 * work.batch.all})
+        longer = replace(request, workload=work.model_copy(update={"batch": batch}))
+        return Fix(longer, "with twice the microbatches", _without_bubble)
+    return None
+
+
+def _less(run: Ran, after_ps: int) -> int:
+    low, high = run.window
+    return high - low - after_ps
+
+
+def _without_bubble(run: Ran, twice_ps: int) -> int:
+    """Return what is in a step besides its microbatches' turns and what follows them.
+
+    A step is the bubble, its turns and the rest; one with twice the microbatches has the turns twice.
+    """
+    low, high = run.window
+    return 2 * (high - low) - twice_ps - (high - run.passed_ps)
+
+
+def _sound(request: TrainRequest, cause: VerdictCause) -> TrainRequest:
+    """Return what is asked without slow ranks, or without what is wrong with the link of a cause."""
+    setup, work = request.setup, request.workload
+    names = arrays_of(setup.fabric).wire_names
+
+    def of(fault: Fault) -> bool:
+        if fault.rank is not None or cause.kind is CauseKind.STRAGGLER:
+            return fault.rank is not None and cause.kind is CauseKind.STRAGGLER
+        wire = fault.wire if isinstance(fault.wire, int) else names.index(str(fault.wire))
+        return link_of(names, wire) == cause.what
+
+    if cause.kind is CauseKind.STRAGGLER and work.stragglers.ranks:
+        spec = work.stragglers.model_copy(update={"ranks": {}})
+        work = work.model_copy(update={"stragglers": spec})
+    kept = tuple(fault for fault in setup.broken.faults if not of(fault))
+    machine = replace(setup.fabric, faults=())
+    sound = replace(setup, topology=machine, nodes=None, faults=kept)
+    return replace(request, setup=sound, workload=work)

@@ -1,0 +1,87 @@
+"""Phases of a training step: the pipeline fills, is full, drains, and gradients and weights are updated.
+
+The ``warm-up`` ends when the last rank begins its first pass, the ``drain`` begins when the first rank has done its
+last one, as in Megatron-LM's schedules (warm-up, steady state, cool-down); ``optimizer`` is all behind the last pass:
+what is left of the sum of gradients, and the optimiser. Without a pipeline there is nothing to fill and to drain; ranks
+that begin late are the ``start``, ranks that end late the ``tail``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clusim.training.account import Culprits, Parts, parts_of
+from clusim.training.breakdown import NOTHING, Breakdown, Spans, breakdown
+from clusim.verdict import LEAST_PHASE, CauseKind, Phase
+
+__all__ = ["StepSpans", "step_phases"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpans:
+    """What ranks did in a step.
+
+    Attributes
+    ----------
+    begin_ps, passed_ps, end_ps : int
+        When it begins, when its last pass is done, and when it ends [ps].
+    pipeline : bool
+        Whether it has stages, which wait for each other.
+    """
+
+    spans: Mapping[int, Spans]
+    ranks: Sequence[int]
+    begin_ps: int
+    passed_ps: int
+    end_ps: int
+    pipeline: bool
+
+    def rows(self, low: int, high: int) -> list[Breakdown]:
+        """Return how ranks spent a window of time [ps]."""
+        passed = self.passed_ps if self.pipeline else 0
+        return breakdown(self.spans, self.ranks, low, high, passed)
+
+    def whole(self) -> list[Breakdown]:
+        """Return how ranks spent the step."""
+        return self.rows(self.begin_ps, self.end_ps)
+
+
+def step_phases(step: StepSpans, culprits: Culprits) -> tuple[Phase, ...]:
+    """Return the phases of a step and what most of each went into; short ones are part of the steady state."""
+    low, passed, high = step.begin_ps, step.passed_ps, step.end_ps
+    works = [_working(step.spans.get(rank, NOTHING), low, passed) for rank in step.ranks]
+    known = [own for own in works if own is not None]
+    if not known:
+        return ()
+    least = max(1.0, LEAST_PHASE * (high - low))
+    done = passed if high - passed >= least else high
+    full = max(first for first, _ in known)
+    empty = max(full, min(last for _, last in known))
+    full = full if full - low >= least else low
+    empty = empty if done - empty >= least else done
+    fill, drain = ("warm-up", "drain") if step.pipeline else ("start", "tail")
+    edges = (low, full, empty, done, high)
+    return tuple(
+        _phase(name, first, last, parts_of(step.rows(first, last), culprits))
+        for name, first, last in zip(
+            (fill, "steady state", drain, "optimizer"), edges, edges[1:], strict=False
+        )
+        if last - first >= least
+    )
+
+
+def _working(own: Spans, low: int, high: int) -> tuple[int, int] | None:
+    """Return when a rank begins and ends to compute in a window [ps]; None if it does not."""
+    folded = np.array([(a, b) for a, b, found in own.folded], np.int64).reshape(-1, 2)
+    busy = np.clip(np.concatenate((own.compute, folded)), low, high)
+    busy = busy[busy[:, 1] > busy[:, 0]]
+    return (int(busy[:, 0].min()), int(busy[:, 1].max())) if len(busy) else None
+
+
+def _phase(name: str, first: int, last: int, parts: Parts) -> Phase:
+    kind, what = max(parts, key=lambda key: (parts[key], key))
+    # A pipeline fills and drains whatever its stages have to do.
+    return Phase(name, first, last, kind, "" if kind is CauseKind.BUBBLE else what)

@@ -1,0 +1,107 @@
+"""Training steps that were simulated: when each ended, how ranks spent the last one, and what held it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from clusim.result import Result
+from clusim.schedule.ir import Schedule
+from clusim.training.account import Culprits, step_verdict
+from clusim.training.breakdown import Breakdown, Spans, spans_of
+from clusim.training.culprits import full_wire, heavy_stage, slow_ranks
+from clusim.training.expected import expected_text
+from clusim.training.phases import StepSpans, step_phases
+from clusim.training.proof import BlockState
+from clusim.verdict import Verdict
+from clusim.workload.parallel.fold import FoldedBlock
+from clusim.workload.parallel.pipeline import StepWriter
+from clusim.workload.parallel.plan import TrainingPlan
+
+__all__ = ["Ran"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A schedule of steps that was written and simulated.
+
+    Attributes
+    ----------
+    states : list
+        What is known of its folded blocks; see `clusim.training.proof`.
+    """
+
+    plan: TrainingPlan
+    writer: StepWriter
+    schedule: Schedule
+    result: Result
+    states: list[tuple[FoldedBlock, BlockState]] = field(default_factory=list)
+
+    @property
+    def blocks(self) -> list[FoldedBlock]:
+        """Return the blocks that pauses stand for."""
+        folder = self.writer.emitter.folder
+        return folder.blocks if folder is not None else []
+
+    @property
+    def free(self) -> bool:
+        """Return whether workers take steps without waiting for each other."""
+        return bool(self.plan.servers) and self.plan.workload.data.mode == "async"
+
+    @cached_property
+    def spans(self) -> dict[int, Spans]:
+        """Return what every rank did when."""
+        tasks = self.result.tasks
+        return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, self.blocks)
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Return the end of every step [ps]."""
+        end = self.result.tasks.end_ps
+        ends = [
+            max(int(end[t]) for own in step.values() for t in own) for step in self.writer.steps
+        ]
+        return [max(ends[0], self.result.time_ps)] if len(ends) == 1 else ends
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Return when the last step began and ended [ps]."""
+        return (self.ends[-2] if len(self.ends) > 1 else 0), self.ends[-1]
+
+    @cached_property
+    def passed_ps(self) -> int:
+        """Return when the last pass of the last step was done [ps]."""
+        end, high = self.result.tasks.end_ps, self.window[1]
+        return max(
+            (
+                int(end[i])
+                for i, task in enumerate(self.schedule.tasks)
+                if task.kind in ("kernel", "delay") and task.name[:1] in "FBW" and end[i] <= high
+            ),
+            default=high,
+        )
+
+    @property
+    def step(self) -> StepSpans:
+        """Return what ranks did in the last step."""
+        mesh, (low, high) = self.plan.mesh, self.window
+        return StepSpans(self.spans, mesh.ranks, low, self.passed_ps, high, mesh.pipeline > 1)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Return what held the last step back."""
+        plan, step = self.plan, self.step
+        rows = step.whole()
+        culprits = self._culprits(rows)
+        phases = () if self.free else step_phases(step, culprits)
+        expected = expected_text(plan.chip.name, plan.workload.host.framework)
+        return step_verdict(rows, step.end_ps - step.begin_ps, expected, culprits, phases)
+
+    def _culprits(self, rows: list[Breakdown]) -> Culprits:
+        slow: dict[int, float] = {}
+        if not self.blocks:
+            tasks = self.result.tasks
+            slowed = {int(rank): own for rank, own in self.plan.workload.stragglers.ranks.items()}
+            slow = slow_ranks(self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed)
+        wire = full_wire(self.result, self.spans, self.window)
+        return Culprits(slow, wire, "" if slow else heavy_stage(rows, self.plan.mesh))
