@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
-from typing import Any
 
 from clusim.errors import InputError
 from clusim.files import write_text
@@ -41,9 +40,8 @@ def _row(path: Path, name: str) -> str:
     found = summarize(log)
     comms = found["communicators"]
     sizes = "+".join(str(c["n_ranks"]) for c in comms[:3]) + ("+.." if len(comms) > 3 else "")
-    first: dict[str, Any] = comms[0] if comms else {}
-    channels = first.get("channels", {})
-    rings = len(first.get("rings", {}))
+    channels = comms[0]["channels"] if comms else {}
+    rings = len(comms[0]["rings"]) if comms else 0
     lines = sum(found["calls"]["lines"].values())
     add_runs(log)
     calls = len(call_table(log).call)

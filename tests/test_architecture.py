@@ -24,14 +24,16 @@ MAY_IMPORT = {
     "resources": "",
     "foreign": "",
     "bins": "",
+    "forms": "",
     "bounded": "errors",
     "files": "errors",
     "shown": "errors files",
     "executors": "errors resources",
     "units": "errors",
     "vocabulary": "errors",
-    "unfinished": "",
-    "verdict": "errors units",
+    "resultjson": "",
+    "unfinished": "resultjson",
+    "verdict": "errors forms units",
     # what clusim.h says, and what the engines read and write
     "abi": "errors",
     "ranges": "abi",
@@ -41,9 +43,9 @@ MAY_IMPORT = {
     "engine": "errors image outcome",
     "reference": "abi errors image opcodes outcome ranges",
     # results, and questions asked of them: they know nothing of fabrics and schedules
-    "result": "abi bins errors shown unfinished units verdict vocabulary",
+    "result": "abi bins errors resultjson shown unfinished units verdict vocabulary",
     "trace": "abi bins errors files opcodes outcome ranges result verdict vocabulary",
-    "analysis": "abi bins errors opcodes outcome result shown trace units verdict vocabulary",
+    "analysis": "abi bins errors forms opcodes outcome result shown trace units verdict vocabulary",
     "export": "abi analysis errors files opcodes result trace units vocabulary",
     "report": "analysis bins errors files result shown trace units verdict vocabulary",
     # machines
@@ -87,16 +89,16 @@ MAY_IMPORT = {
     "workload.__init__": "workload workload.models workload.parallel",
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
-    "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
+    "run": "abi analysis bins collectives engine errors fabric files forms image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
-    "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
-    " run schedule shown units verdict vocabulary workload workload.models workload.parallel",
+    "training": "analysis bounded collectives errors fabric files forms lowering nccl nccl.calls nccl.programs report"
+    " result run schedule shown units verdict vocabulary workload workload.models workload.parallel",
     "training.__init__": "training",
     "training.estimating": "collectives errors executors fabric files lowering run schedule training"
     " workload workload.parallel",
-    "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
+    "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",
-    "training.measured": "bounded errors executors files hardware lowering run training version workload"
+    "training.measured": "bounded errors executors files forms hardware lowering run training version workload"
     " workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
     " training.estimating units vocabulary workload",

@@ -37,6 +37,7 @@ _ORDER = (
         "plot",
         "export",
         "calibrate",
+        "schema",
     ),
 )
 """Order in the help; other commands come after these."""
@@ -58,7 +59,7 @@ _MEANT = {
     **dict.fromkeys(("blame", "critical-path"), "analyze"),
     **{"draw": "plot", "figure": "plot", "serve": "view", "open": "view", "compare": "diff"},
     **{"convert": "export", "perfetto": "export", "grid": "sweep", "accuracy": "validate"},
-    **{"measure": "calibrate", "html": "report", "profile": "analyze"},
+    **{"measure": "calibrate", "html": "report", "profile": "analyze", "json": "schema"},
 }
 """Words people try, and the command that is meant."""
 

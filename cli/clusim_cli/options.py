@@ -287,9 +287,24 @@ def output(help: str, said: str = "") -> Decorator[Any]:
     )
 
 
-def as_json(more: str = "") -> Decorator[Any]:
-    """Whether to print JSON."""
-    return _option("--json", "as_json", is_flag=True, help="Print one JSON object.", more=more)
+class JsonOption(click.Option):
+    """Whether to print JSON; `form` is where the type of what is printed then is: ``module:Name``."""
+
+    def __init__(self, *args: Any, form: str, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.form = form
+
+
+def as_json(form: str, more: str = "") -> Decorator[Any]:
+    """Whether to print JSON, of which form ("clusim schema" tells people)."""
+    return _option(
+        *("--json", "as_json"),
+        is_flag=True,
+        help="Print one JSON object.",
+        more=more,
+        cls=JsonOption,
+        form=form,
+    )
 
 
 def as_csv(more: str = "") -> Decorator[Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from clusim.abi import FaultKind
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import InputError, lacking
+from clusim.resultjson import CallJson, EndedJson, MovedJson, ResultJson
 from clusim.shown import Columns, Shown, Summary
 from clusim.unfinished import Unfinished
 from clusim.units import format_size, format_time
@@ -422,16 +423,27 @@ class Result(Shown):
         known = self.complete and not self.followed and self.wall_s > 0
         return round(count / self.wall_s) if known else None
 
-    def _includes(self) -> dict[str, Any]:
-        """Return what the time includes, and the times that mean something else."""
-        launched_ps, model_us = self.launched_ps, self.model_us
+    def _said(self) -> CallJson:
+        """Return what the one collective of a run reached, and which time is which; nothing for other runs."""
+        call, launched_ps, model_us = self.call, self.launched_ps, self.model_us
+        if call is None:
+            return {}
         return {
+            "algbw_GBps": round(self.algbw_GBps, 6) if self.complete else None,
+            "busbw_GBps": round(self.busbw_GBps, 6) if self.complete else None,
+            "collective": call.operation,
+            "algorithm": call.algorithm,
+            "protocol": call.protocol,
+            "dtype": call.dtype,
+            "size_bytes": call.size_bytes,
+            "ranks": call.ranks,
+            "channels": call.channels,
             "includes": KERNEL,
             "launched_us": None if launched_ps is None else launched_ps / 1e6,
             "model_time_us": None if model_us is None else round(model_us, 3),
         }
 
-    def _moved(self) -> dict[str, Any]:
+    def _moved(self) -> MovedJson:
         """Return what the engine moved, and how fast; of a time that was followed there is nothing of the kind."""
         whole = self.complete and not self.followed
         return {
@@ -445,40 +457,28 @@ class Result(Shown):
             "followed": self.followed or None,
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ResultJson:
         """Return the numbers a script wants, as one flat dictionary."""
-        ended = self.unfinished.to_json(self.time_ps, self.wall_s) if self.unfinished else {}
-        head: dict[str, Any] = {"time_ps": self.time_ps, **ended}
-        if self.call is not None:
-            head |= {
-                "algbw_GBps": round(self.algbw_GBps, 6) if self.complete else None,
-                "busbw_GBps": round(self.busbw_GBps, 6) if self.complete else None,
-                "collective": self.call.operation,
-                "algorithm": self.call.algorithm,
-                "protocol": self.call.protocol,
-                "dtype": self.call.dtype,
-                "size_bytes": self.call.size_bytes,
-                "ranks": self.call.ranks,
-                "channels": self.call.channels,
-                **self._includes(),
-            }
-        return (
-            head
-            | self._moved()
-            | {
-                "verified": self.verified,
-                "fabric": self.provenance.fabric,
-                "engine": self.provenance.engine,
-                "granularity": self.provenance.granularity,
-                "burst_packets": self.provenance.burst_packets,
-                "granularity_note": self.provenance.granularity_note,
-                "error_bound": self.provenance.error_bound,
-                "seed": self.provenance.seed,
-                "faults": list(self.provenance.faults),
-                "notes": list(self.provenance.notes),
-                "version": self.provenance.version,
-            }
-        )
+        ended: EndedJson = {}
+        if self.unfinished is not None:
+            ended = self.unfinished.to_json(self.time_ps, self.wall_s)
+        return {
+            "time_ps": self.time_ps,
+            **ended,
+            **self._said(),
+            **self._moved(),
+            "verified": self.verified,
+            "fabric": self.provenance.fabric,
+            "engine": self.provenance.engine,
+            "granularity": self.provenance.granularity,
+            "burst_packets": self.provenance.burst_packets,
+            "granularity_note": self.provenance.granularity_note,
+            "error_bound": self.provenance.error_bound,
+            "seed": self.provenance.seed,
+            "faults": list(self.provenance.faults),
+            "notes": list(self.provenance.notes),
+            "version": self.provenance.version,
+        }
 
 
 def _about(units: str, long_name: str) -> dict[str, str]:

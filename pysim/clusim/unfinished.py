@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from clusim.resultjson import EndedJson
 
 __all__ = ["LEAST_PART", "Unfinished"]
 
@@ -35,7 +36,7 @@ class Unfinished:
             return None
         return max(self.least_ps, round(time_ps / self.part_done))
 
-    def to_json(self, time_ps: int, wall_s: float) -> dict[str, Any]:
+    def to_json(self, time_ps: int, wall_s: float) -> EndedJson:
         """Return how far the run got, in `time_ps` [ps] that took `wall_s` [s]."""
         return {
             "complete": False,

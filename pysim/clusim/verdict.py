@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict
 
 from clusim.errors import TraceError
+from clusim.forms import FieldsOf
 from clusim.units import format_time
 
 __all__ = [
@@ -19,9 +22,12 @@ __all__ = [
     "LEAST_SHARE",
     "MOST_CAUSES",
     "CauseKind",
+    "CauseWordsJson",
     "Phase",
+    "PhaseWordsJson",
     "Verdict",
     "VerdictCause",
+    "VerdictJson",
 ]
 
 MOST_CAUSES = 3
@@ -162,6 +168,62 @@ class Phase:
         return f"{self.name} {format_time(self.end_ps - self.start_ps)}: {cause.words()}"
 
 
+class CauseWordsJson(TypedDict):
+    """What is said of a cause besides.
+
+    Attributes
+    ----------
+    words, fix : str
+        It in a line, and what fixing it means.
+    share : float
+        Its part of the run, 0 to 1.
+    """
+
+    words: str
+    fix: str
+    share: float
+
+
+class PhaseWordsJson(TypedDict):
+    """What is said of a phase besides.
+
+    Attributes
+    ----------
+    words : str
+        It in a line.
+    """
+
+    words: str
+
+
+class VerdictJson(TypedDict):
+    """What held a run back.
+
+    Attributes
+    ----------
+    time_ps : int
+        Of the run, which the causes are parts of [ps].
+    basis : str
+        What it was computed from, or why there is no critical path.
+    causes : list
+        The three longest, the headline first.
+    phases : list
+        Of the run in order.
+    includes, expected : str
+        What the time includes, and what error to expect; empty where there is nothing to say.
+    text : list of str
+        The verdict as commands print it.
+    """
+
+    time_ps: int
+    basis: str
+    causes: list[Annotated[dict[str, Any], FieldsOf(VerdictCause, CauseWordsJson)]]
+    phases: list[Annotated[dict[str, Any], FieldsOf(Phase, PhaseWordsJson)]]
+    includes: str
+    expected: str
+    text: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What held a run back.
@@ -234,7 +296,7 @@ class Verdict:
         word = "saves" if found >= 0 else "costs"
         return [f"fix: {cause.fix}, it {word} {format_time(abs(found))} ({abs(part):.1%}; {how})"]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> VerdictJson:
         """Return it for a script."""
         return {
             "time_ps": self.time_ps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import json
 from pathlib import Path
@@ -25,28 +24,7 @@ from clusim.workload.models import Transformer
 from clusim.workload.parallel.plan import model_of
 from clusim.workload.spec import ModelSpec
 from clusim_cli.main import run
-
-GPT: dict[str, Any] = {
-    "id": "row",
-    "hardware": "A100 80GB",
-    "framework": "Megatron-DeepSpeed (PyTorch 2.0.1)",
-    "model": "GPT",
-    "layers": 4,
-    "hidden": 512,
-    "heads": 8,
-    "vocab": 8192,
-    "seq": 256,
-    "n_gpus": 2,
-    "n_nodes": 1,
-    "global_batch": 8,
-    "micro_batch": 1,
-    "tensor": 2,
-    "precision": "fp16",
-    "recompute": "full",
-    "attention": "plain",
-    "sequence_parallel": "no",
-    "step_s": 0.1,
-}
+from support.measured_steps import GPT, table
 
 BARE: dict[str, Any] = {"layers": 0, "hidden": 0, "heads": 0, "vocab": 0}
 """What a table leaves out that has only a model's name."""
@@ -54,14 +32,6 @@ BARE: dict[str, Any] = {"layers": 0, "hidden": 0, "heads": 0, "vocab": 0}
 
 def row(**changes: Any) -> StepRow:
     return StepRow(**(GPT | changes))
-
-
-def table(path: Path, *rows: dict[str, Any]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, GPT)
-        writer.writeheader()
-        writer.writerows(GPT | own for own in rows)
-    return path
 
 
 class TestRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,15 @@ __all__ = ["command"]
 TOP = 20
 
 
-def _form(function: Any) -> Any:
-    """Add the options that every analysis has."""
-    function = options.top(None, f"{TOP}, all with --json or --csv")(function)
-    function = options.as_json()(options.as_csv()(function))
-    return click.argument("trace", type=click.Path(path_type=Path))(function)
+def _form(name: str) -> Callable[[Any], Any]:
+    """Add the options that every analysis has; `name` is where the form of its JSON is."""
+
+    def add(function: Any) -> Any:
+        function = options.top(None, f"{TOP}, all with --json or --csv")(function)
+        function = options.as_json(name)(options.as_csv()(function))
+        return click.argument("trace", type=click.Path(path_type=Path))(function)
+
+    return add
 
 
 def _show(table: ColumnTable, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
@@ -46,7 +51,7 @@ def command() -> None:
 
 
 @command.command("congestion")
-@_form
+@_form("clusim_cli.forms:CongestionSaidJson")
 @click.option("--over-time", is_flag=True, help="A row for every wire and time bin.")
 def congestion(trace: Path, over_time: bool, **form: Any) -> None:
     """Full wires, why wires stood still, uneven parallel links, incast."""
@@ -58,7 +63,7 @@ def congestion(trace: Path, over_time: bool, **form: Any) -> None:
 
 
 @command.command("overlap")
-@_form
+@_form("clusim.analysis.tablejson:OverlapJson")
 def overlap(trace: Path, **form: Any) -> None:
     """Compute, communication, both, neither; communication that nothing hides."""
     from clusim.analysis.overlap import overlap as analyse
@@ -67,7 +72,7 @@ def overlap(trace: Path, **form: Any) -> None:
 
 
 @command.command("blame")
-@_form
+@_form("clusim.analysis.tablejson:BlameJson")
 @options.confirm("The first stalled link is as fast as its like, or all of them are twice as fast.")
 def blame(trace: Path, confirm: bool, **form: Any) -> None:
     """Charge the run's time, along its critical path, to what it was lost on."""
@@ -82,7 +87,7 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 
 
 @command.command("critical-path")
-@_form
+@_form("clusim_cli.forms:PathSaidJson")
 @click.option("--what-if", "what_if", nargs=2, metavar="WHAT FACTOR", default=None,
               help="What the run would take if WHAT were faster: a class of wires (nvlink), a tier (nic-leaf), a wire "
               "('gpu0->*'), hbm, cta, step, post, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
@@ -125,7 +130,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
 
 
 @command.command("pipeline")
-@_form
+@_form("clusim.analysis.tablejson:PipelineJson")
 def pipeline(trace: Path, **form: Any) -> None:
     """Bubbles of each rank, and a timeline."""
     from clusim.analysis.pipeline import pipeline as analyse
@@ -139,7 +144,7 @@ def pipeline(trace: Path, **form: Any) -> None:
 
 
 @command.command("collectives")
-@_form
+@_form("clusim.analysis.tablejson:CollectivesJson")
 def collectives(trace: Path, **form: Any) -> None:
     """Time, algbw, busbw and share of the limit of every collective."""
     from clusim.analysis.calls import collectives as analyse
@@ -148,7 +153,7 @@ def collectives(trace: Path, **form: Any) -> None:
 
 
 @command.command("memory")
-@_form
+@_form("clusim.analysis.tablejson:MemoryJson")
 def memory(trace: Path, **form: Any) -> None:
     """Memory bandwidth used by communication and by kernels."""
     from clusim.analysis.memory import memory as analyse

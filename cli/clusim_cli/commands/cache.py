@@ -17,7 +17,7 @@ __all__ = ["command"]
     "cache", cls=GuardedCommand, short_help="Show or clear the parts that estimates keep."
 )
 @click.option("--clear", is_flag=True, help="Remove them, those of other versions of clusim too.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:CacheJson")
 def command(clear: bool, as_json: bool) -> int:
     """Say where the parts of training steps are kept that "clusim train --estimate" simulated, and how many there are.
 

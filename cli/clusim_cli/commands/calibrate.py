@@ -25,7 +25,7 @@ def command() -> None:
               help="Take what --record wrote, on this computer or another one; measure nothing.")  # fmt: skip
 @click.option("--preset", "chip", default=None, metavar="NAME",
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
-@options.as_json()
+@options.as_json("clusim_cli.forms:CalibrateJson")
 def gpu(
     output: str | None, record: str | None, source: str | None, chip: str | None, as_json: bool
 ) -> None:
@@ -61,7 +61,7 @@ def gpu(
     write_text(output, json.dumps(found, indent=1) + "\n", [source] if source else [])
     if as_json:
         said = {key: found[key] for key in ("chip", "architecture", "mark", "source", "figures")}
-        click.echo(json.dumps({**said, "file": output}))
+        click.echo(json.dumps({**said, "file": str(output)}))
         return
     figures = found["figures"]
     met = ", ".join(

@@ -28,7 +28,7 @@ __all__ = ["command"]
 @options.env()
 @options.as_csv("It is the configuration of NCCL's example tuner plugin.")
 @options.strict("What an importer assumed decides them.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:CrossoverSaidJson")
 @options.jobs()
 @options.executor()
 @options.no_progress()

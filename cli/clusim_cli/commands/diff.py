@@ -24,7 +24,7 @@ TOP = 20
 @click.argument("b")
 @options.top(TOP)
 @options.as_csv()
-@options.as_json()
+@options.as_json("clusim.analysis.tablejson:DiffJson")
 def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:
     """Say where the time of run B went compared with run A.
 

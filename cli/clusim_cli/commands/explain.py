@@ -24,7 +24,7 @@ __all__ = ["command"]
 @options.env()
 @options.symmetric()
 @options.strict("What an importer assumed decides them.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:ExplainSaidJson")
 def command(
     topology: str,
     collective: str,

@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 @click.command("info", cls=GuardedCommand, short_help="Print what is in a trace.")
 @click.argument("file", type=click.Path(path_type=Path))
-@options.as_json()
+@options.as_json("clusim_cli.forms:InfoJson")
 def command(file: Path, as_json: bool) -> None:
     """Print what is in the trace FILE: the run's numbers and every column.
 

@@ -57,7 +57,7 @@ def _flags(function: Any) -> Any:
     "--explain", is_flag=True, help="Say below the table what held the kernel of every row back."
 )
 @options.strict("What an importer assumed decides them.")
-@options.as_json("It is what -J writes.")
+@options.as_json("clusim.nccltests.perfjson:PerfJson", "It is what -J writes.")
 @_flags
 def command(
     program: str,

@@ -68,7 +68,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @options.granularity()
 @options.trace_out()
 @options.all_lines()
-@options.as_json()
+@options.as_json("clusim_cli.forms:ReplaySaidJson")
 @options.no_progress()
 def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None:
     """Simulate the job that LOG recorded, on its own machine and on others.

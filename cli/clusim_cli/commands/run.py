@@ -61,7 +61,7 @@ __all__ = ["asked", "command"]
 )
 @options.seed()
 @options.strict("What an importer assumed decides them.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:RunJson")
 @options.no_progress()
 def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> int:
     """Run a collective on TOPOLOGY, a preset or a topology file: as NCCL would, unless --algorithm says how.

@@ -32,7 +32,7 @@ MOST_SHOWN = 40
 @options.executor()
 @click.option("--again", is_flag=True, help="Run points that failed again.")
 @options.strict("Points that failed.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:SweepJson")
 @options.no_progress()
 def command(
     grid: Path,

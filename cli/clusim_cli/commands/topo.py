@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from clusim_cli.params import TOPOLOGY
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
     from clusim.formats.topologies import Imported
+    from clusim_cli.forms import CheckedJson, MachineJson
 
 __all__ = ["command"]
 
@@ -29,13 +31,21 @@ def command() -> None:
 
 
 @command.command("list")
-def list_topologies() -> None:
+@options.as_json("clusim_cli.forms:TopologiesJson")
+def list_topologies(as_json: bool) -> None:
     """List the presets and the generators."""
     from clusim import fabric, resources
     from clusim.fabric.generators import GENERATORS
 
-    for name in resources.shipped_topologies():
-        preset = fabric.load(name)
+    presets = {name: fabric.load(name) for name in resources.shipped_topologies()}
+    if as_json:
+        rows = [
+            {"name": name, "ranks": own.num_ranks, "description": own.description}
+            for name, own in presets.items()
+        ]
+        _print_json({"presets": rows, "generators": list(GENERATORS)})
+        return
+    for name, preset in presets.items():
         click.echo(f"{name:<22} {preset.num_ranks:>5} ranks  {preset.description}".rstrip())
     click.echo("")
     click.echo(f"generators: {', '.join(GENERATORS)}; for example fat-tree:k=8")
@@ -49,6 +59,7 @@ def list_topologies() -> None:
 @click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
 @click.option("--figures", is_flag=True, help="Print every figure and where it comes from.")
 @click.option("--no-sources", is_flag=True, help="With --figures: leave out the sources.")
+@options.as_json("clusim_cli.forms:MachineJson")
 def show(
     topology: str,
     nodes: int | None,
@@ -56,6 +67,7 @@ def show(
     png: Path | None,
     figures: bool,
     no_sources: bool,
+    as_json: bool,
 ) -> None:
     """Print TOPOLOGY as a tree: machine, CPUs, PCIe switches, GPUs and adapters, GPU links, network."""
     from clusim import fabric
@@ -65,12 +77,47 @@ def show(
     for path, kind in pictures:
         _check_picture(path, kind)
     machine = fabric.load(topology, nodes=nodes)
-    if figures:
+    if as_json:
+        _print_json(_machine(machine))
+    elif figures:
         click.echo(fabric.describe(machine, sources=not no_sources))
     else:
         click.echo(tree(machine))
     for path, _ in pictures:
         _draw(machine, path)
+
+
+def _machine(machine: Fabric) -> MachineJson:
+    from clusim.fabric.node import kind_of
+    from clusim.fabric.outline import link_name
+
+    ranks = {name: rank for rank, name in enumerate(machine.ranks)}
+    return {
+        "name": machine.name,
+        "description": machine.description,
+        "ranks": machine.num_ranks,
+        "nodes": [
+            {
+                "name": node.name,
+                "kind": kind_of(node),
+                "what": node.endpoint.chip if node.endpoint is not None else node.model,
+                "rank": ranks.get(node.name),
+            }
+            for node in machine.nodes
+        ],
+        "links": [
+            {
+                "a": link.a,
+                "b": link.b,
+                "count": link.count,
+                "type": link_name(link),
+                "rate_GBps": link.rate.bytes_per_s / 1e9,
+                "latency_ps": link.latency_ps,
+            }
+            for link in machine.links
+        ],
+        "sources": dict(machine.sources),
+    }
 
 
 def _check_picture(path: Path, suffix: str) -> None:
@@ -98,26 +145,45 @@ def _draw(machine: Fabric, path: Path) -> None:
     type=FILE,
     help="What nvbandwidth printed there, JSON (-j) or text: compared with what the wires carry.",
 )
-def check(topologies: tuple[str, ...], nodes: int | None, measured: Path | None) -> None:
+@options.as_json("clusim_cli.forms:CheckedListJson")
+def check(
+    topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
+) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
     from clusim import fabric
     from clusim.fabric.arrays import arrays_of
     from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
 
     tests = read_nvbandwidth(measured) if measured is not None else []
+    found: list[CheckedJson] = []
     for name in topologies:
         machine = fabric.load(name, nodes=nodes)
-        arrays = arrays_of(machine)
-        size = f"{machine.num_ranks} ranks, {len(machine.nodes)} nodes, {len(arrays.wires)} wires"
-        click.echo(f"{name}: ok, {size}")
-        for finding in (*fabric.check(machine), *compared(machine, tests)):
+        wires = len(arrays_of(machine).wires)
+        findings = [*fabric.check(machine), *compared(machine, tests)]
+        found.append(
+            {
+                "topology": name,
+                "ranks": machine.num_ranks,
+                "nodes": len(machine.nodes),
+                "wires": wires,
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
+        if as_json:
+            continue
+        click.echo(
+            f"{name}: ok, {machine.num_ranks} ranks, {len(machine.nodes)} nodes, {wires} wires"
+        )
+        for finding in findings:
             click.echo(f"  {finding.level}: {finding.what}")
+    if as_json:
+        _print_json(found)
 
 
 @command.command("diff")
 @click.argument("first", type=TOPOLOGY)
 @click.argument("second", type=TOPOLOGY)
-@options.as_json()
+@options.as_json("clusim_cli.forms:DifferencesJson")
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     """Say how the topologies FIRST and SECOND differ; exit with 1 if they do, like diff."""
@@ -167,7 +233,7 @@ def export(topology: str, output: Path | None) -> None:
     "--onto", metavar="MACHINE",
     help="FILE is partial (NCCL_TOPO_FILE): what it leaves out is as in this preset, topology file or XML.",
 )  # fmt: skip
-@options.as_json()
+@options.as_json("clusim_cli.forms:ImportedJson")
 def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> None:
     """Make a topology file of FILE, which another tool wrote, and say what had to be assumed.
 
@@ -221,7 +287,7 @@ def _summary(found: Imported, file: Path, output: Path | None) -> dict[str, Any]
     }
 
 
-def _print_json(data: dict[str, Any], *, err: bool = False) -> None:
+def _print_json(data: Any, *, err: bool = False) -> None:
     import json
 
     click.echo(json.dumps(data, indent=2), file=sys.stderr if err else sys.stdout)

@@ -43,7 +43,7 @@ __all__ = ["command"]
 @options.trace_limit()
 @options.seed()
 @options.strict("What an importer assumed decides them.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:TrafficJson")
 @options.no_progress()
 def command(
     topology: str, nodes: int | None, as_json: bool, no_progress: bool, **given: Any

@@ -42,7 +42,7 @@ __all__ = ["asked", "command"]
 @options.trace_out()
 @options.seed()
 @options.strict("What an importer assumed decides them.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:TrainJson")
 @options.no_progress()
 def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> int:
     """Simulate training steps of WORKLOAD, a YAML file or the name of a shipped one, on TOPOLOGY or the workload's own.

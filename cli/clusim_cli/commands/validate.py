@@ -50,7 +50,7 @@ __all__ = ["command"]
 @click.option("--data", type=OUTPUT,
               help="Write the errors by class, from which other commands say what to expect.")  # fmt: skip
 @options.strict("Rows of which words are unknown, or that failed.")
-@options.as_json()
+@options.as_json("clusim_cli.forms:ValidateJson")
 @options.no_progress()
 def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Predict what FILES measured and print how far off that is.

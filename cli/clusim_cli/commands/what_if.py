@@ -31,7 +31,7 @@ BASES = ("run", "nccl-tests", "replay", "train")
 )
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
-@options.as_json()
+@options.as_json("clusim.comparing.changejson:WhatIfJson")
 @options.no_progress()
 def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress: bool) -> int:
     """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.

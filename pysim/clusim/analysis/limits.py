@@ -139,7 +139,15 @@ class ClassTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TierTraffic:
-    """What the wires between two tiers of nodes carried, both directions together; fields as of `ClassTraffic`."""
+    """What the wires between two tiers of nodes carried, both directions together; fields as of `ClassTraffic`.
+
+    Attributes
+    ----------
+    mean_busy, max_busy : float
+        Utilisation over the wires.
+    no_credit : float
+        Mean part of the run in which a wire stood still for want of credit, or paused.
+    """
 
     tier: str
     wires: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from clusim.comparing.changejson import ChangeJson, OutcomeJson, WhatIfJson
 from clusim.units import format_time
 from clusim.verdict import Verdict
 
@@ -44,7 +44,7 @@ class ChangeOutcome:
             return "not known"
         return f"{self.verdict.share(first):.1%} {first.words()}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> OutcomeJson:
         """Return it for a script."""
         return {
             "time_ps": self.time_ps or None,
@@ -92,7 +92,7 @@ class ChangeRow:
             )
         return lines
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ChangeJson:
         """Return it for a script."""
         return {
             "change": self.change,
@@ -148,7 +148,7 @@ class WhatIf:
             lines += [f"      {text}" for text in more]
         return lines
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> WhatIfJson:
         """Return it for a script."""
         return {
             "baseline": [{"of": of, **own.to_json()} for of, own in self.baseline],

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
+from clusim.nccl.explainjson import (
+    AdapterJson,
+    ChoiceJson,
+    ExplainJson,
+    GraphJson,
+    SwitchPointJson,
+    SymmetricChoiceJson,
+    TreeJson,
+)
 from clusim.nccl.graph import Graph
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.nccl.traffic import traffic
@@ -37,7 +45,7 @@ def explain(
     *,
     faults: Sequence[str] = (),
     notes: Sequence[str] | None = None,
-) -> dict[str, Any]:
+) -> ExplainJson:
     """Return graphs, channels, costs and choices of a communicator, ready for JSON.
 
     Parameters
@@ -94,11 +102,11 @@ def explain(
 
 def _symmetric(
     comm: Communicator, collective: Collective, sizes: Sequence[int]
-) -> list[dict[str, Any]] | None:
+) -> list[SymmetricChoiceJson] | None:
     """Return what NCCL takes for symmetric buffers, or why it takes nothing; None where they are not."""
     if not comm.settings.symmetric:
         return None
-    found: list[dict[str, Any]] = []
+    found: list[SymmetricChoiceJson] = []
     for size in sizes:
         call = SymmetricCall(collective, size)
         reason = why_not(comm, call)
@@ -107,14 +115,21 @@ def _symmetric(
             continue
         picked = pick(comm, call)
         times = {name: round(time_us, 3) for name, time_us in picked.times_us.items()}
-        chosen = {"kernel": picked.kernel.name, "algorithm": picked.kernel.algorithm}
-        found.append({"size_bytes": size, **chosen, "channels": picked.blocks, "model_us": times})
+        found.append(
+            {
+                "size_bytes": size,
+                "kernel": picked.kernel.name,
+                "algorithm": picked.kernel.algorithm,
+                "channels": picked.blocks,
+                "model_us": times,
+            }
+        )
     return found
 
 
-def _adapters(comm: Communicator) -> list[dict[str, Any]]:
+def _adapters(comm: Communicator) -> list[AdapterJson]:
     system = comm.systems[0]
-    result = []
+    result: list[AdapterJson] = []
     for net in system.adapters:
         gpu = system.local_gpu(net)
         result.append(
@@ -128,7 +143,7 @@ def _adapters(comm: Communicator) -> list[dict[str, Any]]:
     return result
 
 
-def _graph(graph: Graph) -> dict[str, Any]:
+def _graph(graph: Graph) -> GraphJson:
     return {
         "pattern": graph.pattern.name.lower(),
         "channels": graph.num_channels,
@@ -142,7 +157,7 @@ def _graph(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _tree(channel: Channel) -> dict[str, Any]:
+def _tree(channel: Channel) -> TreeJson:
     return {
         "root": channel.parent.index(-1),
         "parent": list(channel.parent),
@@ -150,7 +165,7 @@ def _tree(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _choice(comm: Communicator, collective: Collective, size: int) -> dict[str, Any]:
+def _choice(comm: Communicator, collective: Collective, size: int) -> ChoiceJson:
     plan = comm.plan(collective, size)
     chosen, sent = plan.selection, traffic(comm, collective, plan)
     algbw = size / chosen.time_us / 1000
@@ -175,7 +190,7 @@ def _choice(comm: Communicator, collective: Collective, size: int) -> dict[str, 
 
 def switch_points(
     comm: Communicator, collective: Collective, low: int = 8, high: int = 1 << 33
-) -> list[dict[str, Any]]:
+) -> list[SwitchPointJson]:
     """Return the sizes from which another algorithm or protocol is taken, to the byte."""
 
     def name(size: int) -> str:
@@ -185,7 +200,7 @@ def switch_points(
     grid = [low]
     while grid[-1] < high:
         grid.append(min(high, max(grid[-1] + 1, grid[-1] * 9 // 8)))
-    points = [{"from_bytes": low, "choice": name(low)}]
+    points: list[SwitchPointJson] = [{"from_bytes": low, "choice": name(low)}]
     for small, large in pairwise(grid):
         last = points[-1]["choice"]
         if name(large) == last:
@@ -203,12 +218,12 @@ def switch_points(
 # ---------------------------------------------------------------------------- text
 
 
-def render(data: dict[str, Any], *, max_ranks: int = 32) -> str:
+def render(data: ExplainJson, *, max_ranks: int = 32) -> str:
     """Return the result of `explain` as text for people."""
     return "\n".join(_lines(data, max_ranks))
 
 
-def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
+def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     nodes = data["num_nodes"]
     where = "1 node" if nodes == 1 else f"{nodes} nodes"
     yield f"NCCL {data['nccl_version']}, {data['collective']} on {data['topology']}: {data['num_ranks']} GPUs, {where}"
@@ -260,7 +275,7 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def _symmetric_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:
     if rows:
         yield "with symmetric buffers, instead of the above (time: NCCL's own estimate)"
     for row in rows:
@@ -275,8 +290,9 @@ def _symmetric_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _choice_line(c: dict[str, Any]) -> str:
-    sent = [_size(c[key]) if c[key] is not None else "-" for key in ("gpu_bytes", "adapter_bytes")]
+def _choice_line(c: ChoiceJson) -> str:
+    counts = (c["gpu_bytes"], c["adapter_bytes"])
+    sent = [_size(count) if count is not None else "-" for count in counts]
     why = c["why"]
     if c["why_channels"] not in ("all channels",):
         why += f"; {c['why_channels']}"
@@ -287,7 +303,7 @@ def _choice_line(c: dict[str, Any]) -> str:
     )
 
 
-def _cost_lines(data: dict[str, Any]) -> Iterator[str]:
+def _cost_lines(data: ExplainJson) -> Iterator[str]:
     yield "cost table: latency us / bandwidth GB/s"
     yield f"  {'':<14} {'LL':>15} {'LL128':>15} {'Simple':>15}"
     costs = data["costs"]
@@ -340,7 +356,7 @@ def _order(ranks: Sequence[int], most: int) -> str:
     return text + (f" ... ({len(ranks)})" if len(ranks) > most else "")
 
 
-def _tree_text(tree: dict[str, Any], most: int) -> str:
+def _tree_text(tree: TreeJson, most: int) -> str:
     links = [
         f"{rank}>{parent}" for rank, parent in enumerate(tree["parent"][: most + 1]) if parent >= 0
     ]

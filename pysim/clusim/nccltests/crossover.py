@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clusim.errors import InputError, one_line
 from clusim.executors import Jobs
@@ -12,6 +11,7 @@ from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccl.calls.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.harness import Harness
 from clusim.nccltests.jobs import Failure, Progress, kernels
+from clusim.nccltests.perfjson import CrossoverJson
 from clusim.report.runreport import said
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -72,7 +72,7 @@ class Crossover:
         known = [name for name in times if not (nccl_only and name in CUSTOM)]
         return min(known, key=lambda name: times[name])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> CrossoverJson:
         """Return all times, ready for JSON."""
         return {
             "topology": self.setup.comm.name,

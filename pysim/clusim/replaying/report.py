@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusim.replaying.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
 from clusim.shown import Columns, Shown, Summary
 from clusim.units import format_time
 from clusim.verdict import Verdict
@@ -78,9 +79,9 @@ class CallResult:
         """Predicted over measured time, less one."""
         return None if not self.measured_us else self.time_ps / 1e6 / self.measured_us - 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ReplayedCallJson:
         """Return plain values: times in us, bandwidths in GB/s."""
-        found: dict[str, Any] = {
+        found: ReplayedCallJson = {
             "communicator": self.comm,
             "ranks": self.num_ranks,
             "operation": self.operation,
@@ -127,7 +128,7 @@ class CommResult:
     time_ps: int = 0
     other_ps: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ReplayedCommJson:
         """Return plain values: times in us."""
         return {
             "number": self.number,
@@ -212,7 +213,7 @@ class Replay(Shown):
             "communicators": lambda: _columns([comm.to_json() for comm in self.comms]),
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> ReplayJson:
         """Return the numbers a script wants."""
         errors = [abs(c.error) for c in self.calls if c.error is not None]
         return {
@@ -242,7 +243,7 @@ class Replay(Shown):
         }
 
 
-def _columns(rows: list[dict[str, Any]]) -> Columns:
+def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     """Return rows as columns; what a row does not have is None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from typing_extensions import TypedDict
+
+from clusim.forms import FieldsOf
 from clusim.run.plan import runs_nccl
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -25,7 +28,9 @@ __all__ = [
     "DATA",
     "ErrorClass",
     "Expected",
+    "ExpectedJson",
     "RunPlace",
+    "UnknownErrorJson",
     "expected_error",
     "expected_of",
     "places_of",
@@ -65,6 +70,17 @@ class ErrorClass:
     median_abs_pct: float
     mean_abs_pct: float
     bias_pct: float
+
+
+class UnknownErrorJson(TypedDict):
+    """Why no error is known to expect; `median_abs_pct` is None."""
+
+    median_abs_pct: None
+    why: str
+
+
+ExpectedJson = Annotated[dict[str, Any], FieldsOf(ErrorClass)] | UnknownErrorJson
+"""The class of measured rows that says what error to expect, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)

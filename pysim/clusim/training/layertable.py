@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.training.stepjson import LayerRowJson, LayersJson
 from clusim.units import format_size, format_time
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
@@ -46,16 +47,22 @@ class LayerRow:
     memory_bound: float
     messages: dict[str, list[str]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> LayerRowJson:
         """Return the row with its units in the names."""
         return {
             "stage": self.stage,
             "layer": self.name,
             "count": self.count,
             "parameters": self.parameters,
-            **{f"{part}_flops": self.flops[part] for part in PARTS},
-            **{f"{part}_hbm_bytes": self.traffic_bytes[part] for part in PARTS},
-            **{f"{part}_s": self.time_ps[part] / 1e12 for part in PARTS},
+            "forward_flops": self.flops["forward"],
+            "input_flops": self.flops["input"],
+            "weight_flops": self.flops["weight"],
+            "forward_hbm_bytes": self.traffic_bytes["forward"],
+            "input_hbm_bytes": self.traffic_bytes["input"],
+            "weight_hbm_bytes": self.traffic_bytes["weight"],
+            "forward_s": self.time_ps["forward"] / 1e12,
+            "input_s": self.time_ps["input"] / 1e12,
+            "weight_s": self.time_ps["weight"] / 1e12,
             "activation_bytes": self.activation_bytes,
             "memory_bound": round(self.memory_bound, 4),
             "collectives": self.messages,
@@ -120,7 +127,7 @@ def optimizer_row(plan: TrainingPlan, stage: int) -> tuple[int, int, int]:
     return elements, kernel.bytes, plan.chip.time_ps(kernel) if elements else 0
 
 
-def layer_json(plan: TrainingPlan) -> dict[str, Any]:
+def layer_json(plan: TrainingPlan) -> LayersJson:
     """Return what ``clusim train --layers --json`` prints."""
     chip = plan.chip
     steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,14 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import LineKind, LoggedPattern, Member
 from clusim.formats.logs.log import Log
+from clusim.formats.logs.logjson import (
+    CallGroupJson,
+    LineKindJson,
+    LoggedCommJson,
+    LogJson,
+    PatternJson,
+    TableRunJson,
+)
 from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.tables import TableRun
 from clusim.vocabulary.dtypes import REDUCTIONS
@@ -20,7 +27,7 @@ from clusim.vocabulary.dtypes import REDUCTIONS
 __all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
 
 
-def summarize(log: Log) -> dict[str, Any]:
+def summarize(log: Log) -> LogJson:
     """Return what a log says as plain values: sizes in bytes, times in us, bandwidths in GB/s."""
     facts = log.facts
     calls = {facts.names[name]: times for name, times in log.calls.tally("name").tolist()}
@@ -54,7 +61,7 @@ def summarize(log: Log) -> dict[str, Any]:
     }
 
 
-def _kinds(kinds: dict[str, LineKind]) -> list[dict[str, Any]]:
+def _kinds(kinds: dict[str, LineKind]) -> list[LineKindJson]:
     found = sorted(kinds.items(), key=lambda item: -item[1].count)
     return [
         {"kind": kind, "count": entry.count, "example": entry.example, "first": entry.where}
@@ -72,7 +79,7 @@ def channels_of(members: list[Member]) -> dict[str, int]:
     return found
 
 
-def _communicator(log: Log, communicator: LoggedCommunicator) -> dict[str, Any]:
+def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
     members = log.members(communicator)
     connections = log.connections_of(communicator)
     lines = Counter[str]()
@@ -137,7 +144,7 @@ def search_of(members: list[Member]) -> list[LoggedPattern]:
     return list(dict.fromkeys(next((m.patterns for m in members if m.patterns), [])))
 
 
-def _pattern(pattern: LoggedPattern) -> dict[str, Any]:
+def _pattern(pattern: LoggedPattern) -> PatternJson:
     return {
         "pattern": pattern.pattern,
         "channels": pattern.channels,
@@ -151,12 +158,12 @@ def _pattern(pattern: LoggedPattern) -> dict[str, Any]:
     }
 
 
-def groups_of_calls(log: Log) -> list[dict[str, Any]]:
+def groups_of_calls(log: Log) -> list[CallGroupJson]:
     """Return the operations counted by communicator size, collective, size and what the tuner chose."""
     operations, facts = log.operations, log.facts
     ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
     unique, counts, _ = alike(operations, ranks)
-    found = []
+    found: list[CallGroupJson] = []
     for (size_of, name, size, kind, op, choice), times in sorted(
         zip(unique.tolist(), counts.tolist(), strict=True)
     ):
@@ -184,7 +191,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _run(run: TableRun) -> dict[str, Any]:
+def _run(run: TableRun) -> TableRunJson:
     rows = zip(run.sizes, run.types, run.ops, run.values, strict=True)
     return {
         "collective": run.collective(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from clusim.executors import Jobs, workers
 from clusim.lowering import QUICK
 from clusim.training.measured.predict import Unpredicted, predicted
 from clusim.training.measured.rows import StepRow
 from clusim.training.measured.scores import StepPoint, step_groups, step_score
+from clusim.training.measured.stepscorejson import StepPointRowJson, StepReportJson
 
 __all__ = ["StepReport", "validate_steps"]
 
@@ -47,7 +47,7 @@ class StepReport:
         """Return the points that are farthest off."""
         return sorted(self.points, key=lambda point: -abs(point.error_pct))[:count]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StepReportJson:
         """Return scores of the rows that were left out and of those that calibrated, groups and every point."""
         return {
             "overall": step_score(self.left_out).to_json(),
@@ -66,7 +66,7 @@ class StepReport:
         }
 
 
-def _point_json(point: StepPoint) -> dict[str, Any]:
+def _point_json(point: StepPoint) -> StepPointRowJson:
     row = point.row
     return {
         "id": row.id,

@@ -1,0 +1,24 @@
+"""``clusim schema``: the form of what commands print with ``--json``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from clusim_cli.outputs import GuardedCommand
+
+__all__ = ["command"]
+
+
+@click.command("schema", cls=GuardedCommand, short_help="Print the JSON Schema of --json.")
+@click.argument("words", nargs=-1, metavar="[COMMAND...]")
+def command(words: tuple[str, ...]) -> None:
+    """Print the JSON Schema of what COMMAND prints with --json, such as "run" or "analyze blame"; without COMMAND, the
+    commands that have one.
+
+    Every key is said, with its unit in its name or description, and no others are printed.
+    """
+    from clusim_cli.schemas import known, schema
+
+    click.echo(json.dumps(schema(" ".join(words)), indent=2) if words else "\n".join(known()))

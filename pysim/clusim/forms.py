@@ -1,0 +1,103 @@
+"""The form of what commands print as JSON: types, beside what makes the dictionaries, and their JSON Schema.
+
+A form is a `TypedDict`, which type checkers hold against the dictionary that a function returns, or the fields of a
+dataclass (`FieldsOf`). What fields mean is said once, in the section *Attributes* of docstrings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from typing_extensions import TypedDict
+
+if TYPE_CHECKING:
+    from pydantic.annotated_handlers import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+__all__ = ["DIALECT", "FieldsOf", "schema_of"]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+"""Of all schemas."""
+
+_ENTRY = re.compile(r"^(\w[\w, ]*) : (.*)\n((?:    .*\n?|\n)*)", re.MULTILINE)
+_SECTION = re.compile(r"\nAttributes\n-+\n(.*?)(?=\n\w[\w ]*\n-+\n|\Z)", re.DOTALL)
+
+
+class FieldsOf:
+    """Says of ``Annotated[dict[str, Any], FieldsOf(Cls)]`` that it has the fields of a dataclass, and of more forms."""
+
+    def __init__(self, cls: type, *more: type) -> None:
+        self.cls, self.more = cls, more
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of a dictionary with these keys."""
+        fields: dict[str, Any] = {}
+        for cls in (self.cls, *self.more):
+            fields |= get_type_hints(cls, include_extras=True)
+        form: Any = TypedDict(self.cls.__name__, fields)  # type: ignore[misc]
+        about = {"__doc__": self.cls.__doc__, "__module__": self.cls.__module__}
+        for name, value in (about | {"__orig_bases__": (self.cls, *self.more)}).items():
+            setattr(form, name, value)
+        return handler.generate_schema(form)
+
+
+def schema_of(form: Any, title: str) -> dict[str, Any]:
+    """Return the JSON Schema of a form: every key is known, and there unless it is `NotRequired`.
+
+    Parameters
+    ----------
+    form : type
+        A `TypedDict`, or a list or union of them.
+    """
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+    from pydantic_core.core_schema import TypedDictSchema
+
+    class Closed(GenerateJsonSchema):
+        def typed_dict_schema(self, schema: TypedDictSchema) -> dict[str, Any]:
+            found = super().typed_dict_schema(schema)
+            return _said(found, schema["cls"])
+
+    adapter: TypeAdapter[Any] = TypeAdapter(form)
+    found = adapter.json_schema(mode="serialization", schema_generator=Closed)
+    return {"$schema": DIALECT, **found, "title": title}
+
+
+def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
+    """Return the schema of an object without keys besides, and with what the class says of it and of its fields."""
+    text = cleandoc(cls.__doc__ or "")
+    words = _words_of(cls)
+    properties = {
+        name: _named(own, words.get(name)) for name, own in schema.get("properties", {}).items()
+    }
+    about = re.sub(r"\bNone\b", "null", " ".join(text.split("\n\n")[0].split()))
+    return {**schema, "description": about, "properties": properties, "additionalProperties": False}
+
+
+def _named(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:
+    """Return a field without the title that only repeats its name, and with what is said of it."""
+    own = {key: value for key, value in field.items() if key != "title"}
+    return own | ({"description": words} if words else {})
+
+
+def _words_of(cls: type) -> dict[str, str]:
+    """Return what a class and those it is made from say of their fields."""
+    found: dict[str, str] = {}
+    for base in getattr(cls, "__orig_bases__", ()):
+        if isinstance(base, type):
+            found |= _words_of(base)
+    return found | _fields_of(cleandoc(cls.__doc__ or ""))
+
+
+def _fields_of(text: str) -> dict[str, str]:
+    """Return what a docstring in NumPy's style says of each attribute, in a line and with JSON's word for None."""
+    section = _SECTION.search(f"{text}\n")
+    found: dict[str, str] = {}
+    for names, _, words in _ENTRY.findall(section[1] if section else ""):
+        found |= dict.fromkeys(
+            names.split(", "), re.sub(r"\bNone\b", "null", " ".join(words.split()))
+        )
+    return found

@@ -1,0 +1,198 @@
+"""The form of what NCCL would choose in JSON (`clusim.nccl.explain`)."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+__all__ = [
+    "AdapterJson",
+    "ChannelsJson",
+    "ChoiceJson",
+    "CostJson",
+    "ExplainJson",
+    "GraphJson",
+    "SwitchPointJson",
+    "SymmetricChoiceJson",
+    "TreeJson",
+]
+
+
+class AdapterJson(TypedDict):
+    """An adapter of a machine as NCCL sees it.
+
+    Attributes
+    ----------
+    fabric_nodes : list of str
+        What it is of the fabric; several where NCCL sees several as one.
+    gpu : int or None
+        The GPU next to it; None where no GPU has it for its own.
+    """
+
+    name: str
+    fabric_nodes: list[str]
+    speed_GBps: float
+    gpu: int | None
+
+
+class GraphJson(TypedDict):
+    """What NCCL's search found for a pattern.
+
+    Attributes
+    ----------
+    intra_GBps, inter_GBps : float
+        Bandwidth of a channel inside a machine and between them [10^9 bytes/s].
+    type_intra, type_inter : str
+        The farthest ways, in NCCL's words.
+    cross_nic : int
+        As NCCL_CROSS_NIC.
+    log_line : str
+        What NCCL logs of it.
+    """
+
+    pattern: str
+    channels: int
+    intra_GBps: float
+    inter_GBps: float
+    type_intra: str
+    type_inter: str
+    cross_nic: int
+    same_channels: bool
+    log_line: str
+
+
+class ChannelsJson(TypedDict):
+    """How many channels there are for what."""
+
+    coll: int
+    collnet: int
+    nvls: int
+    p2p: int
+    p2p_per_peer: int
+
+
+class TreeJson(TypedDict):
+    """The tree of a channel: who each rank reduces into, -1 for the root, and from whom."""
+
+    root: int
+    parent: list[int]
+    children: list[list[int]]
+
+
+class CostJson(TypedDict):
+    """A cell of NCCL's cost table.
+
+    Attributes
+    ----------
+    why_not : str
+        Why it cannot be chosen; empty if it can.
+    """
+
+    algorithm: str
+    protocol: str
+    latency_us: float
+    bandwidth_GBps: float
+    why_not: str
+
+
+class ChoiceJson(TypedDict):
+    """What NCCL chooses at a size, and by which rules.
+
+    Attributes
+    ----------
+    threads : int
+        Of a CTA.
+    model_time_us, model_busbw_GBps : float
+        NCCL's own estimate.
+    gpu_bytes, adapter_bytes : float or None
+        What the busiest GPU and adapter send [bytes]; None where that is not known.
+    """
+
+    size_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int
+    threads: int
+    chunk_bytes: int
+    model_time_us: float
+    model_busbw_GBps: float
+    gpu_bytes: float | None
+    adapter_bytes: float | None
+    why: str
+    why_channels: str
+    why_chunk: str
+
+
+class SwitchPointJson(TypedDict):
+    """From which size on another algorithm or protocol is chosen."""
+
+    from_bytes: int
+    choice: str
+
+
+class SymmetricChoiceJson(TypedDict):
+    """What NCCL takes for symmetric buffers at a size, or why it takes nothing.
+
+    Attributes
+    ----------
+    channels : int
+        CTAs.
+    model_us : dict
+        NCCL's own estimate of every kernel that it could take [us].
+    """
+
+    size_bytes: int
+    why_not: NotRequired[str]
+    kernel: NotRequired[str]
+    algorithm: NotRequired[str]
+    channels: NotRequired[int]
+    model_us: NotRequired[dict[str, float]]
+
+
+class ExplainJson(TypedDict):
+    """What NCCL does on a machine.
+
+    Attributes
+    ----------
+    includes : str
+        What the times are.
+    compute_capability : int
+        The lowest of its GPUs, as NCCL writes it: 90 is 9.0.
+    ignored_env, plugin_env : list of str
+        Variables without effect, and those that the network's plugin sets.
+    graphs : dict
+        What the search found, by pattern.
+    rings : list
+        Of every channel, the ranks in order.
+    ring_adapters : list
+        Of every channel, the pairs of adapters it goes out and in by.
+    nvls_heads : list
+        Ranks whose memory the switches write to, by machine.
+    symmetric : list or None
+        By size; None where buffers are not symmetric.
+    """
+
+    topology: str
+    nccl_version: str
+    collective: str
+    includes: str
+    num_ranks: int
+    num_nodes: int
+    compute_capability: int
+    cpu: str
+    ignored_env: list[str]
+    plugin_env: list[str]
+    faults: list[str]
+    notes: list[str]
+    adapters: list[AdapterJson]
+    graphs: dict[str, GraphJson]
+    channels: ChannelsJson
+    rings: list[list[int]]
+    ring_adapters: list[list[list[int]]]
+    trees: list[TreeJson]
+    nvls_heads: list[list[int]]
+    costs: list[CostJson]
+    choices: list[ChoiceJson]
+    switch_points: list[SwitchPointJson]
+    symmetric: list[SymmetricChoiceJson] | None

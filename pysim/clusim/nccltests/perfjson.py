@@ -1,0 +1,208 @@
+"""The forms of nccl-tests' own JSON (``-J``), and of the best algorithm of every size."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from clusim.run.expected import ExpectedJson
+from clusim.verdict import VerdictJson
+
+__all__ = [
+    "AverageBandwidthJson",
+    "CrossoverJson",
+    "CrossoverRowJson",
+    "OutOfBoundsJson",
+    "PerfConfigJson",
+    "PerfHalfJson",
+    "PerfJson",
+    "PerfRankJson",
+    "PerfResultJson",
+]
+
+
+class PerfRankJson(TypedDict):
+    """A rank, as nccl-tests lists it."""
+
+    rank: int
+    group: int
+    pid: int
+    hostname: str
+    device: int
+    device_hex: str
+    device_info: str
+
+
+class PerfConfigJson(TypedDict):
+    """How the program was called, by the names of nccl-tests.
+
+    Attributes
+    ----------
+    minimum_bytes, maximum_bytes : int
+        Sizes [bytes].
+    step_bytes, step_factor : int
+        From one size to the next: so many bytes more, or so many times as large.
+    validation, graph : int
+        As ``-c`` and ``-G``.
+    """
+
+    nthreads: int
+    ngpus: int
+    minimum_bytes: int
+    maximum_bytes: int
+    step_bytes: NotRequired[int]
+    step_factor: NotRequired[int]
+    warmup_iters: int
+    iterations: int
+    aggregated_iterations: int
+    validation: int
+    graph: int
+    blocking_collectives: str
+    parallel_init: str
+    devices: list[PerfRankJson]
+
+
+class PerfHalfJson(TypedDict):
+    """Out of place, or in place.
+
+    Attributes
+    ----------
+    time, cpu_time : float
+        Of an iteration [us]; with ``-C`` that of the host's thread.
+    alg_bw, bus_bw : float
+        As nccl-tests defines them [10^9 bytes/s].
+    nwrong : float or None
+        Wrong elements; None if they were not checked.
+    """
+
+    time: NotRequired[float]
+    cpu_time: NotRequired[float]
+    alg_bw: float
+    bus_bw: float
+    nwrong: float | None
+
+
+class PerfResultJson(TypedDict):
+    """A row of the table.
+
+    Attributes
+    ----------
+    size : int
+        As nccl-tests counts it [bytes].
+    count : int
+        Elements.
+    root : str
+        As it is printed; -1 for none.
+    granularity : str
+        How finely it was simulated.
+    """
+
+    size: int
+    count: int
+    type: str
+    redop: str
+    root: str
+    out_of_place: PerfHalfJson
+    in_place: PerfHalfJson
+    actual_iterations: int
+    experiment_name: str
+    granularity: str
+
+
+class OutOfBoundsJson(TypedDict):
+    """How many halves of rows had wrong values, and whether none had."""
+
+    count: int
+    okay: str
+
+
+class AverageBandwidthJson(TypedDict):
+    """The mean bus bandwidth of all halves of rows.
+
+    Attributes
+    ----------
+    bandwidth : float
+        The mean [10^9 bytes/s].
+    """
+
+    bandwidth: float
+    okay: str
+
+
+class PerfJson(TypedDict):
+    """What a program of nccl-tests writes with ``-J``, and behind `end_time` what clusim has to say.
+
+    Attributes
+    ----------
+    version : int
+        Of the format.
+    nccl_version : int
+        As NCCL's header has it: 22703 is 2.27.3.
+    includes : str
+        What the times include.
+    expected_errors : list
+        Errors to expect of the rows, each once.
+    verdicts : list
+        Of every row, with ``--explain``.
+    """
+
+    version: int
+    start_time: str
+    args: list[str]
+    env: list[str]
+    nccl_version: int
+    config: PerfConfigJson
+    results: list[PerfResultJson]
+    out_of_bounds: OutOfBoundsJson
+    average_bus_bandwidth: AverageBandwidthJson
+    errors: list[str]
+    end_time: str
+    includes: str
+    faults: NotRequired[list[str]]
+    notes: NotRequired[list[str]]
+    expected_errors: list[ExpectedJson]
+    verdicts: NotRequired[list[VerdictJson]]
+    doubts: NotRequired[list[str]]
+
+
+class CrossoverRowJson(TypedDict):
+    """A size.
+
+    Attributes
+    ----------
+    best, nccl_chooses : str
+        What is fastest, and what NCCL would choose.
+    times_us : dict
+        Of an iteration, by candidate [us].
+    not_exact : dict
+        How candidates were simulated that were not in exact packets.
+    """
+
+    size_bytes: int
+    best: str
+    nccl_chooses: str
+    times_us: dict[str, float]
+    not_exact: dict[str, str]
+
+
+class CrossoverJson(TypedDict):
+    """The best algorithm of every size.
+
+    Attributes
+    ----------
+    includes : str
+        What the times include.
+    left_out : dict
+        Candidates that cannot run here, and why.
+    """
+
+    topology: str
+    collective: str
+    num_ranks: int
+    nccl_version: str
+    includes: str
+    left_out: dict[str, str]
+    faults: list[str]
+    notes: list[str]
+    sizes: list[CrossoverRowJson]
