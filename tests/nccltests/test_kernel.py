@@ -11,6 +11,7 @@ from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
 from clusim.nccltests.kernel import kernel
+from clusim.run import standin
 from clusim.run import streams as module
 from clusim.run.request import Request
 from clusim.run.scaling import tree_levels
@@ -33,10 +34,10 @@ def test_fewer_machines_predict_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setup = Setup("alps-gh200", 16 if env is TREE_LL else 8, None, "2.23", env)
-    most = "MOST_MESSAGING" if operation == "alltoall" else "MOST_RANKS"
-    monkeypatch.setattr(module, most, 64)
     whole = kernel(Request(setup, operation, 64 << 10))
+    most = "MOST_MESSAGING" if operation == "alltoall" else "MOST_RANKS"
     monkeypatch.setattr(module, most, 16)
+    monkeypatch.setattr(standin, "MANY_HOPS", 0)
     fewer = kernel(Request(setup, operation, 64 << 10))
     assert not whole.notes
     assert "machines, " in fewer.notes[0]
@@ -48,11 +49,14 @@ def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPat
     small = replace(grain.RULES["auto"], exact_hops=50_000, target_hops=50_000)
     monkeypatch.setitem(grain.RULES, "auto", small)
     whole = kernel(request)
-    monkeypatch.setattr(module, "MOST_BURSTS", 50_000)
+    monkeypatch.setattr(standin, "MOST_HOPS", 50_000)
+    monkeypatch.setattr(module, "STREAM_HOPS", 50_000)
     short = kernel(request)
     assert "bursts of" in whole.notes[0]
-    assert short.notes == ("from two smaller sizes, linear in the size",)
-    # Shorter streams are cut more finely, and coarse bursts of the whole are 1.4% slower.
+    assert short.notes == (
+        "from two smaller sizes, linear in the size; within 12% of the whole in bursts",
+    )
+    # In bursts of one size, the first of these streams is 1.4% faster than the rest.
     assert short.time_ps == pytest.approx(whole.time_ps, rel=0.02)
 
 
@@ -126,8 +130,9 @@ def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
     """T(n) = T(8) + (levels of n - levels of 8) x (first chunk on 8 - on 4): against a whole run of 16 machines."""
     setup = Setup("alps-gh200", 16, 1, "2.23", (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "LL128")))
     for size in (16 << 10, 4 * MIB):
-        monkeypatch.setattr(module, "MOST_RANKS", 64)
+        monkeypatch.setattr(standin, "MANY_HOPS", 1 << 40)
         whole = kernel(Request(setup, "allreduce", size))
+        monkeypatch.setattr(standin, "MANY_HOPS", 0)
         monkeypatch.setattr(module, "MOST_RANKS", 8)
         fewer = kernel(Request(setup, "allreduce", size))
         assert "from 4 and 8 machines, each further level" in fewer.notes[0]
@@ -137,6 +142,7 @@ def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
 def test_a_step_of_a_ring_of_many_machines_is_one_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup("alps-gh200", 16, 1, "2.23", RING_LL)
     whole = kernel(Request(setup, "allreduce", 256 << 10))
+    monkeypatch.setattr(standin, "MANY_HOPS", 0)
     monkeypatch.setattr(module, "MOST_RANKS", 4)
     fewer = kernel(Request(setup, "allreduce", 256 << 10))
     assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.005)

@@ -9,6 +9,7 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import tables_json
+from clusim.nccltests.kernel import kernel
 from clusim.report.runreport import collective_report
 from clusim.run import standin
 from clusim.run.job import RunOptions, job_of, run_job
@@ -22,6 +23,11 @@ MIB = 1 << 20
 BRIEF = RunOptions(histories=False)
 
 
+def followed(asked: Request, options: RunOptions = BRIEF) -> bool:
+    """Return whether other runs stand for a request."""
+    return stood_for(asked, options, lambda: job_of(asked, options)) is not None
+
+
 def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
     env = (("NCCL_ALGO", algorithm), ("NCCL_PROTO", "Simple"))
     return Request(Setup("dgx-a100", nodes, env=env), "allreduce", size, **fields)
@@ -30,7 +36,7 @@ def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let other runs stand for what takes more than a second."""
-    monkeypatch.setattr(standin, "MOST_HOPS", 100_000)
+    monkeypatch.setattr(standin, "MANY_HOPS", 100_000)
     monkeypatch.setattr("clusim.run.streams.MOST_RANKS", 16)
 
 
@@ -60,27 +66,56 @@ def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
     assert "busiest wires" not in text
 
 
+@pytest.mark.parametrize("most", [1 << 40, 0], ids=["whole", "followed"])
+@pytest.mark.parametrize(
+    ("operation", "algorithm"),
+    [("allreduce", "Ring"), ("allreduce", "Tree"), ("allgather", "Ring"), ("alltoall", "Ring")],
+)
+def test_a_run_and_nccl_tests_give_one_answer(
+    operation: str, algorithm: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both follow a size, or do not, by one rule and from the same runs: their times are equal to the picosecond."""
+    monkeypatch.setattr(standin, "MANY_HOPS", most)
+    asked = replace(request(algorithm, 12, 256 << 10), operation=operation)
+    found, row = result_of(asked, BRIEF), kernel(asked)
+    assert row.time_ps == found.time_ps
+    assert row.followed == bool(found.followed) == (most == 0)
+
+
+def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standin, "MOST_HOPS", 50_000)
+    monkeypatch.setattr("clusim.run.streams.STREAM_HOPS", 50_000)
+    asked = Request(
+        Setup("gh200x4-mesh", env=(("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))),
+        "allreduce",
+        64 * MIB,
+    )
+    found, row = result_of(asked, BRIEF), kernel(asked)
+    assert found.followed == "from two smaller sizes, linear in the size"
+    assert row.time_ps == found.time_ps
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     "fields", [{"granularity": "packet"}, {"granularity": 65536}, {"verify": True}]
 )
 def test_what_must_be_whole_is_simulated_whole(fields: dict[str, Any]) -> None:
-    assert stood_for(request("Ring", 12, 4 * MIB, **fields), BRIEF) is None
+    assert not followed(request("Ring", 12, 4 * MIB, **fields))
 
 
 @pytest.mark.usefixtures("small")
 def test_traces_faults_and_other_algorithms_are_simulated_whole() -> None:
     asked = request("Ring", 12, 4 * MIB)
-    assert stood_for(asked, replace(BRIEF, trace_out="t.h5")) is None
+    assert not followed(asked, replace(BRIEF, trace_out="t.h5"))
     broken = replace(asked.setup, faults=("rank 3 slow x1.3",))
-    assert stood_for(replace(asked, setup=broken), BRIEF) is None
+    assert not followed(replace(asked, setup=broken))
     own = replace(asked.setup, env=())
-    assert stood_for(replace(asked, setup=own, algorithm="ring"), BRIEF) is None
-    assert stood_for(replace(asked, operation="broadcast"), BRIEF) is None
+    assert not followed(replace(asked, setup=own, algorithm="ring"))
+    assert not followed(replace(asked, operation="broadcast"))
 
 
 def test_what_takes_seconds_is_simulated_whole() -> None:
-    assert stood_for(request("Ring", 12, 4 * MIB), BRIEF) is None
+    assert not followed(request("Ring", 12, 4 * MIB))
 
 
 @pytest.mark.usefixtures("small")

@@ -13,8 +13,7 @@ from clusim.lowering.faulttext import parse_fault, parse_faults
 from clusim.lowering.front import Lowered, lower
 from clusim.lowering.grain import (
     EXACT_HOPS,
-    LARGE,
-    LARGE_HOPS,
+    MOST_HOPS,
     QUICK,
     QUICK_HOPS,
     SLICE_SHARE,
@@ -24,8 +23,7 @@ from clusim.lowering.grain import (
 
 __all__ = [
     "EXACT_HOPS",
-    "LARGE",
-    "LARGE_HOPS",
+    "MOST_HOPS",
     "QUICK",
     "QUICK_HOPS",
     "SLICE_SHARE",

@@ -20,8 +20,7 @@ __all__ = [
     "AUTO_ERROR",
     "COARSE",
     "EXACT_HOPS",
-    "LARGE",
-    "LARGE_HOPS",
+    "MOST_HOPS",
     "QUICK",
     "QUICK_HOPS",
     "SLICE_SHARE",
@@ -56,12 +55,6 @@ COARSE = "coarse"
 
 COARSE_HOPS = 500_000
 """Packet-hops up to which ``coarse`` simulates exact packets, and that it aims at otherwise."""
-
-LARGE = "large"
-"""Granularity of runs that stand for those on many more machines: the rule of ``auto`` with `LARGE_HOPS`."""
-
-LARGE_HOPS = 8_000_000
-"""Packet-hops up to which ``large`` simulates exact packets, and that it aims at otherwise: some five seconds."""
 
 SLICE_SHARE = 24
 """``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
@@ -108,7 +101,6 @@ RULES = {
     "auto": GrainRule(EXACT_HOPS, TARGET_HOPS, MOST_HOPS, FACTORS, AUTO_ERROR),
     QUICK: GrainRule(QUICK_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, None),
     STEP: GrainRule(EXACT_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, COARSE_ERROR),
-    LARGE: GrainRule(LARGE_HOPS, LARGE_HOPS, 2 * LARGE_HOPS, (1, 2, 4, 8), None),
     COARSE: GrainRule(COARSE_HOPS, COARSE_HOPS, 2 * COARSE_HOPS, (1, 2, 4, 8, 24), COARSE_ERROR),
 }
 """The words, and what they mean."""
@@ -178,7 +170,7 @@ def checked(granularity: str | int) -> str | int:
         return granularity
     word = granularity.strip().lower()
     if word != "packet" and word not in RULES:
-        words = ", ".join(word for word in RULES if word != LARGE)
+        words = ", ".join(RULES)
         raise InputError(
             f"granularity {granularity!r}: unknown; use packet, {words} or a size in bytes"
         )

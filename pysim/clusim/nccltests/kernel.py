@@ -1,16 +1,25 @@
-"""How long NCCL's kernel takes for a collective, as nccl-tests sees it (`clusim.run.streams`)."""
+"""How long NCCL's kernel takes for a collective, as nccl-tests sees it.
+
+In bursts of ``auto`` the time is that of `clusim run`, which also decides what other runs stand for
+(`clusim.run.standin`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer machines
+stand for all communicators of more than `clusim.run.streams.MOST_RANKS` ranks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
+from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
+from clusim.run.job import job_of
 from clusim.run.known import BRIEF
 from clusim.run.plan import OVERLAPPING, InPlace, symmetric
 from clusim.run.request import Request
 from clusim.run.simulate import result_of
-from clusim.run.streams import FOLLOWED, grain_notes, on_fewer, program, stand_ins, timed
+from clusim.run.standin import followed_time
+from clusim.run.streams import FOLLOWED, MOST_RANKS, grain_notes, on_fewer, stand_ins, stream, timed
 from clusim.schedule.dtypes import element
 
 __all__ = ["PerfKernel", "kernel"]
@@ -65,20 +74,29 @@ def kernel(request: Request) -> PerfKernel:
     )
     told = "" if in_place is None else in_place.note
     plan, notes = choice.plan, tuple(note for note in (choice.note, told) if note)
-    wrong = None
-    nodes = stand_ins(request, plan)
-    if nodes is not None:
-        time_ps, note = on_fewer(request, plan, nodes)
-        notes = (*notes, note)
-    elif request.verify and request.size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
-        result = result_of(request.of(program(request, plan)).verified(), BRIEF)
+    wrong, ranks = None, comm.group.num_ranks
+    if request.verify and ranks <= MOST_RANKS and request.size_bytes * ranks <= VERIFY_BYTES:
+        result = result_of(request.of(stream(request, plan)).verified(), BRIEF)
         time_ps, wrong = result.time_ps, int(result.verified is False)
         if request.operation in OVERLAPPING:
             time_ps = timed(request, plan)[0]
     else:
-        time_ps, more = timed(request, plan)
+        time_ps, more = _time(request, plan)
         notes = (*notes, *more)
     return PerfKernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
+
+
+def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
+    """Return the time of a plan of NCCL [ps], and what must be said of how it was found."""
+    if request.granularity == "auto":
+        whole = cache(lambda: job_of(request.of(stream(request, plan)), BRIEF))
+        found = followed_time(request, plan, whole)
+        return timed(request, plan) if found is None else (found.time_ps, (found.words,))
+    nodes = stand_ins(request, plan)
+    if nodes is None:
+        return timed(request, plan)
+    time_ps, note = on_fewer(request, plan, nodes)
+    return time_ps, (note,)
 
 
 def _in_place(request: Request, kernel: InPlace) -> PerfKernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,9 @@ def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result
     options : RunOptions
         Where a trace goes, who is told of progress.
     """
-    found = stood_for(request, options) if isinstance(request, Request) else None
-    return found or run_job(job_of(request, options), options)
+    whole = cache(partial(job_of, request, options))
+    found = stood_for(request, options, whole) if isinstance(request, Request) else None
+    return found or run_job(whole(), options)
 
 
 def simulate_traffic(

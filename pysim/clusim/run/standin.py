@@ -1,24 +1,26 @@
-"""Collectives on so many machines that runs on fewer, and of fewer bytes, stand for them.
+"""Collectives so large that runs on fewer machines, and of fewer bytes, stand for them; for all commands alike.
 
-What NCCL runs is simulated whole as long as that takes no more than `MOST_HOPS` hops of bursts. Beyond, its time is
-found as nccl-tests finds it (`clusim.run.streams`): from two numbers of machines, and for long streams from two sizes,
-with the algorithm, protocol, channels and chunks of the whole. What wires do is then not known of the whole, and not
-shown. **Not followed**, but simulated whole: what is traced or verified, what faults break, bursts of a size that was
-asked for, algorithms that are not NCCL's, and operations whose first ranks are done long before the last.
+What NCCL runs is simulated whole as long as that takes no more than `MANY_HOPS` hops of bursts, or where no number of
+machines is asked for as many as ``auto`` has before its bursts exceed their limits. Beyond, its time is found
+(`clusim.run.streams`) from two numbers of machines, and for long streams from two sizes, with the algorithm, protocol,
+channels and chunks of the whole, and in bursts of one size: what ``auto`` gives the longest of these runs. What wires
+do is then not known of the whole, and not shown. **Not followed**, but simulated whole: what is traced or verified,
+what faults break, bursts of a size that was asked for, algorithms that are not NCCL's, and of a single run operations
+whose first ranks are done long before the last.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from clusim.analysis.judge import without_path
 from clusim.bins import BinRecorder
-from clusim.fabric import Fabric
-from clusim.lowering import LARGE, LARGE_HOPS, Grain
+from clusim.lowering import MOST_HOPS, Grain
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import way_of
 from clusim.outcome import WIRE_COUNTERS
@@ -29,57 +31,103 @@ from clusim.run.known import BRIEF
 from clusim.run.plan import OVERLAPPING, NcclChoice, nccl_choice
 from clusim.run.request import Request
 from clusim.run.scaling import longest_run
-from clusim.run.streams import Budget, on_fewer, program, shorter, stand_ins, timed
+from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, timed
 from clusim.verdict import Verdict
 from clusim.version import version
 
-__all__ = ["MOST_HOPS", "stood_for"]
+__all__ = ["MANY_HOPS", "Followed", "followed_time", "stood_for"]
 
-MOST_HOPS = 32_000_000
-"""Hops of bursts beyond which a run is followed from others: some ten seconds."""
+MANY_HOPS = 32_000_000
+"""Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""
 
 FOLLOWED_ERROR = 0.12
 """Bound on the error of a time that other runs stand for.
 
-**Assumed**, from 4.6% at most on 16 DGX H100 and 9% on 32 p5en (``docs/granularity.md``); more were not run whole.
+**Assumed**, from 3.4% at most on 16 DGX H100 and 9% on 32 p5en (``docs/granularity.md``); more were not run whole.
 """
 
 
-def stood_for(request: Request, options: RunOptions) -> Result | None:
-    """Return the result of a request that other runs stand for; None where it is simulated whole."""
-    choice = _eligible(request, options)
-    if choice is None:
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The time of a run that others stand for [ps], how it was found, and how finely these were cut."""
+
+    time_ps: int
+    note: str
+    grain: Grain
+
+    @property
+    def words(self) -> str:
+        """How it was found, and how far off it may be."""
+        return f"{self.note}; within {FOLLOWED_ERROR:.0%} of the whole in bursts"
+
+
+def followed_time(
+    request: Request, plan: NcclPlan | None, whole: Callable[[], Job], options: RunOptions = BRIEF
+) -> Followed | None:
+    """Return the time of what NCCL runs by a plan, from other runs; None where it is simulated whole.
+
+    Parameters
+    ----------
+    whole : callable
+        Prepares the whole; called only where no fewer machines could stand for it.
+    """
+    setup = request.setup
+    if request.granularity != "auto" or request.engine != "c" or setup.broken.faults:
         return None
-    own = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
-    nodes = stand_ins(own, choice.plan)
+    nodes = stand_ins(request, plan)
     options.watch.begins("the work is estimated")
-    part = (own, choice.plan) if nodes is None else longest_run(own, choice.plan, nodes[1])
-    if _whole_hops(own, *part) <= MOST_HOPS:
+    if nodes is None:
+        grain = whole().grain
+        if grain.grant_hops <= (MOST_HOPS if setup.nodes is None else MANY_HOPS):
+            return None
+    else:
+        part, own = longest_run(request, plan, nodes[1])
+        grain = _job(part, own).grain
+        # Every rank moves as much for every byte.
+        share = part.setup.num_ranks * part.size_bytes / (setup.num_ranks * request.size_bytes)
+        if grain.least_hops / share <= MANY_HOPS:
+            return None
+    # All runs are cut alike, so that their differences are those of machines and sizes.
+    request = replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
+    how = replace(BRIEF, watch=options.watch, progress=options.progress, threads=options.threads)
+    budget = Budget(always=True, options=how)
+    if nodes is not None:
+        return Followed(*on_fewer(request, plan, nodes, budget), grain)
+    if shorter(request, plan, _job(request, plan), budget) is None:
+        return None
+    time_ps, (note,) = timed(request, plan, budget)
+    return Followed(time_ps, note, grain)
+
+
+def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
+    """Return the result of a request that other runs stand for; None where it is simulated whole.
+
+    Parameters
+    ----------
+    whole : callable
+        Prepares the whole, as for `followed_time`.
+    """
+    choice = None if options.trace_out is not None or request.verify else nccl_choice(request)
+    if choice is None or choice.operation in OVERLAPPING:
+        return None
+    if choice.in_place is not None and choice.in_place.algorithm:
         return None
     began_s = time.perf_counter()
-    grain = _job(replace(part[0], granularity=LARGE), part[1]).grain
-    # All runs are cut alike, so that their differences are those of machines and sizes.
-    own = replace(own, granularity="packet" if grain.exact else grain.burst_bytes[1])
-    how = replace(BRIEF, watch=options.watch, progress=options.progress, threads=options.threads)
-    budget = Budget(LARGE_HOPS, always=True, options=how)
-    if nodes is not None:
-        time_ps, note = on_fewer(own, choice.plan, nodes, budget)
-    elif shorter(own, choice.plan, _job(own, choice.plan), budget) is None:
+    own = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
+    found = followed_time(own, choice.plan, whole, options)
+    if found is None:
         return None
-    else:
-        time_ps, (note,) = timed(own, choice.plan, budget)
-    told = replace(_provenance(request, options, choice, grain), granularity_note=_words(note))
     call = _call(choice)
     return Result(
-        time_ps=time_ps,
+        time_ps=found.time_ps,
         wall_s=time.perf_counter() - began_s,
         fingerprint=0,
-        provenance=told,
+        provenance=_provenance(request, options, choice, found),
         wires=NO_WIRES,
         tasks=Tasks([], NOTHING, NOTHING),
         bins=BinRecorder(0, 0, 2).bins(),
         call=call,
-        followed=note,
+        followed=found.note,
         judge=partial(_judged, expected_of(request, call.algorithm)),
     )
 
@@ -93,33 +141,8 @@ def _judged(expected: Expected, result: Result) -> Verdict:
     return replace(without_path(result, "only the time was found"), expected=expected.text())
 
 
-def _words(note: str) -> str:
-    return f"{note}; within {FOLLOWED_ERROR:.0%} of the whole in bursts"
-
-
-def _eligible(request: Request, options: RunOptions) -> NcclChoice | None:
-    """Return what NCCL runs for a request of which other runs can stand for the whole."""
-    setup = request.setup
-    watched = options.trace_out is not None or request.verify or request.engine != "c"
-    if watched or request.granularity != "auto" or setup.broken.faults:
-        return None
-    if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:
-        return None
-    choice = nccl_choice(request)
-    if choice is None or choice.operation in OVERLAPPING:
-        return None
-    in_place = choice.in_place is not None and choice.in_place.algorithm
-    return None if in_place else choice
-
-
 def _job(request: Request, plan: NcclPlan | None) -> Job:
-    return job_of(request.of(program(request, plan)), BRIEF)
-
-
-def _whole_hops(whole: Request, part: Request, plan: NcclPlan | None) -> float:
-    """Return the hops of bursts of the whole, from those of a part: every rank moves as much for every byte."""
-    share = part.setup.num_ranks * part.size_bytes / (whole.setup.num_ranks * whole.size_bytes)
-    return _job(part, plan).grain.least_hops / share
+    return job_of(request.of(stream(request, plan)), BRIEF)
 
 
 def _call(choice: NcclChoice) -> Call:
@@ -140,7 +163,7 @@ def _own_names(plan: NcclPlan) -> tuple[str, str]:
 
 
 def _provenance(
-    request: Request, options: RunOptions, choice: NcclChoice, grain: Grain
+    request: Request, options: RunOptions, choice: NcclChoice, found: Followed
 ) -> Provenance:
     fabric = request.setup.fabric
     return Provenance(
@@ -150,8 +173,8 @@ def _provenance(
         read_files=fabric.source_files,
         engine=request.engine,
         granularity=str(request.granularity),
-        granularity_note="",
-        burst_packets=grain.burst,
+        granularity_note=found.words,
+        burst_packets=found.grain.burst,
         seed=request.seed,
         version=version(),
         command=options.command,

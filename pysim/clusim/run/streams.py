@@ -5,8 +5,10 @@ all iterations, so it sees how far apart iterations are and not how long one tak
 
 **Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it (`clusim.run.scaling`).
 
-**Smaller sizes.** Large sizes are long streams of equal chunks. Where a run would take more than `MOST_BURSTS`,
-two smaller sizes are simulated with the same chunks, and the line through them is followed in the size.
+**Smaller sizes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks,
+and the line through them is followed in the size.
+
+When they do is decided elsewhere: by `clusim.run.standin` for runs in bursts of ``auto``, and always with ``quick``.
 
 **Communicators beside each other** (`Setup.beside`) do the same at the same time, with the plan of the first; the
 time is that of all of them.
@@ -17,7 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusim.errors import InputError
-from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
+from clusim.fabric import Fabric
+from clusim.lowering import QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs
 from clusim.nccl.calls.choice import way_of
 from clusim.run.job import Job, RunOptions, job_of
@@ -32,12 +35,13 @@ from clusim.schedule.builder import ProgramBuilder, Site
 __all__ = [
     "FOLLOWED",
     "ITERATIONS",
+    "MOST_RANKS",
     "Budget",
     "grain_notes",
     "on_fewer",
-    "program",
     "shorter",
     "stand_ins",
+    "stream",
     "timed",
 ]
 
@@ -47,8 +51,8 @@ MOST_RANKS = 32
 MOST_MESSAGING = 64
 """The same of sends and receives: on fewer machines their CTAs bound them, on more their adapters."""
 
-MOST_BURSTS = EXACT_HOPS
-"""Hops of bursts beyond which long streams are simulated shorter: what takes no more is as `clusim run` has it."""
+STREAM_HOPS = 8_000_000
+"""Hops of bursts that the larger of two streams takes, about, which stand for a longer one: some five seconds."""
 
 FOLLOWED = "from "
 """How notes begin that say from which runs a time was followed."""
@@ -59,17 +63,8 @@ ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be simulated at once, and how such runs are watched.
+    """Whether long streams are simulated shorter also in bursts of a size, and how such runs are watched."""
 
-    Attributes
-    ----------
-    most : int or None
-        Hops of bursts beyond which long streams are simulated shorter; None is `MOST_BURSTS`.
-    always : bool
-        Also where bursts have a size that was asked for.
-    """
-
-    most: int | None = None
     always: bool = False
     options: RunOptions = BRIEF
 
@@ -84,10 +79,12 @@ def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
 
 def stand_ins(request: Request, plan: NcclPlan | None) -> tuple[int, int] | None:
     """Return how many machines stand for all of a request; None where all of them are simulated."""
-    comm = request.setup.comm
-    # Faults are on certain machines, so that fewer machines do not stand for all.
+    setup, comm = request.setup, request.setup.comm
+    # Certain ranks and faults are on certain machines, so that fewer machines do not stand for all.
+    if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:
+        return None
     most = MOST_MESSAGING if plan is None else MOST_RANKS
-    if comm.group.num_ranks <= most or request.setup.broken.faults:
+    if comm.group.num_ranks <= most or setup.broken.faults:
         return None
     nodes = anchor_nodes(comm, plan, most)
     return nodes if comm.group.num_nodes > nodes[1] else None
@@ -146,7 +143,7 @@ def timed(
 def _stream_time(
     request: Request, plan: NcclPlan | None, budget: Budget
 ) -> tuple[int, tuple[str, ...]]:
-    job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
+    job = job_of(request.of(stream(request, plan, 1)), BRIEF)
     sizes = shorter(request, plan, job, budget)
     if sizes is None:
         notes = grain_notes(job.grain.describe(), job.grain.error_bound)
@@ -164,18 +161,17 @@ def shorter(
     """Return the two sizes that stand for a long stream, whose run is `job` [bytes]; None where it is simulated."""
     setup, bursts = request.setup, job.grain.grant_hops
     quick = request.granularity == QUICK
-    most = QUICK_HOPS if quick else budget.most or MOST_BURSTS
+    most = QUICK_HOPS if quick else STREAM_HOPS
     filling = programs.filling_bytes(setup.known, setup.comm, plan)
     small = max(request.size_bytes * most // (2 * bursts + 1), filling)
     # A power of two, so that many sizes follow the same two.
     small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
-    followed = quick or request.granularity == "auto" or budget.always
-    if not followed or bursts <= most or 4 * small > request.size_bytes:
+    if not (quick or budget.always) or bursts <= most or 4 * small > request.size_bytes:
         return None
     return small, 2 * small
 
 
-def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
+def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
     """Return the program of so many iterations of a collective, one behind the other."""
     setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
     if count == 1 and not setup.beside:
@@ -192,11 +188,11 @@ def _per_iteration(request: Request, plan: NcclPlan | None, job: Job, budget: Bu
     """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
     if request.operation not in OVERLAPPING:
         return time_of(job, budget.options)
-    more = job_of(request.of(_stream(request, plan, ITERATIONS)), BRIEF)
+    more = job_of(request.of(stream(request, plan, ITERATIONS)), BRIEF)
     if job.grain.exact and not more.grain.exact:
         # Both are cut alike, so that their difference is one of time.
         request = replace(request, granularity=more.grain.burst_bytes[1])
-        job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
+        job = job_of(request.of(stream(request, plan, 1)), BRIEF)
     last_ps, first_ps = (time_of(each, budget.options) for each in (more, job))
     return max(1, (last_ps - first_ps) // (ITERATIONS - 1))
 
@@ -216,6 +212,6 @@ def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int, budget: Bu
     shown = *way_of(request.setup.comm, plan), chunk
     if (own, shown) not in _ANCHORS:
         shorter = None if plan is None else recut(request.setup.comm, plan, size_bytes)
-        job = job_of(own.of(_stream(own, shorter, 1)), BRIEF)
+        job = job_of(own.of(stream(own, shorter, 1)), BRIEF)
         _ANCHORS[own, shown] = _per_iteration(own, shorter, job, budget)
     return _ANCHORS[own, shown]
