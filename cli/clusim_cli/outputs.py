@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusim import files
+from clusim_cli.terminal import fitting
 
 if TYPE_CHECKING:
     from clusim.executors import Jobs
@@ -46,8 +47,12 @@ class GuardedCommand(click.Command):
     """Refuses to write over a file that it was given to read, and to write two things into one file.
 
     Files that are found out only while it runs, such as those a topology names, are refused by `clusim.files` where
-    they would be written.
+    they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for people.
     """
+
+    def __init__(self, *args: Any, raw: bool = False, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.raw = raw
 
     def invoke(self, ctx: click.Context) -> Any:
         """Compare the files to write with those to read, then run."""
@@ -71,7 +76,13 @@ class GuardedCommand(click.Command):
                 files.refuse_inputs(value)
                 if param.type.trace:
                     files.refuse_inputs(f"{files.destination(value)}.partial")
-        return super().invoke(ctx)
+        given = ctx.params
+        outputs = [given[param.name] for param in self.params if isinstance(param.type, OutputFile)]
+        streams = any(value is not None and files.is_stream(value) for value in outputs)
+        if self.raw or streams or given.get("as_json") or given.get("as_csv"):
+            return super().invoke(ctx)
+        with fitting():
+            return super().invoke(ctx)
 
 
 class GuardedGroup(click.Group):

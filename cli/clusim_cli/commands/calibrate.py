@@ -73,5 +73,7 @@ def gpu(
         f" {len(data['attention'])} of attention; memory {figures['memory_efficiency']:.1%} of its rate,"
         f" {figures['sustained']:.1%} of the clock in a long run, kernels {figures['kernel_floor_us']:.2f} us at least"
     )
-    click.echo(f"use it: 'hardware: {{kernels: {output}}}' in a workload,", nl=False)
-    click.echo(f" or 'chips: {{mine: {{base: {found['chip']}, kernels: {output}}}}}' in a topology")
+    click.echo(
+        f"use it: 'hardware: {{kernels: {output}}}' in a workload,"
+        f" or 'chips: {{mine: {{base: {found['chip']}, kernels: {output}}}}}' in a topology"
+    )

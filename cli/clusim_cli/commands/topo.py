@@ -204,7 +204,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
         ctx.exit(1)
 
 
-@command.command("export")
+@command.command("export", raw=True)
 @click.argument("topology", type=TOPOLOGY)
 @options.output("It is NCCL's topology XML.", "standard output")
 def export(topology: str, output: Path | None) -> None:
