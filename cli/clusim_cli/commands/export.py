@@ -28,7 +28,7 @@ SUFFIXES = {
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     *("--format", "form"),
-    type=one_of(*SUFFIXES),
+    type=one_of(*SUFFIXES, pftrace="perfetto", json="chrome", pytorch="kineto", hta="kineto"),
     default="perfetto",
     show_default=True,
     help="Format to write.",
