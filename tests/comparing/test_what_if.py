@@ -154,7 +154,7 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         (["traffic mesh:4x4", "--seed 1"], "begin with one of run, nccl-tests, replay, train"),
         (["run 'dgx", "--seed 1"], "No closing quotation"),
         (["run dgx-a100", "parallel.tensor=4"], "only workloads of train have keys"),
-        (["run dgx-a100", "--sise 4"], "No such option"),
+        (["run dgx-a100", "--sise 4"], "no option '--sise'; did you mean '--size'?"),
     ],
 )
 def test_words_that_mean_nothing_are_one_line(
