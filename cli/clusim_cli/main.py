@@ -21,6 +21,7 @@ import click
 from clusim.errors import ClusimError, InternalError, TopologyError, suggest
 from clusim.files import guarded
 from clusim_cli import commands
+from clusim_cli.terminal import fitted
 
 __all__ = ["cli", "main"]
 
@@ -114,7 +115,7 @@ def _drop_output() -> None:
 
 
 def _one_line(message: str) -> None:
-    click.echo(f"clusim: {' '.join(message.split())}", err=True)
+    click.echo(fitted(f"clusim: {' '.join(message.split())}", sys.stderr), err=True)
 
 
 def _fail(error: BaseException) -> int:

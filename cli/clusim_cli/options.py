@@ -16,13 +16,16 @@ from clusim_cli.params import (
     ALGORITHM,
     COLLECTIVE,
     DTYPE,
+    FAULT,
     GRANULARITY,
     PROTOCOL,
     REDOP,
+    RELEASE,
     RUNNABLE,
     SIZE,
     TIME,
     TOPOLOGY,
+    Words,
     one_of,
 )
 
@@ -193,6 +196,7 @@ def nccl_version(said: str = "the newest known") -> Decorator[Any]:
     """NCCL's release."""
     return _option(
         *("--nccl-version", "version"),
+        type=RELEASE,
         default="",
         metavar="RELEASE",
         help="Release of NCCL, such as 2.27.",
@@ -204,6 +208,7 @@ def faults() -> Decorator[Any]:
     """What breaks."""
     return _option(
         *("--fault", "faults"),
+        type=FAULT,
         multiple=True,
         metavar="TEXT",
         help="What breaks, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
@@ -339,14 +344,14 @@ def confirm(more: str) -> Decorator[Any]:
     return _option("--confirm", is_flag=True, help="Check it by simulating again.", more=more)
 
 
-def kind(more: str = "") -> Decorator[Any]:
-    """Format of a file."""
+def kind(words: Words) -> Decorator[Any]:
+    """Format of a file, one of some words."""
     return _option(
         "--kind",
+        type=words,
         default="",
         metavar="KIND",
         help="Format of the file.",
-        more=more,
         said="detected",
     )
 

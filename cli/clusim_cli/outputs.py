@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusim import files
+from clusim.errors import suggest
+from clusim_cli.params import Words
+from clusim_cli.terminal import fitting
 
 if TYPE_CHECKING:
     from clusim.executors import Jobs
@@ -38,6 +42,27 @@ class OutputFile(click.Path):
 OUTPUT = OutputFile()
 TRACE_OUT = OutputFile(trace=True)
 
+MEANT = {
+    **dict.fromkeys(("gpus", "ranks", "g", "ngpus"), ("gpus", "ranks", "g")),
+    **dict.fromkeys(("machines", "hosts", "servers", "num-nodes", "n"), ("nodes",)),
+    **dict.fromkeys(("operation", "op", "coll"), ("collective",)),
+    **dict.fromkeys(("bytes", "msg", "b", "e", "s"), ("size", "message")),
+    **dict.fromkeys(("trace", "record", "out", "output", "o"), ("output", "trace-out")),
+    **dict.fromkeys(("type", "datatype", "d"), ("dtype",)),
+    **dict.fromkeys(("reduction", "reduce-op"), ("redop",)),
+    **dict.fromkeys(("workers", "processes", "parallel", "j"), ("jobs",)),
+    **dict.fromkeys(("timeout", "limit", "max-time"), ("time-limit",)),
+    **dict.fromkeys(("quiet", "silent", "q"), ("no-progress",)),
+    **dict.fromkeys(("machine", "preset", "fabric", "system"), ("topology", "as")),
+    **dict.fromkeys(("nccl", "release", "version"), ("nccl-version",)),
+    **dict.fromkeys(("environment", "var", "x"), ("env",)),
+    **dict.fromkeys(("check", "validate"), ("verify",)),
+    **dict.fromkeys(("format", "form"), ("kind",)),
+    **dict.fromkeys(("break", "fail", "broken"), ("fault",)),
+    **dict.fromkeys(("exact", "grain", "burst"), ("granularity",)),
+}
+"""Words people try for options, and those that may be meant, of which a command has one."""
+
 MAY_NAME_FILES = ("topology", "other", "system")
 """Options that take the name of a preset or of a file."""
 
@@ -46,8 +71,45 @@ class GuardedCommand(click.Command):
     """Refuses to write over a file that it was given to read, and to write two things into one file.
 
     Files that are found out only while it runs, such as those a topology names, are refused by `clusim.files` where
-    they would be written.
+    they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for people.
     """
+
+    def __init__(self, *args: Any, raw: bool = False, **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.raw = raw
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words; an option that there is none of is answered by what it may mean."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            known = {
+                flag.lstrip("-"): flag for param in self.get_params(ctx) for flag in param.opts
+            }
+            word = name.lstrip("-")
+            meant = next((own for own in MEANT.get(word, ()) if own in known), None)
+            hint = suggest(word, known, {word: meant} if meant else {})
+            for own, flag in known.items():
+                hint = hint.replace(repr(own), repr(flag))
+            if "did you mean" not in hint:
+                hint = f"; {ctx.command_path} --help lists them"
+            raise click.UsageError(f"no option {name!r}{hint}", ctx) from None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the words that parameters take and that their help does not say."""
+        rows = [
+            (param.make_metavar(ctx) if isinstance(param, click.Argument) else param.opts[0], words)
+            for param in self.get_params(ctx)
+            if isinstance(param.type, Words) and (words := param.type.told())
+        ]
+        if rows:
+            with formatter.section("Words"):
+                for name, words in rows:
+                    formatter.write(f"  {name}\n")
+                    for line in wrap(words, formatter.width - 4, break_on_hyphens=False):
+                        formatter.write(f"    {line}\n")
+        super().format_epilog(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Compare the files to write with those to read, then run."""
@@ -71,7 +133,13 @@ class GuardedCommand(click.Command):
                 files.refuse_inputs(value)
                 if param.type.trace:
                     files.refuse_inputs(f"{files.destination(value)}.partial")
-        return super().invoke(ctx)
+        given = ctx.params
+        outputs = [given[param.name] for param in self.params if isinstance(param.type, OutputFile)]
+        streams = any(value is not None and files.is_stream(value) for value in outputs)
+        if self.raw or streams or given.get("as_json") or given.get("as_csv"):
+            return super().invoke(ctx)
+        with fitting():
+            return super().invoke(ctx)
 
 
 class GuardedGroup(click.Group):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from clusim.errors import InputError, UnitError
+from clusim.errors import InputError, UnitError, suggest
 from clusim.units import parse_ranks, parse_size, parse_time
 from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
 from clusim.vocabulary.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
@@ -18,26 +19,41 @@ from clusim.vocabulary.operations import OPERATIONS, operation_named
 
 __all__ = [
     "ALGORITHM",
+    "CHIP",
     "COLLECTIVE",
     "DTYPE",
+    "FAULT",
     "GRANULARITY",
     "PROTOCOL",
     "RANKS",
+    "RECORDING_KIND",
     "REDOP",
+    "RELEASE",
     "RUNNABLE",
     "SIZE",
     "TIME",
     "TOPOLOGY",
+    "TOPOLOGY_KIND",
     "WORKLOAD",
+    "Words",
     "command_line",
     "one_of",
 ]
 
 
-class _Words(click.ParamType[str], ABC):
-    """A value that shells complete from words; files may be meant, too, where `files` says so."""
+class Words(click.ParamType[str], ABC):
+    """A value that shells complete from words and help lists; files may be meant, too, where `files` says so."""
 
     files = False
+    listed = True
+
+    def told(self) -> str:
+        """Return the words for help; empty where an option's own help has them."""
+        return ", ".join(self.every()) if self.listed else ""
+
+    def every(self) -> Iterable[str]:
+        """Return all words there are, whatever else is typed."""
+        return self.words(click.Context(click.Command("clusim")))
 
     @abstractmethod
     def words(self, ctx: click.Context) -> Iterable[str]:
@@ -53,17 +69,18 @@ class _Words(click.ParamType[str], ABC):
         return found or [CompletionItem(incomplete, type="file")] if self.files else found
 
 
-class _Topology(_Words):
+class _Topology(Words):
     name, files = "topology", True
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         from clusim.fabric.generators import GENERATORS
+        from clusim.fabric.traits import superpods
         from clusim.resources import shipped_topologies
 
-        return [*shipped_topologies(), *(f"{name}:" for name in GENERATORS)]
+        return [*shipped_topologies(), *superpods(), *(f"{name}:" for name in GENERATORS)]
 
 
-class _Workload(_Words):
+class _Workload(Words):
     name, files = "workload", True
 
     def words(self, ctx: click.Context) -> Iterable[str]:
@@ -102,8 +119,9 @@ RUNNABLE = tuple(
 """Operations that help and shells name: those of nccl-tests that are calls of NCCL, and its pairs of messages."""
 
 
-class _Collective(_Words):
+class _Collective(Words):
     name = "collective"
+    listed = False
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         return RUNNABLE
@@ -115,8 +133,13 @@ class _Collective(_Words):
             self.fail(str(error), param, ctx)
 
 
-class _Algorithm(_Words):
+class _Algorithm(Words):
     name, files = "algorithm", True
+
+    def every(self) -> Iterable[str]:
+        from clusim.collectives import ALGORITHMS
+
+        return dict.fromkeys(["nccl", *(name for own in ALGORITHMS.values() for name in own)])
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         from clusim.collectives import ALGORITHMS
@@ -128,8 +151,9 @@ class _Algorithm(_Words):
         return own_algorithm(value)
 
 
-class _Protocol(_Words):
+class _Protocol(Words):
     name = "|".join(PROTOCOL_NAMES)
+    listed = False
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         return PROTOCOL_NAMES
@@ -141,8 +165,9 @@ class _Protocol(_Words):
             self.fail(str(error), param, ctx)
 
 
-class _DataType(_Words):
+class _DataType(Words):
     name = "type"
+    listed = False
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         return DTYPES
@@ -152,8 +177,9 @@ class _DataType(_Words):
         return found.name if found else value
 
 
-class _Reduction(_Words):
+class _Reduction(Words):
     name = "|".join(REDUCTIONS)
+    listed = False
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         return REDUCTIONS
@@ -163,6 +189,49 @@ class _Reduction(_Words):
             return redop_named(value)
         except InputError as error:
             self.fail(str(error), param, ctx)
+
+
+class _Fault(Words):
+    name = "text"
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.lowering.faulttext import FORMS
+
+        return [f"{kind} {shape}" for kind, (shape, _) in FORMS.items()]
+
+    def told(self) -> str:
+        return "; ".join(self.every())
+
+
+class _Chip(Words):
+    name = "chip"
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.hardware import GPUS
+
+        return GPUS
+
+
+class _Kind(Words):
+    """Formats of files, by the module that reads them."""
+
+    name = "kind"
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        kinds: Iterable[str] = resolve_name(self.home)
+        return kinds
+
+
+class _Release(Words):
+    name, listed = "release", False
+
+    def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.nccl.versions import LATEST, OLDEST
+
+        return [f"{LATEST.major}.{minor}" for minor in range(OLDEST.minor, LATEST.minor + 1)]
 
 
 class _Granularity(_Size):
@@ -187,6 +256,11 @@ class _Ranks(click.ParamType[tuple[int, ...]]):
             self.fail(str(error), param, ctx)
 
 
+CHIP = _Chip()
+FAULT = _Fault()
+RELEASE = _Release()
+RECORDING_KIND = _Kind("clusim.formats.recordings.kinds:KINDS")
+TOPOLOGY_KIND = _Kind("clusim.formats.topologies:KINDS")
 TOPOLOGY = _Topology()
 WORKLOAD = _Workload()
 ALGORITHM = _Algorithm()
@@ -200,9 +274,21 @@ GRANULARITY = _Granularity()
 RANKS = _Ranks()
 
 
-def one_of(*words: str) -> click.Choice[str]:
-    """Return the type of a value that is one of some words, in any case."""
-    return click.Choice(words, case_sensitive=False)
+class _OneOf(click.Choice[str]):
+    """One of some words, in any case; another word is answered by the one it may mean."""
+
+    def __init__(self, words: tuple[str, ...], meant: Mapping[str, str]) -> None:
+        super().__init__(words, case_sensitive=False)
+        self.meant = meant
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return what is wrong, and what would be right."""
+        return f"{value!r}: unknown{suggest(str(value), self.choices, self.meant)}"
+
+
+def one_of(*words: str, **meant: str) -> click.Choice[str]:
+    """Return the type of a value that is one of some words, in any case; `meant` are words people try for them."""
+    return _OneOf(words, meant)
 
 
 def command_line() -> str:

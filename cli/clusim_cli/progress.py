@@ -14,6 +14,7 @@ import click
 
 from clusim.files import destination
 from clusim.units import format_time
+from clusim_cli.terminal import draws
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,8 +90,8 @@ class Shown:
 
 
 def _drawn(wanted: bool) -> bool:
-    """Return whether to draw: on a terminal, if rich is installed."""
-    return wanted and sys.stderr.isatty() and find_spec("rich") is not None
+    """Return whether to draw: on a terminal that can, if rich is installed."""
+    return wanted and draws(sys.stderr) and find_spec("rich") is not None
 
 
 def _start(what: str) -> RichProgress:

@@ -42,18 +42,21 @@ def one_line(text: str) -> str:
 
 
 def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """Return ``; did you mean 'x'?`` for the names that begin with a word, else the nearest, else the words there are.
+    """Return ``; did you mean 'x'?`` for what a word means, else for names that begin with it or have it between
+    dashes, else for the nearest, else the words there are; in any case of letters.
 
     `synonyms` maps words that people write to known ones.
     """
-    words = list(dict.fromkeys(known))
-    meant = {name: name for name in words}
+    words, word = list(dict.fromkeys(known)), word.lower()
+    meant = {name.lower(): name for name in words}
     meant |= {
-        name: key for name, key in (synonyms or {}).items() if key in meant and name not in meant
+        name: key for name, key in (synonyms or {}).items() if key in words and name not in meant
     }
-    near = [name for name in meant if word and name.startswith(word)]
+    near = [word] if word in (synonyms or {}) and word in meant else []
+    near = near or [name for name in meant if word and name.startswith(word)]
     # A letter is missing rather than the rest of a name.
     near = difflib.get_close_matches(word, near, 1, 0.9) or near
+    near = near or [name for name in meant if word in name.split("-")]
     near = near or difflib.get_close_matches(word, meant, 1, 0.6)
     if near:
         *others, last = [repr(name) for name in dict.fromkeys(meant[name] for name in near)][

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from clusim_cli.main import run
+from support.calls import write_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +35,9 @@ def clusim(capsys: pytest.CaptureFixture[str]) -> Clusim:
         return Outcome(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the files that stand in `support.calls.CALLS` by a word."""
+    return write_files(tmp_path_factory.mktemp("files"))

@@ -91,7 +91,7 @@ def test_a_good_file_is_good(clusim: Clusim, tmp_path: Path) -> None:
         (["run", "dgx-a100", "--algorithm", "rnig"], ["ring"]),
         (["run", "dgx-a100", "--collective", "allredcue"], ["allreduce"]),
         (["run", "dgx-a100", "--dtype", "float33"], ["float32"]),
-        (["run", "dgx-a100", "--redop", "mean"], ["sum"]),
+        (["run", "dgx-a100", "--redop", "mean"], ["avg"]),
         (["run", "dgx-a100", "--channels", "0"], ["0"]),
         (["run", "dgx-a100", "--protocol", "complex"], ["simple"]),
         (["run", "dgx-a100", "--granularity", "0"], []),

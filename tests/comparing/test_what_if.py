@@ -197,7 +197,7 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         (["traffic mesh:4x4", "--seed 1"], "begin with one of run, nccl-tests, replay, train"),
         (["run 'dgx", "--seed 1"], "No closing quotation"),
         (["run dgx-a100", "parallel.tensor=4"], "only workloads of train have keys"),
-        (["run dgx-a100", "--sise 4"], "No such option"),
+        (["run dgx-a100", "--sise 4"], "no option '--sise'; did you mean '--size'?"),
         (["run dgx-a100", "nvlink x2", "--fault 'rank 11 slow x2'"], "what-if --fault 'rank 11"),
         (["run dgx-a100", "dgx-a1000"], "did you mean 'dgx-a100'?"),
         (["train bert-allreduce", "--fault 'gizmo 1 down'"], "unknown kind 'gizmo'"),

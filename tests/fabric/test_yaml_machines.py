@@ -246,6 +246,10 @@ GOLDEN = [
     ),
     (GOOD + "faults: [3]\n", "7:10: faults[0]: 3: must be a valid string"),
     (
+        GOOD.replace("to: sw", "to: [sw]"),
+        "links[0].to: a list: must be a node or a range of them, such as gpu1..3",
+    ),
+    (
         GOOD + "p2p_level: pxx\n",
         "7:12: p2p_level: 'pxx' is not known; did you mean 'pxb'?",
     ),

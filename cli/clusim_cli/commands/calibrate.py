@@ -8,6 +8,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup
+from clusim_cli.params import CHIP
 
 __all__ = ["command"]
 
@@ -23,7 +24,7 @@ def command() -> None:
               help="Also write what was measured, as it is.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",
               help="Take what --record wrote, on this computer or another one; measure nothing.")  # fmt: skip
-@click.option("--preset", "chip", default=None, metavar="NAME",
+@click.option("--preset", "chip", type=CHIP, default=None, metavar="NAME",
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
 @options.as_json("clusim_cli.forms:CalibrateJson")
 def gpu(
@@ -73,5 +74,7 @@ def gpu(
         f" {len(data['attention'])} of attention; memory {figures['memory_efficiency']:.1%} of its rate,"
         f" {figures['sustained']:.1%} of the clock in a long run, kernels {figures['kernel_floor_us']:.2f} us at least"
     )
-    click.echo(f"use it: 'hardware: {{kernels: {output}}}' in a workload,", nl=False)
-    click.echo(f" or 'chips: {{mine: {{base: {found['chip']}, kernels: {output}}}}}' in a topology")
+    click.echo(
+        f"use it: 'hardware: {{kernels: {output}}}' in a workload,"
+        f" or 'chips: {{mine: {{base: {found['chip']}, kernels: {output}}}}}' in a topology"
+    )

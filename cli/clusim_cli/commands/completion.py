@@ -15,6 +15,7 @@ PROGRAM = "clusim"
 @click.command(
     "completion",
     cls=GuardedCommand,
+    raw=True,
     short_help="Print what lets a shell complete commands and names.",
 )
 @click.argument("shell", type=one_of("bash", "zsh", "fish"))
@@ -23,8 +24,8 @@ def command(shell: str) -> int:
 
     \b
     bash  eval "$(clusim completion bash)" in ~/.bashrc
-    zsh   eval "$(clusim completion zsh)" in ~/.zshrc, after compinit
-    fish  clusim completion fish > ~/.config/fish/completions/clusim.fish
+    zsh   the same with zsh in ~/.zshrc, after compinit
+    fish  clusim completion fish | source, in config.fish
     """
     from click.shell_completion import get_completion_class
 

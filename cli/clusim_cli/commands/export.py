@@ -28,7 +28,7 @@ SUFFIXES = {
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     *("--format", "form"),
-    type=one_of(*SUFFIXES),
+    type=one_of(*SUFFIXES, pftrace="perfetto", json="chrome", pytorch="kineto", hta="kineto"),
     default="perfetto",
     show_default=True,
     help="Format to write.",
@@ -48,12 +48,12 @@ def command(
     """Write TRACE for another tool.
 
     \b
-    perfetto  ui.perfetto.dev: nodes, streams, channels with arrows, wires and memories as counters
-    kineto    HolisticTraceAnalysis and other tools for PyTorch's profiler: one file for each rank
-    chrome    chrome://tracing: tasks of all ranks, load of wires
-    csv       a table of the trace: tasks, wires, history, primitives, messages, ...
+    perfetto  ui.perfetto.dev: streams, channels, counters
+    kineto    tools for PyTorch's profiler: a file a rank
+    chrome    chrome://tracing: tasks, load of wires
+    csv       a table: tasks, wires, history, messages, ...
     parquet   the same; needs pyarrow
-    nccl-log  the lines NCCL_DEBUG=INFO prints for the collectives
+    nccl-log  what NCCL_DEBUG=INFO prints of collectives
     """
     if table is not None and form not in ("csv", "parquet"):
         raise click.UsageError(f"--table: not with --format {form}; use csv or parquet")

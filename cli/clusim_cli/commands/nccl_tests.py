@@ -14,7 +14,7 @@ from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working
-from clusim_cli.params import TOPOLOGY
+from clusim_cli.params import TOPOLOGY, one_of
 
 if TYPE_CHECKING:
     from clusim.comparing import PerfRun
@@ -46,7 +46,7 @@ def _flags(function: Any) -> Any:
 @options.nodes()
 @click.option("--procs-per-node", type=click.IntRange(1),
               help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
-@click.option("--harness", type=click.Choice(("nccl-tests", "torch"), case_sensitive=False),
+@click.option("--harness", type=one_of("nccl-tests", "torch", pytorch="torch", python="torch"),
               default="nccl-tests", show_default=True,
               help="What launches: the program itself, or a Python loop around torch.distributed.")  # fmt: skip
 @options.env()

@@ -11,7 +11,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import SIZE, TIME, command_line
+from clusim_cli.params import RECORDING_KIND, SIZE, TIME, TOPOLOGY, command_line
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
@@ -50,7 +50,13 @@ class _Call(click.ParamType[tuple[str, int]]):
 @options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="The machine as NCCL_TOPO_DUMP_FILE wrote it.")  # fmt: skip
-@click.option("--as", "other", metavar="TOPOLOGY", help="Replay on this machine, too, and compare.")
+@click.option(
+    "--as",
+    "other",
+    type=TOPOLOGY,
+    metavar="TOPOLOGY",
+    help="Replay on this machine, too, and compare.",
+)
 @click.option("--gap", type=_Gap(), default="",
               help="Time between calls: none, as logged, or so long.  [default: logged if durations are]")  # fmt: skip
 @options.env()
@@ -60,7 +66,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
 )
-@options.kind()
+@options.kind(RECORDING_KIND)
 @click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")

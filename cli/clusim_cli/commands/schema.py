@@ -11,7 +11,9 @@ from clusim_cli.outputs import GuardedCommand
 __all__ = ["command"]
 
 
-@click.command("schema", cls=GuardedCommand, short_help="Print the JSON Schema of --json.")
+@click.command(
+    "schema", cls=GuardedCommand, raw=True, short_help="Print the JSON Schema of --json."
+)
 @click.argument("words", nargs=-1, metavar="[COMMAND...]")
 def command(words: tuple[str, ...]) -> None:
     """Print the JSON Schema of what COMMAND prints with --json, such as "run" or "analyze blame"; without COMMAND, the

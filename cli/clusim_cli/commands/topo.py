@@ -11,7 +11,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
-from clusim_cli.params import TOPOLOGY
+from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
@@ -138,7 +138,7 @@ def _draw(machine: Fabric, path: Path) -> None:
 
 
 @command.command("check")
-@click.argument("topologies", nargs=-1, required=True)
+@click.argument("topologies", nargs=-1, required=True, type=TOPOLOGY)
 @options.nodes()
 @click.option(
     "--measured",
@@ -204,7 +204,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
         ctx.exit(1)
 
 
-@command.command("export")
+@command.command("export", raw=True)
 @click.argument("topology", type=TOPOLOGY)
 @options.output("It is NCCL's topology XML.", "standard output")
 def export(topology: str, output: Path | None) -> None:
@@ -224,26 +224,25 @@ def export(topology: str, output: Path | None) -> None:
 @command.command("import")
 @click.argument("file", type=FILE)
 @options.output("It is a topology file; - is stdout.")
-@options.kind()
-@click.option("--chip", metavar="NAME", help="What the GPUs are, if FILE does not say.")
+@options.kind(TOPOLOGY_KIND)
+@click.option("--chip", type=CHIP, metavar="NAME", help="What the GPUs are, if FILE does not say.")
 @click.option(
     "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
 )
 @click.option(
-    "--onto", metavar="MACHINE",
+    "--onto", type=TOPOLOGY, metavar="MACHINE",
     help="FILE is partial (NCCL_TOPO_FILE): what it leaves out is as in this preset, topology file or XML.",
 )  # fmt: skip
 @options.as_json("clusim_cli.forms:ImportedJson")
 def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> None:
-    """Make a topology file of FILE, which another tool wrote, and say what had to be assumed.
-
-    Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), smi-nvlink, rocm-smi, graphml, node-link,
-    astra-sim, simai.
-    """
+    """Make a topology file of FILE, which another tool wrote, and say what had to be assumed."""
     from clusim.files import is_stream, write_text
     from clusim.formats.topologies import import_file, import_onto
+    from clusim.hardware import gpu
 
     kind, chip, group, onto = (given[name] or None for name in ("kind", "chip", "group", "onto"))
+    if chip is not None:
+        gpu(chip)  # also where the file says it better
     if onto is not None and (group is not None or kind not in (None, "nccl-xml")):
         raise click.UsageError("--onto: takes NCCL's XML of one machine; not with --group, --kind")
     if onto is not None:

@@ -14,6 +14,10 @@ from clusim_cli.progress import said_ended, shown_progress
 
 __all__ = ["command"]
 
+PATTERN = one_of(
+    *("permutation", "uniform", "alltoall", "incast", "hotspot"), random="uniform", a2a="alltoall"
+)
+
 
 @click.command(
     "traffic",
@@ -22,8 +26,8 @@ __all__ = ["command"]
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
-@click.option("--pattern", type=one_of("permutation", "uniform", "alltoall", "incast", "hotspot"),
-              default="permutation", show_default=True, help="Who sends to whom.")  # fmt: skip
+@click.option("--pattern", type=PATTERN, default="permutation", show_default=True,
+              help="Who sends to whom.")  # fmt: skip
 @click.option("--message", type=SIZE, default=None,
               help="Size of a message.  [default: 16MiB; one packet for uniform and hotspot]")  # fmt: skip
 @click.option(
@@ -50,8 +54,7 @@ def command(
 ) -> int:
     """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
 
-    Generators: fat-tree, torus, mesh, ring, dragonfly, star, fully-connected; `clusim topo show fat-tree:k=4` says
-    what one makes.
+    `clusim topo show fat-tree:k=4` says what a generator makes.
     """
     from clusim.analysis.latency import summarise
     from clusim.report.runreport import traffic_report

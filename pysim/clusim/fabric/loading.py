@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusim import foreign, resources
-from clusim.errors import TopologyError, one_line
+from clusim.errors import TopologyError, one_line, suggest
 from clusim.fabric.described import describe, read_text
 from clusim.fabric.model import Fabric
 from clusim.files import noting
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from clusim.fabric.schema import Topology
 
 __all__ = ["build", "build_topology", "joined", "load", "loads", "names_machine"]
+
+OF_CHIP = {
+    **{
+        "p100": "dgx-1p",
+        "v100": "dgx-1v",
+        "a100": "dgx-a100",
+        "h100": "dgx-h100",
+        "h200": "dgx-h200",
+    },
+    **{"b200": "hgx-b200", "b300": "hgx-b300", "gh200": "alps-gh200", "h800": "hgx-h800"},
+    **{"dgx-1": "dgx-1v", "dgx-b200": "hgx-b200", "dgx": "dgx-h100", "nvl72": "gb200-nvl72"},
+}
+"""Chips and other names that people give for a machine, and the preset that is meant."""
 
 
 def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
@@ -77,11 +90,10 @@ def _load(name: str, nodes: int | None) -> Fabric:
         return _load_file(preset, preset.name, name, nodes)
     if os.sep in name or path.suffix in (".yaml", ".yml") or os.path.exists(name):
         return _load_file(path, shown, name, nodes)
-    from clusim.fabric.problems import did_you_mean
     from clusim.fabric.traits import superpods
 
     known = [*resources.shipped_topologies(), *GENERATORS, *superpods()]
-    hint = did_you_mean(name.partition(":")[0], known)
+    hint = suggest(name.partition(":")[0], known, OF_CHIP)
     raise TopologyError(f"topology {shown!r}: no such preset or file{hint}")
 
 

@@ -55,6 +55,8 @@ def _explain(item: Any, problems: Problems) -> None:
         )
     elif kind == "unit":
         problems.add(path, item["msg"])
+    elif path[-1] in ("from", "to") and isinstance(item["input"], list):
+        problems.add(path, "a list: must be a node or a range of them, such as gpu1..3")
     else:
         problems.add(path, f"{_show(item['input'])}: {_lower(item['msg'])}")
 

@@ -27,7 +27,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from clusim.errors import InputError, UnitError
+from clusim.errors import InputError, UnitError, suggest
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
@@ -36,7 +36,7 @@ from clusim.units import parse_time
 
 __all__ = ["parse_fault", "parse_faults"]
 
-_FORMS = {
+FORMS = {
     "link": ("LINK down", "down"),
     "lanes": ("LINK 1/2", None),
     "plane": ("SWITCH down", "down"),
@@ -45,8 +45,19 @@ _FORMS = {
     "rank": ("RANK slow x1.3", "slow"),
     "nic": ("NIC flap for TIME", "flap"),
 }
+"""Kind -> what is written behind it, and its last word if that is always the same."""
+
 MAX_TEXT = 400
 """Characters of a fault; two names of nodes, a class and two times have less."""
+
+_MEANT = {
+    **dict.fromkeys(("gpu", "host", "machine", "rail"), "node"),
+    **dict.fromkeys(("switch", "nvswitch", "nvs"), "plane"),
+    **dict.fromkeys(("wire", "cable", "nvlink", "port"), "link"),
+    **dict.fromkeys(("slow", "straggler"), "rank"),
+    **{"lane": "lanes", "ber": "errors", "hca": "nic", "adapter": "nic"},
+}
+"""Words people begin with, and the kind that is meant."""
 
 _TAIL = re.compile(
     r"^(?P<body>.*?)(?:\s+at\s+(?P<at>\S+(?:\s*[a-z]+)?))?(?:\s+for\s+(?P<for>.+))?$"
@@ -112,6 +123,11 @@ def _changes(spans: Sequence[_Span]) -> list[Fault]:
     return found
 
 
+def _meant(kind: str) -> str:
+    """Return which kind is meant; ``gpu3`` is a node."""
+    return suggest(kind.rstrip("0123456789:.->"), FORMS, _MEANT)
+
+
 def _spans(fabric: Fabric, text: str) -> list[_Span]:
     words = " ".join(text.split())
     if len(words) > MAX_TEXT:
@@ -121,9 +137,9 @@ def _spans(fabric: Fabric, text: str) -> list[_Span]:
     match = _TAIL.match(words)
     assert match is not None
     kind, _, rest = match["body"].partition(" ")
-    if kind not in _FORMS:
-        raise InputError(f"fault {words!r}: unknown kind {kind!r}{did_you_mean(kind, _FORMS)}")
-    shape, word = _FORMS[kind]
+    if kind not in FORMS:
+        raise InputError(f"fault {words!r}: unknown kind {kind!r}{_meant(kind)}")
+    shape, word = FORMS[kind]
     parts = rest.rsplit(" ", 2 if kind == "rank" else 1)
     expected = f"fault {words!r}: write '{kind} {shape} [at TIME] [for TIME]'"
     if kind == "nic" and len(parts) == 2 and parts[1] == "down":

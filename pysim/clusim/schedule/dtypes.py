@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.errors import InputError, suggest
 from clusim.vocabulary.dtypes import DTYPES, find_dtype
 
 __all__ = [
@@ -106,7 +106,7 @@ def element(name: str) -> Element:
     known = find_dtype(name)
     found = ELEMENTS.get(known.name) if known is not None else None
     if found is None:
-        raise InputError(f"dtype {name!r}: unknown; use one of {', '.join(ELEMENTS)}")
+        raise InputError(f"dtype {name!r}: unknown{suggest(name, ELEMENTS)}")
     return found
 
 

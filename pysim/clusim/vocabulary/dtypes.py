@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import InputError
+from clusim.errors import InputError, suggest
 
 __all__ = [
     "BY_NUMBER",
@@ -124,9 +124,17 @@ def find_redop(word: str) -> str | None:
     return short if short in REDUCTIONS else None
 
 
+_REDOPS_MEANT = {
+    **dict.fromkeys(("add", "plus", "addition"), "sum"),
+    **dict.fromkeys(("mul", "multiply", "times", "product"), "prod"),
+    **{"mean": "avg", "average": "avg", "maximum": "max", "minimum": "min"},
+}
+"""Words people try, and the reduction that is meant."""
+
+
 def redop_named(word: str) -> str:
     """Return the reduction of any spelling; raises `InputError` for another word."""
     found = find_redop(word)
     if found is None:
-        raise InputError(f"redop {word!r}: unknown; use one of {', '.join(REDUCTIONS)}")
+        raise InputError(f"redop {word!r}: unknown{suggest(word, REDUCTIONS, _REDOPS_MEANT)}")
     return found

@@ -169,6 +169,13 @@ def find_operation(word: str) -> Operation | None:
     return _BY_SPELLING.get(plain(short).removeprefix("nccl"))
 
 
+_MEANT = {
+    **{"ar": "allreduce", "ag": "all_gather", "rs": "reduce_scatter", "a2a": "alltoall"},
+    **{"bc": "broadcast", "p2p": "sendrecv", "pingpong": "sendrecv", "sum": "allreduce"},
+}
+"""Words people try, and the operation that is meant."""
+
+
 def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:
     """Return the operation of any spelling.
 
@@ -184,7 +191,7 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
     """
     found = find_operation(word)
     if found is None:
-        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known)}")
+        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known, _MEANT)}")
     if found.name not in known:
         raise InputError(f"operation {word!r}: not for this; there are {', '.join(known)}")
     return found

@@ -1,0 +1,107 @@
+"""Calls of every command that answers something, with the files they need."""
+
+from __future__ import annotations
+
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from clusim.calibrating import measure
+from clusim_cli.main import run
+from support import traces
+from support.fake_gpu import FakeGpu
+from support.measured_steps import table
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = ROOT / "traces"
+ROWS = ROOT / "tests" / "accuracy" / "rows.csv"
+
+SMALL = ("dgx-1v", "--size", "64KiB")
+FAULT = ("--fault", "rank 1 slow x1.5")
+
+# Command -> the words of calls that between them print every form it has.
+CALLS: dict[str, list[tuple[str | Path, ...]]] = {
+    "run": [
+        SMALL,
+        (*SMALL, "--algorithm", "ring", "--verify", *FAULT),
+        ("dgx-h100", "--nodes", "2", "--size", "1MiB", "--symmetric"),
+        ("fat-tree:k=4", "--size", "16KiB"),
+    ],
+    "traffic": [("ring:4", "--message", "64KiB")],
+    "train": [
+        ("resnet50-dgx1v",),
+        ("resnet50-dgx1v", "--layers"),
+        ("resnet50-dgx1v", "--scaling", "weak", "--replicas", "1,2"),
+        ("resnet50-dgx1v", "--estimate"),
+        ("SPENT",),
+    ],
+    "info": [("TRACE",), ("RUN",)],
+    "log summary": [(TRACES / "nccl-8xh100.log",), ("TABLE",)],
+    "explain": [
+        ("dgx-h100", "--size", "1MiB"),
+        ("dgx-a100", "--nodes", "2", "--size", "8", "--symmetric"),
+        ("dgx-h100", "--size", "1KiB", "--symmetric"),
+    ],
+    "crossover": [("dgx-1v", "--size", "1KiB", "--jobs", "1")],
+    "nccl-tests": [
+        ("all_reduce_perf", "dgx-1v", "-b", "8", "-e", "16", "-c", "1", "--jobs", "1"),
+        ("sendrecv_perf", "dgx-1v", "-b", "8", "-e", "8", "-i", "8", "-f", "1", "-C", "1", "--explain", "--jobs", "1"),
+    ],
+    "sweep": [("GRID", "--jobs", "1")],
+    "validate": [
+        (ROWS, "--system", "dgx-a100", "--sizes", "1", "--jobs", "1"),
+        (ROWS, "--row", "1"),
+        ("STEPS", "--jobs", "1"),
+    ],
+    "replay": [
+        (TRACES / "nccl-8xh100.log", "--calls", "2"),
+        (TRACES / "nccl-8xh100.log", "--calls", "2", "--as", "dgx-a100", *FAULT),
+        (TRACES / "ring-4.goal", "dgx-1v"),
+    ],
+    "analyze congestion": [("TRACE",), ("TRACE", "--over-time", "--top", "40")],
+    "analyze overlap": [("TRACE",)],
+    "analyze blame": [("TRACE",), ("RUN", "--confirm")],
+    "analyze critical-path": [("TRACE",), ("RUN", "--what-if", "hbm", "x2", "--confirm")],
+    "analyze pipeline": [("TRACE",)],
+    "analyze collectives": [("TRACE",)],
+    "analyze memory": [("TRACE",)],
+    "diff": [("RUN", "RUN")],
+    "what-if": [(f"run {' '.join(SMALL)}", "nvlink x2", "--ranks 0-99")],
+    "cache": [()],
+    "calibrate gpu": [("--from", "RECORD", "-o", "KERNELS")],
+    "topo list": [()],
+    "topo show": [("dgx-h100",)],
+    "topo check": [("dgx-1v", "dgx-h100")],
+    "topo diff": [("dgx-1v", "dgx-1p")],
+    "topo import": [(TRACES / "nvlink-4xh100nvl.txt",)],
+}  # fmt: skip
+
+
+GRID = """
+run: {topology: dgx-1v, size: [64KiB, 3], root: [0, 9]}
+train: {workload: resnet50-dgx1v, steps: 1}
+"""
+
+SPENT = """
+reliability: {gpu_mtbf_h: 10000, restart_s: 300, checkpoint: {write: 10 GB/s, every: 100}}
+"""
+
+
+def write_files(folder: Path) -> dict[str, Path]:
+    """Write the files that stand in `CALLS` by a word."""
+    found = {
+        "TRACE": traces.write_training(folder / "step.h5"),
+        "RUN": traces.write_collective(folder / "run.h5"),
+        "STEPS": table(folder / "steps.csv", {}, {"tensor": 3}),
+        "KERNELS": folder / "kernels.json",
+    }
+    step = (TRACES / "resnet50-dgx1v.yaml").read_text(encoding="utf-8")
+    record = json.dumps(measure(FakeGpu(), lambda text: None))
+    for name, text in (("GRID", GRID), ("SPENT", step + SPENT), ("RECORD", record)):
+        found[name] = folder / f"{name.lower()}.yaml"
+        found[name].write_text(text, encoding="utf-8")
+    found["TABLE"] = folder / "table.log"
+    words = ["nccl-tests", "all_reduce_perf", "dgx-1v", "-b", "8", "-e", "8", "--jobs", "1"]
+    with found["TABLE"].open("w", encoding="utf-8") as file, redirect_stdout(file):
+        assert run(words) == 0
+    return found
