@@ -40,6 +40,7 @@ __all__ = [
     "executor",
     "faults",
     "granularity",
+    "html",
     "jobs",
     "kind",
     "nccl_version",
@@ -290,6 +291,13 @@ def output(help: str, said: str = "") -> Decorator[Any]:
 def as_json(more: str = "") -> Decorator[Any]:
     """Whether to print JSON."""
     return _option("--json", "as_json", is_flag=True, help="Print one JSON object.", more=more)
+
+
+def html(more: str = "") -> Decorator[Any]:
+    """File of a page."""
+    return _option(
+        "--html", type=OUTPUT, default=None, metavar="FILE", help="Write a page.", more=more
+    )
 
 
 def as_csv(more: str = "") -> Decorator[Any]:

@@ -16,7 +16,7 @@ from clusim.analysis.walk import Step
 from clusim.opcodes import OPCODES
 from clusim.trace.records import RecordFile
 
-__all__ = ["GROUPS", "PathRows", "Spans", "path_rows"]
+__all__ = ["GROUPS", "PathRows", "RowSpans", "path_rows"]
 
 Array = NDArray[Any]
 
@@ -33,8 +33,8 @@ _PRIMITIVES = tuple(OPCODES)
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """Spans of time on rows, by start: row, kind, index of a name, start and end [ps]."""
+class RowSpans:
+    """RowSpans of time on rows, by start: row, kind, index of a name, start and end [ps]."""
 
     row: Array
     kind: Array
@@ -52,21 +52,21 @@ class PathRows:
     rows : list of (int, str)
         Ranks and which of their channels, or their streams where kernels run; those in which the path is longest, in
         the order of ranks, and last a row of rank -1 for all others, if there are others.
-    path : Spans
+    path : RowSpans
         Its steps; kinds are those of `GROUPS`, names those of `whats`.
     tasks : ndarray
         The task of every step, -1 for one of no rank.
     whats : list of str
         What steps went into.
-    slices : Spans
+    slices : RowSpans
         What the channels did: from its gate, or the slice before, to its completion. Names are those of `primitives`.
     """
 
     rows: list[tuple[int, str]]
-    path: Spans
+    path: RowSpans
     tasks: Array
     whats: list[str]
-    slices: Spans
+    slices: RowSpans
     primitives: tuple[str, ...] = _PRIMITIVES
 
 
@@ -97,7 +97,7 @@ def path_rows(path: str | Path, most: int) -> PathRows:
         table = np.array(found, np.int64).reshape(-1, 5)[::-1]
         row = np.array([row_of.get(own, len(row_of)) for own in rows], np.int64)[::-1]
         start, end, kinds, names, tasks = table.T
-        spans = Spans(row, kinds, names, start, end)
+        spans = RowSpans(row, kinds, names, start, end)
         return PathRows(shown, spans, tasks, list(whats), _slices(run, row_of, places))
 
 
@@ -139,7 +139,7 @@ def _longest(
     return [*kept, *more], {row: i for i, row in enumerate(kept)}
 
 
-def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> Spans:
+def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSpans:
     """Return the completed slices of the channels that have a row."""
     place, slices = np.array([row_of.get(own, -1) for own in places]), run.walk.slices
     image, parts, count = run.traced.network.image, [], 0
@@ -165,4 +165,4 @@ def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> Spans
     order = np.argsort(start, kind="stable")
     kind = np.zeros(len(time), np.int64)
     columns = (place[instance], kind, name, start, time)
-    return Spans(*(own[order] for own in columns))
+    return RowSpans(*(own[order] for own in columns))

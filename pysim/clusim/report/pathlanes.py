@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.analysis.pathrows import GROUPS, PathRows, Spans
+from clusim.analysis.pathrows import GROUPS, PathRows, RowSpans
 from clusim.report.lanes import Bars, Lanes, Schedule, window
 from clusim.report.message import pack
 
@@ -42,8 +42,8 @@ class PathLanes:
         lane = lane_of[found.tasks]
         known = np.flatnonzero(lane >= 0)
         path = found.path
-        over = Spans(lane, path.kind, path.name, path.start_ps, path.end_ps)
-        picked = Spans(*(getattr(over, name)[known] for name in Spans.__slots__))
+        over = RowSpans(lane, path.kind, path.name, path.start_ps, path.end_ps)
+        picked = RowSpans(*(getattr(over, name)[known] for name in RowSpans.__slots__))
         return cls(found, _lanes(path), _lanes(found.slices), _lanes(picked))
 
     def header(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class PathLanes:
         return pack({}, found)
 
 
-def _lanes(spans: Spans) -> Lanes:
+def _lanes(spans: RowSpans) -> Lanes:
     none = np.full(len(spans.row), -1, np.int64)
     return Lanes([], [], [], spans.row, spans.kind, spans.name, none, spans.start_ps, spans.end_ps)
 

@@ -1,7 +1,7 @@
 // The two plots over time, which share window, cursor and pointer: wires as a heatmap, tasks as a timeline.
 
 // Room for names, less of it on a phone.
-const leftRoom = () => (window.innerWidth < 520 ? 92 : 168);
+const leftRoom = () => (window.innerWidth < 520 ? 108 : 168);
 let LEFT = leftRoom();
 const AXIS = 24;
 
@@ -272,7 +272,7 @@ class Timeline extends TimePlot {
       draw.textAlign = "left";
       if (fresh) draw.fillText(`rank ${this.lanes.ranks[lane]}`, 10, y + this.tall / 2);
       draw.textAlign = "right";
-      if (LEFT > 100) draw.fillText(fitText(draw, this.lanes.streams[lane], LEFT - 80), LEFT - 8, y + this.tall / 2);
+      if (LEFT > 120) draw.fillText(fitText(draw, this.lanes.streams[lane], LEFT - 80), LEFT - 8, y + this.tall / 2);
     }
     if (tasks) this.bars(draw, tasks);
     const { path, pathShown } = this.state;
