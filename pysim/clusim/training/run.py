@@ -254,7 +254,7 @@ def _evaluate(run: Ran, memory: list[Memory], notes: list[str], wall_s: float) -
     return TrainingResult(
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
-        ranks=run.step.whole(),
+        ranks=run.rows,
         memory=memory,
         traffic=emitter.traffic,
         wires=_wires(result, [block.found for block in blocks]),
