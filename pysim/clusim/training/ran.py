@@ -68,6 +68,11 @@ class Ran:
         """Return when the last step began and ended [ps]."""
         return (self.ends[-2] if len(self.ends) > 1 else 0), self.ends[-1]
 
+    @property
+    def step_ps(self) -> int:
+        """Return how long the last step took [ps]."""
+        return self.window[1] - self.window[0]
+
     @cached_property
     def passed_ps(self) -> int:
         """Return when the last pass of the last step was done [ps]."""
@@ -99,7 +104,7 @@ class Ran:
         culprits = self._culprits()
         phases = () if self.free else step_phases(step, culprits)
         expected = expected_text(plan.chip.name, plan.workload.host.framework)
-        return step_verdict(self.rows, step.end_ps - step.begin_ps, expected, culprits, phases)
+        return step_verdict(self.rows, self.step_ps, expected, culprits, phases)
 
     def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}
