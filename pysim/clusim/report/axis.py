@@ -41,7 +41,7 @@ def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = F
     """
     known = [value for row in rows for value in _values(row)]
     if not known:
-        return Markup("")
+        return joined(())
     ticks = _decades(known) if log else _steps(max(known))
     low, high = (math.log10(ticks[0]), math.log10(ticks[-1])) if log else (0.0, ticks[-1])
 

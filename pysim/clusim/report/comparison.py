@@ -213,7 +213,7 @@ def _differences(runs: Sequence[Compared]) -> Markup:
     elif len(names) > 1:
         parts.append(element("p", "Nothing that the runs say of themselves."))
     else:
-        return Markup("")
+        return joined(())
     if alike:
         parts.append(element("p", f"The same of all: {'; '.join(alike)}.", class_="hint"))
     return joined(parts)
@@ -222,7 +222,7 @@ def _differences(runs: Sequence[Compared]) -> Markup:
 def _loads(runs: Sequence[Compared]) -> Markup:
     classes = dict.fromkeys(name for run in runs for name in run.loads)
     if not classes:
-        return Markup("")
+        return joined(())
     groups = []
     for name in classes:
         bars: list[Content] = []
