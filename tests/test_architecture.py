@@ -105,8 +105,8 @@ MAY_IMPORT = {
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict"
     " vocabulary workload.recorded",
-    "comparing": "analysis errors fabric image nccl.calls nccltests replaying result run training training.estimating"
-    " units verdict vocabulary workload.parallel",
+    "comparing": "analysis errors fabric image nccl.calls nccltests replaying report result run training"
+    " training.estimating units verdict vocabulary workload.parallel",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule shown version",
     "__main__": "",

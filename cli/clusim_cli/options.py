@@ -43,6 +43,7 @@ __all__ = [
     "executor",
     "faults",
     "granularity",
+    "html",
     "jobs",
     "kind",
     "nccl_version",
@@ -309,6 +310,13 @@ def as_json(form: str, more: str = "") -> Decorator[Any]:
         more=more,
         cls=JsonOption,
         form=form,
+    )
+
+
+def html(more: str = "") -> Decorator[Any]:
+    """File of a page."""
+    return _option(
+        "--html", type=OUTPUT, default=None, metavar="FILE", help="Write a page.", more=more
     )
 
 

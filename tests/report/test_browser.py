@@ -246,6 +246,18 @@ def test_the_keyboard_goes_from_step_to_step_of_the_path_and_says_each(opened: A
     assert opened.evaluate("clusim.cursor") == times[1]
 
 
+def test_the_keyboard_goes_from_lane_to_lane_and_says_what_is_under_way(opened: Any) -> None:
+    opened.locator("#timeline").focus()
+    opened.keyboard.press("ArrowDown")
+    opened.keyboard.press("ArrowDown")
+    frame(opened)
+    rank, stream = opened.evaluate(
+        "[clusim.overview.lanes.ranks[1], clusim.overview.lanes.streams[1]]"
+    )
+    assert opened.locator("#said").inner_text().startswith(f"rank {rank}, stream {stream}: ")
+    assert opened.evaluate("clusim.timeline.marked") == 1
+
+
 def test_what_is_searched_is_chosen_one_after_the_other(opened: Any) -> None:
     opened.locator("#class").select_option("nvlink gpu->switch")
     opened.locator("#find").fill("GPU7 nvswitch1 ->gpu")

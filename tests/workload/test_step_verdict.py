@@ -52,6 +52,18 @@ def test_a_host_that_is_late_is_named_and_is_what_a_step_without_it_saves() -> N
     assert saved(late) == late.step_ps[-1] - without.step_ps[-1]
 
 
+def test_computing_twice_as_fast_saves_half_of_it_where_nothing_hides_behind_it() -> None:
+    alone = step("parallel: {data: 1}\n")
+    assert alone.verdict.causes[0].kind is CauseKind.COMPUTE
+    assert saved(alone) == pytest.approx(alone.step_ps[-1] / 2, rel=1e-6)
+    work = tiny("parallel: {data: 8}\n", batch="{global: 8, micro: 1}")
+    found = clusim.train(work, "dgx-a100", confirm=True)
+    first = found.verdict.causes[0]
+    assert first.kind is CauseKind.COMPUTE
+    assert first.saving_ps is not None
+    assert 0 < saved(found) < first.saving_ps, "communication that it hid shows"
+
+
 @pytest.mark.parametrize("parallel", ["{pipeline: 4, data: 1}", "{data: 4}"])
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_slow_rank_is_named_and_is_what_sound_ranks_save(parallel: str, declared: bool) -> None:

@@ -73,6 +73,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @options.strict("Far from what was measured, on a guessed machine, more ranks than GPUs.")
 @options.granularity()
 @options.trace_out()
+@options.html("Measured against simulated times on one axis.")
 @options.all_lines()
 @options.as_json("clusim_cli.forms:ReplaySaidJson")
 @options.no_progress()
@@ -85,13 +86,17 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
 
     TOPOLOGY is the machine: a preset, a generator, or a file in YAML or NCCL's XML; --topology takes files of any name.
     """
+    from clusim.files import write_bytes
     from clusim.replaying import replay, replay_report
+    from clusim.replaying.replaypage import replay_page
     from clusim.run.job import RunOptions
 
     request = asked(recording=recording, **given)
     with counted_progress(not no_progress, "calls") as progress:
         how = RunOptions(trace_out=given["trace_out"], command=command_line())
         found = replay(request, how, progress)
+    if given["html"] is not None:
+        write_bytes(given["html"], replay_page(found).encode())
     expected = _expected(found)
     if given["as_json"]:
         errors = [{**item.to_json(), "calls": calls} for item, calls in expected.items()]

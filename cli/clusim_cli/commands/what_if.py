@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,9 +32,12 @@ BASES = ("run", "nccl-tests", "replay", "train")
 )
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
+@options.html("Verdicts side by side, times and bandwidths on one axis, busy wires.")
 @options.as_json("clusim.comparing.changejson:WhatIfJson")
 @options.no_progress()
-def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress: bool) -> int:
+def command(
+    baseline: str, changes: tuple[str, ...], html: Path | None, as_json: bool, no_progress: bool
+) -> int:
     """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
@@ -45,12 +49,15 @@ def command(baseline: str, changes: tuple[str, ...], as_json: bool, no_progress:
     one cannot run, its row says why, and the exit code is 2.
     """
     from clusim.comparing import what_if
+    from clusim.files import write_bytes
 
     kind, words = _base(baseline)
     base = _asked(kind, words, "")
     named = [(text, _change(kind, words, text)) for text in changes]
     with counted_progress(not no_progress, "changes") as progress:
         found = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
+    if html is not None:
+        write_bytes(html, found.page().encode())
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
     refused = [row for row in found.rows if row.planned.error]
     for row in refused:

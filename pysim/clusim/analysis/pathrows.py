@@ -50,7 +50,7 @@ class PathRows:
     Attributes
     ----------
     rows : list of (int, str)
-        Ranks and which of their channels, or their streams where kernels run; those in which the path is longest, in
+        Ranks and which of their channels, streams where kernels run, or proxies; those in which the path is longest, in
         the order of ranks, and last a row of rank -1 for all others, if there are others.
     path : RowSpans
         Its steps; kinds are those of `GROUPS`, names those of `whats`.
@@ -115,7 +115,7 @@ def _row_of(run: Critical, step: Step, channels: Array) -> _Row:
     if 0 <= step.instance < len(channels):
         return rank, f"channel {int(channels[step.instance])}"
     streams = run.traced.inputs.texts("tasks/stream")
-    return rank, streams[step.task] if step.task < len(streams) else ""
+    return rank, streams[step.task] if step.task < len(streams) else "proxy"
 
 
 def _longest(

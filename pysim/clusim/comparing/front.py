@@ -15,12 +15,13 @@ from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
 from clusim.replaying import ReplayRequest, replay
+from clusim.report.comparison import wire_loads
 from clusim.result import Result
 from clusim.run.job import RunOptions, job_of, run_job
 from clusim.run.plan import planned
 from clusim.run.request import Request, ScheduleRequest
 from clusim.run.setup import Setup
-from clusim.training import TrainRequest
+from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimating.estimate import stepped
 from clusim.units import format_size
 from clusim.vocabulary.times import KERNEL, LAUNCHED
@@ -175,7 +176,11 @@ def _ran(asked: AnyAsked, speed: Speed | None, notes: list[str] | None = None) -
     if isinstance(asked, TrainRequest):
         step = stepped(asked)
         said += step.notes
-        return ChangeOutcome(step.step_ps[-1], _mesh(asked, step.plan.mesh), step.verdict)
+        # Of folded blocks, wires carry nothing.
+        whole = isinstance(step, TrainingResult) and not step.fold.folded
+        loads = wire_loads(step.result) if isinstance(step, TrainingResult) and whole else {}
+        way = _mesh(asked, step.plan.mesh)
+        return ChangeOutcome(step.step_ps[-1], way, step.verdict, loads=loads)
     if isinstance(asked, ReplayRequest):
         job = replay(asked)
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
@@ -200,7 +205,9 @@ def _result(asked: Request | ScheduleRequest, speed: Speed | None) -> Result:
 def _outcome(result: Result) -> ChangeOutcome:
     call = result.call
     way = f"{call.algorithm}, {call.protocol}, {call.channels} channels" if call else ""
-    return ChangeOutcome(result.time_ps, way, result.verdict)
+    busbw = result.busbw_GBps if call and call.size_bytes and result.has_bandwidth else None
+    loads = wire_loads(result)
+    return ChangeOutcome(result.time_ps, way, result.verdict, busbw_GBps=busbw, loads=loads)
 
 
 def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
@@ -292,4 +299,8 @@ def _test_outcome(run: PerfRun, result: Result) -> ChangeOutcome:
     channels = result.call.channels if result.call is not None else 0
     host = host_of(run.where.setup.comm)
     harness = harness_of(run.options, run.where.kind)
-    return replace(own, time_ps=harness.time_ps(host, run.test.of.name, own.time_ps, channels))
+    time_ps = harness.time_ps(host, run.test.of.name, own.time_ps, channels)
+    busbw = own.busbw_GBps
+    if busbw is not None:
+        busbw *= own.time_ps / max(1, time_ps)
+    return replace(own, time_ps=time_ps, busbw_GBps=busbw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusim.comparing.changejson import ChangeJson, OutcomeJson, WhatIfJson
+from clusim.report.comparison import Compared, Loads, comparison_page
 from clusim.units import format_time
 from clusim.verdict import Verdict
 
@@ -27,12 +28,18 @@ class ChangeOutcome:
         What held it back.
     error : str
         Why it cannot run.
+    busbw_GBps : float or None
+        Bus bandwidth of one collective, as nccl-tests have it [10^9 bytes/s].
+    loads : dict
+        How busy wires were, as of `clusim.report.comparison.Compared`.
     """
 
     time_ps: int = 0
     way: str = ""
     verdict: Verdict | None = None
     error: str = ""
+    busbw_GBps: float | None = None
+    loads: Loads = field(default_factory=dict)
 
     @property
     def cause(self) -> str:
@@ -148,6 +155,19 @@ class WhatIf:
             lines += [f"      {text}" for text in more]
         return lines
 
+    def page(self) -> str:
+        """Return the same as a page."""
+        groups = []
+        for of, base in self.baseline:
+            runs = [_compared("baseline", base, None, ())]
+            runs += [
+                _compared(row.change, row.planned, row.held, tuple(row.told()))
+                for row in self.rows
+                if row.of == of
+            ]
+            groups.append((of, runs))
+        return comparison_page(self.title, groups, self.time)
+
     def to_json(self) -> WhatIfJson:
         """Return it for a script."""
         return {
@@ -156,6 +176,17 @@ class WhatIf:
             "times": self.time,
             "rows": [row.to_json() for row in self.rows],
         }
+
+
+def _compared(
+    name: str, own: ChangeOutcome, held: ChangeOutcome | None, told: tuple[str, ...]
+) -> Compared:
+    held_ps = held.time_ps if held is not None and not held.error else None
+    facts = {"Plan": own.way}
+    told = (own.cause, *told) if own.error else told
+    return Compared(
+        *(name, own.time_ps, own.verdict, own.busbw_GBps, facts, own.loads, held_ps, told)
+    )
 
 
 def _time(own: ChangeOutcome) -> str:

@@ -11,12 +11,21 @@ from clusim.report.message import embed
 from clusim.report.sections import sections
 from clusim.report.words import title
 
-__all__ = ["LIMIT_BYTES", "page", "policy", "served_page"]
+__all__ = ["LIMIT_BYTES", "page", "page_policy", "page_style", "policy", "served_page"]
 
 LIMIT_BYTES = 1_000_000
 """What a report is made to fit [bytes]."""
 
-SCRIPTS = ("data.js", "colour.js", "plots.js", "path.js", "detail.js", "search.js", "main.js")
+SCRIPTS = (
+    "theme.js",
+    "data.js",
+    "colour.js",
+    "plots.js",
+    "path.js",
+    "detail.js",
+    "search.js",
+    "main.js",
+)
 
 _DETAIL = ((512, 400), (384, 300), (256, 240), (160, 160), (96, 96), (48, 48))
 """Columns and rows, tried until the page is small enough."""
@@ -39,7 +48,8 @@ def served_page(feed: Feed) -> str:
 
 
 @cache
-def _style() -> str:
+def page_style() -> str:
+    """Return the style of all pages."""
     return shipped("style.css")
 
 
@@ -50,18 +60,21 @@ def _script() -> str:
 
 def policy(*, live: bool) -> str:
     """Return the Content-Security-Policy of the page: its own script and style, and, if `live`, its own server."""
+    return page_policy(_script()) + ("; connect-src 'self'" if live else "")
+
+
+def page_policy(script: str) -> str:
+    """Return the Content-Security-Policy of a page with this script and the style of all pages."""
     rules = {
         "default-src": "'none'",
-        "script-src": hashed(_script()),
-        "style-src": hashed(_style()),
+        "script-src": hashed(script),
+        "style-src": hashed(page_style()),
         "img-src": "data:",
         "base-uri": "'none'",
         "form-action": "'none'",
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     }
-    if live:
-        rules["connect-src"] = "'self'"
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
@@ -93,7 +106,7 @@ def _fill(feed: Feed, data: Content, *, live: bool) -> Markup:
         search=fill("search.html") if len(feed.result.wires.names) else "",
         title=title(feed.result, feed.name),
         subtitle=element("code", origin.command) if origin.command else "",
-        style=Markup(_style()),
+        style=Markup(page_style()),
         body=sections(feed),
         data=data,
         script=Markup(_script()),

@@ -21,7 +21,7 @@ from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
 from clusim.vocabulary.links import kind_of, named, several
 
-__all__ = ["sections"]
+__all__ = ["sections", "table"]
 
 SHOWN_TEXT = 24_000
 """Characters of a topology or schedule that a report quotes."""
@@ -219,7 +219,7 @@ def _calls(rows: list[CallRow]) -> Markup:
     head = ["Collective", "Algorithm", "Stream", "#Size", "#Ranks", "#Channels", "#Start"]
     head += ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
     head += ["#busbw GB/s", "#Of its limit", "#Exposed"]
-    table: list[Cells] = []
+    lines: list[Cells] = []
     for row in rows:
         size = f"{format_size(row.size_bytes)} {row.dtype}"
         cells: list[str | int] = [row.operation, row.algorithm, row.stream, size, row.ranks]
@@ -231,14 +231,14 @@ def _calls(rows: list[CallRow]) -> Markup:
             f"{row.limit_busy:.1%}",
             format_time(round(row.exposed_ps)),
         ]
-        table.append(cells)
+        lines.append(cells)
     hint = (
         "From the start of a call's first rank to the end of its last. The limit is the bandwidth if the fullest wire"
         " had never been idle meanwhile; exposed is the time that no computation hid, mean over the ranks."
     )
     if several:
         hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."
-    return _headed("Collectives", element("p", hint, class_="hint"), _table(head, table))
+    return _headed("Collectives", element("p", hint, class_="hint"), table(head, lines))
 
 
 def _latency(feed: Feed) -> Markup:
@@ -290,7 +290,7 @@ def _wires(feed: Feed) -> Markup:
         element("p", line, class_="hint")
         for line in sentences(feed.result, feed.shares, feed.idle_classes)
     )
-    return _headed("Wires", told, _table(head, busiest), element("br"), _table(kinds, classes))
+    return _headed("Wires", told, table(head, busiest), element("br"), table(kinds, classes))
 
 
 def _provenance(feed: Feed) -> Markup:
@@ -315,7 +315,7 @@ def _provenance(feed: Feed) -> Markup:
         for name, text in quotes
         if text.strip()
     )
-    return _headed("Inputs and provenance", _table(["What", "Value"], rows, "wide facts"), quoted)
+    return _headed("Inputs and provenance", table(["What", "Value"], rows, "wide facts"), quoted)
 
 
 def _clipped(text: str) -> str:
@@ -324,7 +324,7 @@ def _clipped(text: str) -> str:
     return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
 
 
-def _table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Markup:
+def table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Markup:
     """Return a table; a `#` in front of a heading makes a column of numbers."""
     kinds = [{"class_": "n"} if name.startswith("#") else {} for name in head]
     top = (
@@ -341,5 +341,5 @@ def _table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Ma
         )
         for row in rows
     )
-    table = element("table", element("thead", element("tr", *top)), element("tbody", *body))
-    return element("div", table, class_=kind)
+    made = element("table", element("thead", element("tr", *top)), element("tbody", *body))
+    return element("div", made, class_=kind)

@@ -19,7 +19,7 @@ APART = 2.6
 """Distance of the two directions of a link from its middle."""
 
 
-THIN, EVEN, THICK = 1.2, 2.4, 4.6
+THIN, EVEN, THICK = 1.0, 2.2, 3.8
 """Width of a line of next to no bandwidth, of all lines where they have the same, and of the line with most."""
 
 

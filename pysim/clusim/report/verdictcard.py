@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusim.report.markup import Content, Markup, element, joined
-from clusim.verdict import Phase, Verdict
+from clusim.verdict import CauseKind, Phase, Verdict
 
 __all__ = ["strip", "verdict_card"]
+
+_LOST = {
+    *(CauseKind.STRAGGLER, CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CONTENTION),
+    *(CauseKind.CREDIT, CauseKind.SLOTS, CauseKind.EXPOSED, CauseKind.HOST),
+    *(CauseKind.BUBBLE, CauseKind.IDLE),
+}
+"""Causes of phases in which nothing is done that must be."""
 
 
 def verdict_card(verdict: Verdict) -> Markup:
@@ -41,7 +48,11 @@ def _phases(verdict: Verdict) -> Markup:
 
 def _look(phase: Phase) -> str:
     """Return the class that colours a phase."""
-    return {"bandwidth": "work", "computing": "compute"}.get(phase.name, "cost")
+    if phase.kind in _LOST:
+        return "stall"
+    if phase.kind is CauseKind.COMPUTE:
+        return "compute"
+    return "work" if phase.name == "bandwidth" else "cost"
 
 
 def strip(parts: Sequence[tuple[str, float]], words: str, kind: str = "bar") -> Markup:

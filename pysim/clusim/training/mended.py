@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
+from clusim.schedule.ir import Schedule
 from clusim.training.culprits import link_of
 from clusim.training.ran import Ran
 from clusim.training.request import TrainRequest
 from clusim.verdict import CauseKind, Verdict, VerdictCause
 from clusim.workload.spec import HostSpec
 
-__all__ = ["CHEAP_GRANTS", "CHEAP_TASKS", "Fix", "without_first"]
+__all__ = ["Fix", "is_cheap", "with_faster_kernels", "without_first"]
 
-CHEAP_GRANTS = 400_000
+CHEAP_GRANTS = 1_000_000
 CHEAP_TASKS = 4_000
 """Bursts, and tasks, of a run up to which its steps are simulated again without their first cause: half a second."""
 
@@ -27,6 +28,24 @@ class Fix:
     request: TrainRequest
     how: str
     saving_ps: Callable[[Ran, int], int]
+
+
+def is_cheap(run: Ran) -> bool:
+    """Return whether steps can be simulated again unasked, written out in full."""
+    grants = run.result.grants + sum(block.found.hops for block in run.blocks)
+    tasks = len(run.schedule.tasks) + sum(block.found.instances for block in run.blocks)
+    return grants <= CHEAP_GRANTS and tasks <= CHEAP_TASKS
+
+
+def with_faster_kernels(schedule: Schedule) -> Schedule:
+    """Return a schedule whose kernels take half as long."""
+    tasks = [
+        replace(task, compute_ps=task.compute_ps // 2, mem_bytes=task.mem_bytes // 2)
+        if task.kind == "kernel"
+        else task
+        for task in schedule.tasks
+    ]
+    return replace(schedule, tasks=type(schedule.tasks)(tasks))
 
 
 def without_first(request: TrainRequest, verdict: Verdict) -> Fix | None:
@@ -48,8 +67,7 @@ def without_first(request: TrainRequest, verdict: Verdict) -> Fix | None:
 
 
 def _less(run: Ran, after_ps: int) -> int:
-    low, high = run.window
-    return high - low - after_ps
+    return run.step_ps - after_ps
 
 
 def _without_bubble(run: Ran, twice_ps: int) -> int:
@@ -57,8 +75,7 @@ def _without_bubble(run: Ran, twice_ps: int) -> int:
 
     A step is the bubble, its turns and the rest; one with twice the microbatches has the turns twice.
     """
-    low, high = run.window
-    return 2 * (high - low) - twice_ps - (high - run.passed_ps)
+    return 2 * run.step_ps - twice_ps - (run.window[1] - run.passed_ps)
 
 
 def _sound(request: TrainRequest, cause: VerdictCause) -> TrainRequest:

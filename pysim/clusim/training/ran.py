@@ -68,6 +68,11 @@ class Ran:
         """Return when the last step began and ended [ps]."""
         return (self.ends[-2] if len(self.ends) > 1 else 0), self.ends[-1]
 
+    @property
+    def step_ps(self) -> int:
+        """Return how long the last step took [ps]."""
+        return self.window[1] - self.window[0]
+
     @cached_property
     def passed_ps(self) -> int:
         """Return when the last pass of the last step was done [ps]."""
@@ -81,7 +86,12 @@ class Ran:
             default=high,
         )
 
-    @property
+    @cached_property
+    def rows(self) -> list[Breakdown]:
+        """Return how ranks spent the last step."""
+        return self.step.whole()
+
+    @cached_property
     def step(self) -> StepSpans:
         """Return what ranks did in the last step."""
         mesh, (low, high) = self.plan.mesh, self.window
@@ -91,17 +101,16 @@ class Ran:
     def verdict(self) -> Verdict:
         """Return what held the last step back."""
         plan, step = self.plan, self.step
-        rows = step.whole()
-        culprits = self._culprits(rows)
+        culprits = self._culprits()
         phases = () if self.free else step_phases(step, culprits)
         expected = expected_text(plan.chip.name, plan.workload.host.framework)
-        return step_verdict(rows, step.end_ps - step.begin_ps, expected, culprits, phases)
+        return step_verdict(self.rows, self.step_ps, expected, culprits, phases)
 
-    def _culprits(self, rows: list[Breakdown]) -> Culprits:
+    def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}
         if not self.blocks:
             tasks = self.result.tasks
             slowed = {int(rank): own for rank, own in self.plan.workload.stragglers.ranks.items()}
             slow = slow_ranks(self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed)
         wire = full_wire(self.result, self.spans, self.window)
-        return Culprits(slow, wire, "" if slow else heavy_stage(rows, self.plan.mesh))
+        return Culprits(slow, wire, "" if slow else heavy_stage(self.rows, self.plan.mesh))

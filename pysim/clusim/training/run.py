@@ -21,7 +21,7 @@ from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
-from clusim.training.mended import CHEAP_GRANTS, CHEAP_TASKS, without_first
+from clusim.training.mended import is_cheap, with_faster_kernels, without_first
 from clusim.training.planned import memory_notes, plan_notes, written
 from clusim.training.proof import affordable, fold_report, states, trace_notes
 from clusim.training.quantum import relaxed
@@ -31,7 +31,7 @@ from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
-from clusim.verdict import Verdict
+from clusim.verdict import CauseKind, Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import Folded, Folder, Measured
@@ -200,12 +200,25 @@ class _Steps:
     def verdict(self, run: Ran) -> Verdict:
         """Return what held the last step back, and what it is without that, if that is cheap to simulate."""
         found, confirm = run.verdict, self.options.confirm
-        cheap = run.result.grants <= CHEAP_GRANTS and len(run.schedule.tasks) <= CHEAP_TASKS
-        fix = without_first(self.request, found) if confirm or (confirm is None and cheap) else None
+        if found.headline is None or not (is_cheap(run) if confirm is None else confirm):
+            return found
+        if found.headline.kind is CauseKind.COMPUTE:
+            low, high = self._computing_faster().window
+            return found.simulated(run.step_ps - (high - low))
+        fix = without_first(self.asked, found)
         if fix is None:
             return found
         again = _simulated(fix.request, RunOptions(confirm=False))
         return found.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
+
+    def _computing_faster(self) -> Ran:
+        """Run them with every kernel half as long, nothing folded."""
+        writer, schedule = written(self.plan, None, self.request.steps)
+        schedule = with_faster_kernels(schedule)
+        own = self.request
+        asked = ScheduleRequest(own.setup, schedule, granularity=own.granularity, seed=own.seed)
+        result = result_of(asked, RunOptions(bins=2, histories=False))
+        return Ran(self.plan, writer, schedule, result)
 
     def proved(self, folder: Folder) -> Ran:
         """Run them until what is folded is proved identical, and once more if there is to be a trace."""
@@ -254,7 +267,7 @@ def _evaluate(run: Ran, memory: list[Memory], notes: list[str], wall_s: float) -
     return TrainingResult(
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
-        ranks=run.step.whole(),
+        ranks=run.rows,
         memory=memory,
         traffic=emitter.traffic,
         wires=_wires(result, [block.found for block in blocks]),

@@ -138,13 +138,9 @@ class Page {
   }
 
   theme(name) {
-    const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
-    const shown = name === "auto" ? (dark ? "dark" : "light") : name;
-    document.documentElement.dataset.theme = shown;
+    const shown = setTheme(name);
     this.colours = colourTable(shown);
     for (const element of document.querySelectorAll(".legend i")) element.style.background = this.colours.css;
-    const button = document.getElementById("theme");
-    if (button) button.textContent = shown === "dark" ? "Light" : "Dark";
     this.shown = shown;
   }
 

@@ -1,7 +1,7 @@
 // The two plots over time, which share window, cursor and pointer: wires as a heatmap, tasks as a timeline.
 
 // Room for names, less of it on a phone.
-const leftRoom = () => (window.innerWidth < 520 ? 92 : 168);
+const leftRoom = () => (window.innerWidth < 520 ? 108 : 168);
 let LEFT = leftRoom();
 const AXIS = 24;
 
@@ -272,7 +272,7 @@ class Timeline extends TimePlot {
       draw.textAlign = "left";
       if (fresh) draw.fillText(`rank ${this.lanes.ranks[lane]}`, 10, y + this.tall / 2);
       draw.textAlign = "right";
-      if (LEFT > 100) draw.fillText(fitText(draw, this.lanes.streams[lane], LEFT - 80), LEFT - 8, y + this.tall / 2);
+      if (LEFT > 120) draw.fillText(fitText(draw, this.lanes.streams[lane], LEFT - 80), LEFT - 8, y + this.tall / 2);
     }
     if (tasks) this.bars(draw, tasks);
     const { path, pathShown } = this.state;
@@ -355,4 +355,18 @@ class Timeline extends TimePlot {
   }
 
   pick(event) { this.state.moveCursor(this.timeAt(event.offsetX)); }
+
+  // From lane to lane; what is under way there at the cursor is said.
+  otherKey(event) {
+    const step = { ArrowUp: -1, ArrowDown: 1, PageUp: -10, PageDown: 10 }[event.key];
+    if (!step) return false;
+    this.showLane(Math.min(this.lanes.ranks.length - 1, Math.max(0, this.marked + step)));
+    const { tasks, cursor, from } = this.state;
+    const time = cursor ?? from;
+    const at = tasks.lane.findIndex((lane, i) => lane === this.marked && tasks.start[i] <= time && time < tasks.start[i] + tasks.duration[i]);
+    const what = at < 0 ? "nothing" : `${this.title(at)}, ${this.lanes.kinds[tasks.kind[at]]}`;
+    const where = `rank ${this.lanes.ranks[this.marked]}, stream ${this.lanes.streams[this.marked]}`;
+    document.getElementById("said").textContent = `${where}: ${what} at ${showTime(time)}`;
+    return true;
+  }
 }

@@ -1,0 +1,246 @@
+"""A page that compares runs: verdicts side by side, times and bandwidths on one axis, what differs, busy wires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+from clusim.analysis.limits import class_traffic
+from clusim.analysis.tracedverdict import judged_trace
+from clusim.report.axis import AxisRow, axis
+from clusim.report.frames import fill, shipped
+from clusim.report.html import page_policy, page_style
+from clusim.report.markup import Content, Markup, element, joined
+from clusim.report.sections import table
+from clusim.report.verdictcard import strip, verdict_card
+from clusim.report.words import title as title_of
+from clusim.result import Result
+from clusim.units import format_time
+from clusim.verdict import Verdict
+from clusim.vocabulary.links import joined as links_joined
+
+__all__ = ["Compared", "compared", "comparison_page", "plain_page", "read_compared", "wire_loads"]
+
+Loads = dict[str, tuple[float, float]]
+"""Links of a class in words -> mean and largest part of the time in which its wires were busy."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run on the page.
+
+    Attributes
+    ----------
+    name : str
+        What it is called there.
+    time_ps : int
+        Its time [ps]; 0 if it cannot run.
+    verdict : Verdict or None
+        What held it back.
+    busbw_GBps : float or None
+        As nccl-tests have it [10^9 bytes/s], of one collective.
+    facts : dict of str to str
+        Machine, plan, faults and the like by name.
+    loads : dict
+        How busy wires were, by class.
+    held_ps : int or None
+        Its time with the plan of another run held [ps].
+    told : tuple of str
+        What must be said of it.
+    """
+
+    name: str
+    time_ps: int
+    verdict: Verdict | None = None
+    busbw_GBps: float | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    loads: Loads = field(default_factory=dict)
+    held_ps: int | None = None
+    told: tuple[str, ...] = ()
+
+
+def compared(name: str, result: Result) -> Compared:
+    """Return a result as a run on the page."""
+    origin, call = result.provenance, result.call
+    facts = {"What": title_of(result), "Machine": origin.fabric}
+    if call is not None:
+        way = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+        facts |= {"Plan": way, "Ranks": str(call.ranks)}
+    facts |= {
+        "Faults": "; ".join(origin.faults) or "none",
+        "Notes": "; ".join(origin.notes) or "none",
+        "Granularity": origin.granularity_note or origin.granularity,
+        "Seed": str(origin.seed),
+        "Engine": f"{origin.engine}, clusim {origin.version}",
+        "Topology and schedule": _digest(origin.fabric_text, origin.schedule_text),
+        "Command": origin.command or "from Python",
+    }
+    sized = call is not None and call.size_bytes and result.has_bandwidth
+    busbw = result.busbw_GBps if sized else None
+    told = () if result.complete else ("unfinished: this is how far the run got",)
+    verdict = result.verdict
+    return Compared(name, result.time_ps, verdict, busbw, facts, wire_loads(result), told=told)
+
+
+def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]:
+    """Read traces as runs on the page; one that was written for it is called by the words of its run."""
+    found = []
+    for name, path in zip(names, paths, strict=True):
+        own = compared(name, judged_trace(path))
+        if str(path) != name:
+            own = replace(own, facts=own.facts | {"Command": f"clusim run {name}"})
+        found.append(own)
+    return found
+
+
+def wire_loads(result: Result) -> Loads:
+    """Return how busy the links of a run were by class, both directions together."""
+    found: dict[str, tuple[float, int, float]] = {}
+    for row in class_traffic(result):
+        key = links_joined(row.wire_class)
+        busy, wires, most = found.get(key, (0.0, 0, 0.0))
+        found[key] = busy + row.mean_busy * row.wires, wires + row.wires, max(most, row.max_busy)
+    return {key: (busy / wires, most) for key, (busy, wires, most) in found.items() if most}
+
+
+def comparison_page(
+    title: str, groups: Sequence[tuple[str, Sequence[Compared]]], time: str = ""
+) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    groups : sequence of (str, sequence of Compared)
+        Runs that are compared with the first of their group, and what those are of; empty where there is one group.
+    time : str
+        Which time is compared.
+    """
+    parts = []
+    for of, runs in groups:
+        parts += [element("h2", of, class_="group")] if of else []
+        own = (_verdicts(runs), _times(runs, time), _differences(runs), _loads(runs))
+        parts += [element("section", part) for part in own if part.html]
+    return plain_page(title, joined(parts, "\n"))
+
+
+def plain_page(title: str, body: Content) -> str:
+    """Return a page without plots, in the looks of a report."""
+    return fill(
+        "plain.html",
+        policy=page_policy(_script()),
+        title=title,
+        style=Markup(page_style()),
+        body=body,
+        script=Markup(_script()),
+    ).html
+
+
+@cache
+def _script() -> str:
+    return "\n".join(
+        ['"use strict";', "(() => {", shipped("theme.js"), shipped("plain.js"), "})();"]
+    )
+
+
+def _digest(*texts: str) -> str:
+    from hashlib import sha256
+
+    return sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def _verdicts(runs: Sequence[Compared]) -> Markup:
+    cards = []
+    for run in runs:
+        told = [element("p", text, class_="hint") for text in run.told]
+        card = (
+            verdict_card(run.verdict)
+            if run.verdict is not None
+            else element("div", element("p", "no verdict"), class_="verdict")
+        )
+        cards.append(element("article", element("h3", run.name), *told, card))
+    return joined([element("h2", "Verdicts"), element("div", *cards, class_="cards")])
+
+
+def _against(run: Compared, base: Compared) -> str:
+    if run is base or not base.time_ps:
+        return ""
+    return f" ({(run.time_ps - base.time_ps) / base.time_ps:+.1%})"
+
+
+def _times(runs: Sequence[Compared], time: str) -> Markup:
+    base = runs[0]
+    rows = [
+        AxisRow(
+            run.name,
+            run.facts.get("Plan", ""),
+            run.time_ps or None,
+            f"{format_time(run.time_ps)}{_against(run, base)}" if run.time_ps else "cannot run",
+            () if run.held_ps is None else (("held", float(run.held_ps)),),
+        )
+        for run in runs
+    ]
+    legend: list[Content] = [element("span", element("b", class_="work"), " time")]
+    if any(row.marks for row in rows):
+        legend.append(
+            element("span", element("b", class_="held"), " with the baseline's plan held")
+        )
+    parts: list[Content] = [element("h2", "Times")]
+    parts += [element("p", f"Times: {time}.", class_="hint")] if time else []
+    parts += [element("p", *legend, class_="legend"), axis(rows, lambda ps: format_time(round(ps)))]
+    speeds = [
+        AxisRow(run.name, run.facts.get("Plan", ""), run.busbw_GBps, f"{run.busbw_GBps:.1f} GB/s")
+        for run in runs
+        if run.busbw_GBps is not None
+    ]
+    if speeds:
+        parts += [element("h3", "Bus bandwidth"), axis(speeds, lambda own: f"{own:g} GB/s")]
+    return joined(parts)
+
+
+def _differences(runs: Sequence[Compared]) -> Markup:
+    names = dict.fromkeys(name for run in runs for name in run.facts)
+    values = {name: [run.facts.get(name, "-") for run in runs] for name in names}
+    differing = {name: own for name, own in values.items() if len(set(own)) > 1}
+    alike = [f"{name}: {own[0]}" for name, own in values.items() if name not in differing]
+    parts: list[Content] = [element("h2", "What differs")]
+    if differing:
+        head = ["", *(run.name for run in runs)]
+        parts.append(
+            table(head, [(name, *own) for name, own in differing.items()], "wide facts runs")
+        )
+    elif len(names) > 1:
+        parts.append(element("p", "Nothing that the runs say of themselves."))
+    else:
+        return joined(())
+    if alike:
+        parts.append(element("p", f"The same of all: {'; '.join(alike)}.", class_="hint"))
+    return joined(parts)
+
+
+def _loads(runs: Sequence[Compared]) -> Markup:
+    classes = dict.fromkeys(name for run in runs for name in run.loads)
+    if not classes:
+        return joined(())
+    groups = []
+    for name in classes:
+        bars: list[Content] = []
+        for run in runs:
+            mean, most = run.loads.get(name, (0.0, 0.0))
+            words = f"{mean:.1%} on average, fullest {most:.1%}"
+            parts = [("work", mean), ("cost", max(0.0, most - mean))]
+            bars += [
+                element("span", run.name, class_="what", title=run.name),
+                strip(parts, f"{run.name}: {words}"),
+                element("span", words),
+            ]
+        groups.append(joined([element("h3", name), element("div", *bars, class_="overlap axis")]))
+    hint = "Part of the time in which wires were busy, both directions: all of a class on average, and its fullest one."
+    legend = element(
+        "p",
+        element("span", element("b", class_="work"), " mean"),
+        element("span", element("b", class_="cost"), " fullest wire"),
+        class_="legend",
+    )
+    return joined([element("h2", "Wires"), element("p", hint, class_="hint"), legend, *groups])
