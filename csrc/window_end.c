@@ -159,30 +159,6 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
-/* What it has left to do. */
-static void list_end(clusim_sim *s, window_node *n, const window_end *e) {
-    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
-    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
-                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
-}
-
-STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
-    window_end *e = end_of(s, n);
-    TRY(start_all(s, e, end_ps));
-    TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    TRY(answer(s, n, &e->replies[0], end_ps));
-    if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
-    TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
-    list_end(s, n, e);
-    return CLUSIM_OK;
-}
-
-STATUS window_end_send(clusim_sim *s, window_node *n, int64_t end_ps) {
-    TRY(start_all(s, end_of(s, n), end_ps));
-    return window_walk(s, n, ACTIVE, run_wire, end_ps);
-}
-
 /* Deliveries go before what was sent at the same time. */
 static STATUS put_first(clusim_sim *s, window_end *e, uint32_t sent) {
     windows_part *p = &s->windows;
@@ -193,13 +169,27 @@ static STATUS put_first(clusim_sim *s, window_end *e, uint32_t sent) {
     return CLUSIM_OK;
 }
 
-STATUS window_end_take(clusim_sim *s, window_node *n, int64_t end_ps) {
+/* What it has left to do. */
+static inline void note_left(clusim_sim *s, window_node *n, const window_end *e) {
+    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
+    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
+                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
+}
+
+STATUS window_end_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps) {
     window_end *e = end_of(s, n);
     uint32_t sent = e->num_accesses;
-    TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    if (sent && e->num_accesses > sent) TRY(put_first(s, e, sent));
+    if (side != WINDOW_TAKES) TRY(start_all(s, e, end_ps));
+    if (side != WINDOW_SENDS) {
+        TRY(window_walk(s, n, INBOXES, gather, end_ps));
+        TRY(answer(s, n, &e->replies[0], end_ps));
+        if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
+    }
+    if (side != WINDOW_TAKES) TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+    if (side == WINDOW_SENDS) return CLUSIM_OK;
+    if (UNLIKELY(sent)) TRY(put_first(s, e, sent));
     if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
-    list_end(s, n, e);
+    note_left(s, n, e);
     return CLUSIM_OK;
 }
 
