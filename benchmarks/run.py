@@ -5,7 +5,9 @@ fails here. Run all with ``make bench``, or some: ``python benchmarks/run.py rin
 
     --repeats N      runs of a case, of which the fastest is printed (1)
     --instructions   count the instructions a hop of a small twin of the case (valgrind, after ``make test-c``)
-    --threads N      the same with N threads, in turns; `threads_ratio` is the time on the clock of one over theirs
+    --threads N      the same with N threads, in turns; `threads_ratio` is the time on the clock of one over theirs,
+                     with --instructions `threads_limit` what it would be if nobody had to be woken, and no line of a
+                     cache went from one to another: the instructions of one alone over those of the first of N
     --against DIR    the same with another build (``older.py``), in turns; `ratio` is its time over ours
 """
 
@@ -123,25 +125,33 @@ def save_image(case: str, path: Path) -> None:
     raise SystemExit(f"{case}: nothing was simulated")
 
 
-def instructions(case: str) -> dict[str, float]:
+def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], int]:
+    """Return what callgrind counts of a run (instructions first), and its hops."""
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={image}.counts", *options]
+    usual = "-1"  # from as many events on as windows are shared
+    shared = [str(RUN_IMAGE), "-w", "-t", str(threads), usual, str(image)]
+    done = subprocess.run([*command, *shared], check=True, capture_output=True, text=True)
+    collected = next(line for line in done.stderr.splitlines() if "Collected" in line)
+    return [int(count) for count in collected.split(":")[1].split()], int(done.stdout.split()[1])
+
+
+def instructions(case: str, threads: int) -> dict[str, float]:
     """Return the instructions and mispredicted branches a hop of the small twin of a case, if they can be counted."""
     if not (CASES[case].small and RUN_IMAGE.exists() and shutil.which("valgrind")):
         return {}
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "case.img"
         subprocess.run([sys.executable, __file__, "--save", case, str(image)], check=True)
-        counts = f"--callgrind-out-file={folder}/counts"
-        command = ["valgrind", "--tool=callgrind", "--branch-sim=yes", counts]
-        done = subprocess.run(
-            [*command, str(RUN_IMAGE), "-w", str(image)], check=True, capture_output=True, text=True
-        )
-    collected = next(line for line in done.stderr.splitlines() if "Collected" in line).split()
-    counted, _, conditional, _, indirect = map(int, collected[-5:])
-    hops = int(done.stdout.split()[1])
-    return {
-        "instructions_per_hop": round(counted / hops, 1),
-        "mispredictions_per_hop": round((conditional + indirect) / hops, 2),
-    }
+        (counted, _, conditional, _, indirect), hops = _counted(image, ["--branch-sim=yes"], 1)
+        found = {
+            "instructions_per_hop": round(counted / hops, 1),
+            "mispredictions_per_hop": round((conditional + indirect) / hops, 2),
+        }
+        if threads > 1:  # the others never come into this function
+            first = ["--toggle-collect=clusim_sim_run"]
+            alone, together = (_counted(image, first, n)[0][0] for n in (1, threads))
+            found["threads_limit"] = round(alone / together, 2)
+    return found
 
 
 def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -155,7 +165,7 @@ def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
         ours.append(_in_a_process(case))
     best = min(ours, key=lambda run: float(run["cpu_s"]))
     if args.instructions:
-        best |= instructions(case)
+        best |= instructions(case, args.threads)
     if shared:
         best["threads_ratio"] = round(
             min(run["wall_s"] for run in ours) / min(run["wall_s"] for run in shared), 2

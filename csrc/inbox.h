@@ -16,11 +16,13 @@ static inline void inbox_due(clusim_sim *s, int64_t at_ps) {
 
 /* A node has packets under way to it or wires with something to do. */
 static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
-    node_id turn = s->windows.nodes[node.i].turn;
-    window_node *n = &s->windows.nodes[turn.i];
+    window_node *n = &s->windows.nodes[node.i];
     if (n->listed) return CLUSIM_OK;
     n->listed = 1;
-    return node_push(&s->windows.busy, turn);
+    window_node *turn = &s->windows.nodes[n->turn.i];
+    if (turn != n && turn->listed) return CLUSIM_OK;
+    turn->listed = 1;
+    return node_push(&s->windows.busy, n->turn);
 }
 
 /* A wire out of node `n`, which works in windows, has something to do. */

@@ -217,6 +217,10 @@ static int32_t choose_shift(const clusim_model *m) {
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
         longest = base_max(longest, im->endpoints[e].read_latency_ps);
     }
+    for (uint32_t c = 0; c < im->num_costs && m->windows_pay && m->ends_window; c++) {
+        /* packets of endpoints have no events then, and what programs wait for is longer */
+        longest = base_max(longest, base_min(im->costs[c].fixed_ps, LONG_PS));
+    }
     uint64_t width = ((uint64_t)PER_BUCKET << 40) / packets;
     int32_t shift = 2;
     while (shift < 24 && (UINT64_C(2) << shift) <= width) shift++;
@@ -242,8 +246,9 @@ static STATUS derive(clusim_model *m) {
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));
+    TRY(model_windows(m));
     m->bucket_shift = choose_shift(m);
-    return model_windows(m);
+    return CLUSIM_OK;
 }
 
 int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {

@@ -246,9 +246,9 @@ static int64_t reach(const clusim_sim *s, wire_id wire) {
 /* What the host sends is at the router in the same window, and the other way about. */
 static STATUS run_both(clusim_sim *s, window_node *n, int64_t end_ps) {
     window_node *end = &s->windows.nodes[n->end.i];
-    TRY(window_end_send(s, end, end_ps));
+    TRY(window_end_run(s, end, WINDOW_SENDS, end_ps));
     TRY(run_plain(s, n, end_ps));
-    TRY(window_end_take(s, end, end_ps));
+    TRY(window_end_run(s, end, WINDOW_TAKES, end_ps));
     n->listed |= end->listed;
     return CLUSIM_OK;
 }
@@ -320,7 +320,7 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
         } else if (endpoint_none(n->endpoint)) {
             TRY(run_plain(s, n, end_ps));
         } else {
-            TRY(window_end_run(s, n, end_ps));
+            TRY(window_end_run(s, n, WINDOW_BOTH, end_ps));
         }
         if (n->listed) list->ids[kept++] = node;
     }

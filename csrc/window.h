@@ -14,10 +14,10 @@
  * is complete) come behind, and what they do to endpoints comes a `fixed_ps` later. Then a window
  * may not go beyond the end of the run, which is when events say so: near it windows are short.
  *
- * A host on a short wire to a router of its own is worked off with it: first what it sends, then the
- * router, then what it is sent. Both then have windows as long as the router's other wires allow,
- * if what arrives at the host makes it send nothing, and if credit between the two lasts for a
- * window; where it does not, these two go through the window in parts.
+ * A host on a short wire to a router of its own is worked off with it: first what it sends, then
+ * the router, then what it is sent. Both then have windows as long as the router's other wires
+ * allow, if what arrives at the host makes it send nothing, and if credit between the two lasts for
+ * a window; where it does not, these two go through the window in parts.
  *
  * Not so where wires look at each other's queues or stop each other within a timestamp (adaptive
  * routing, marks, pauses), where rates change, and where trees of switches add up: those images run

@@ -154,30 +154,8 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
-/* What it has left to do. */
-static void list_end(clusim_sim *s, window_node *n, const window_end *e) {
-    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
-    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
-                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
-}
-
-STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
-    window_end *e = end_of(s, n);
-    TRY(start_all(s, e, end_ps));
-    TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    TRY(answer(s, n, &e->replies[0], end_ps));
-    if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
-    TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    if (s->windows.num_work) TRY(use_memory(s, n->endpoint));
-    list_end(s, n, e);
-    return CLUSIM_OK;
-}
-
-/* What is asked of memory waits aside, as the router's unit may have work. */
-STATUS window_end_send(clusim_sim *s, window_node *n, int64_t end_ps) {
-    windows_part *p = &s->windows;
-    TRY(start_all(s, end_of(s, n), end_ps));
-    TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+/* What a host asks of memory waits aside, as its router's unit may have work, ... */
+static void put_aside(windows_part *p) {
     window_arrival *asked = p->work;
     uint32_t size = p->size_work;
     p->work = p->sent;
@@ -186,16 +164,39 @@ STATUS window_end_send(clusim_sim *s, window_node *n, int64_t end_ps) {
     p->size_sent = size;
     p->num_sent = p->num_work;
     p->num_work = 0;
+}
+
+/* ... and then goes behind what was delivered at the same time. */
+static STATUS bring_back(clusim_sim *s) {
+    windows_part *p = &s->windows;
+    for (uint32_t k = 0; k < p->num_sent; k++) TRY(inbox_work(s, p->sent[k]));
+    p->num_sent = 0;
     return CLUSIM_OK;
 }
 
-/* Deliveries go before what was sent at the same time. */
-STATUS window_end_take(clusim_sim *s, window_node *n, int64_t end_ps) {
-    windows_part *p = &s->windows;
-    TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    for (uint32_t k = 0; k < p->num_sent; k++) TRY(inbox_work(s, p->sent[k]));
-    if (p->num_work) TRY(use_memory(s, n->endpoint));
-    list_end(s, n, end_of(s, n));
+/* What it has left to do. */
+static inline void note_left(clusim_sim *s, window_node *n, const window_end *e) {
+    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
+    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
+                inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
+}
+
+STATUS window_end_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps) {
+    window_end *e = end_of(s, n);
+    if (side != WINDOW_TAKES) TRY(start_all(s, e, end_ps));
+    if (side != WINDOW_SENDS) {
+        TRY(window_walk(s, n, INBOXES, gather, end_ps));
+        TRY(answer(s, n, &e->replies[0], end_ps));
+        if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
+    }
+    if (side != WINDOW_TAKES) TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+    if (side == WINDOW_SENDS) {
+        put_aside(&s->windows);
+        return CLUSIM_OK;
+    }
+    if (side == WINDOW_TAKES) TRY(bring_back(s));
+    if (s->windows.num_work) TRY(use_memory(s, n->endpoint));
+    note_left(s, n, e);
     return CLUSIM_OK;
 }
 

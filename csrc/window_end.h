@@ -11,12 +11,11 @@
 #include "parts/windows.h"
 #include "state.h"
 
-STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps);
+/* Of an endpoint that is worked off with its router: what it sends goes before the router, what it
+ * is sent behind it. */
+enum window_side { WINDOW_BOTH, WINDOW_SENDS, WINDOW_TAKES };
 
-/* The same of one that is worked off with its router: what it sends, before the router is, and what
- * it is sent, behind it. */
-STATUS window_end_send(clusim_sim *s, window_node *n, int64_t end_ps);
-STATUS window_end_take(clusim_sim *s, window_node *n, int64_t end_ps);
+STATUS window_end_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps);
 
 /* Everything that is under way to endpoints becomes events. */
 STATUS window_end_close(clusim_sim *s);

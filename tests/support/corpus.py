@@ -93,16 +93,18 @@ def main(command: str, *paths: str) -> None:
             keep(read(path), CRASHERS / f"{path.stem}.npz")
         return
     from support.random_images import random_image
-    from support.windowed import windowed_image
+    from support.windowed import paired_image, windowed_image
 
     target = Path(paths[0])
     target.mkdir(parents=True, exist_ok=True)
     for seed in range(int(paths[1]) if len(paths) > 1 else 200):
         size = DIFFERENT_SIZES[seed % len(DIFFERENT_SIZES)]
-        windowed = seed % 3 == 2
-        image = (
-            windowed_image(seed, size) if windowed else random_image(random.Random(seed), size=size)
-        )
+        if seed % 12 == 11:
+            image = paired_image(seed, size)
+        elif seed % 3 == 2:
+            image = windowed_image(seed, size)
+        else:
+            image = random_image(random.Random(seed), size=size)
         write(image, target / f"{seed:04}.img")
 
 
