@@ -72,6 +72,8 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
 /* Answers that are ready in this window were asked for before it. */
 static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_t end_ps) {
     window_packet next;
+    if (inbox_len(replies) == 0) return CLUSIM_OK;
+    window_end_ring(replies);
     window_prefetch(s, replies);
     while (window_next(s, replies, end_ps, &next)) {
         uint32_t candidate = node_answer(s, packet_at(s, next.packet));
@@ -111,6 +113,38 @@ static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     return base_max(w->free_at, w->num_ready ? 0 : more_ps);
 }
 
+/* Grant the packet of the only flow that could send, without making it a candidate; not if credit
+ * is short. */
+static inline STATUS send(clusim_sim *s, window_progress *g, int64_t now_ps, bool *sent) {
+    wire_state *w = g->w;
+    const flow_cursor *f = &w->flows[w->waits[w->first_wait].slot];
+    *sent = grant_credit(&w->credits[f->vc], f->wire_bytes, now_ps);
+    if (UNLIKELY(!*sent)) return CLUSIM_OK;
+    uint32_t slot = inject_end_wait(w);
+    window_take_owed(s, g, now_ps);
+    s->agenda.now_ps = now_ps;
+    packet_id index;
+    TRY(inject_make(s, w, g->wire, slot, &index));
+    TRY(window_put(s, g, index));
+    TRY(inject_granted(s, w, g->wire, slot, true));
+    window_granted(s, w, w->num_voqs + slot);
+    return CLUSIM_OK;
+}
+
+/* Grant what is to be sent, if there is just one thing and credit for it. */
+static inline STATUS send_alone(clusim_sim *s, window_progress *g, int64_t now_ps, bool *sent) {
+    const wire_state *w = g->w;
+    bool flow = w->soonest <= now_ps, came = g->arrival->at_ps <= now_ps;
+    *sent = false;
+    if (w->num_ready || flow == came) return CLUSIM_OK;
+    if (flow) {
+        bool more = w->num_waits > 1 && w->waits[w->first_wait + 1].at_ps <= now_ps;
+        return more ? CLUSIM_OK : send(s, g, now_ps, sent);
+    }
+    bool more = g->arrival[1].at_ps <= now_ps || packet_none(g->arrival->packet);
+    return more ? CLUSIM_OK : window_pass_on(s, g, now_ps, sent);
+}
+
 static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more) {
     window_progress g;
@@ -119,8 +153,12 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     for (;;) {
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
-        TRY(take_in(s, &g, now_ps));
-        if (g.w->num_ready) TRY(window_grant(s, &g, true));
+        bool sent;
+        TRY(send_alone(s, &g, now_ps, &sent));
+        if (UNLIKELY(!sent)) {
+            TRY(take_in(s, &g, now_ps));
+            if (g.w->num_ready) TRY(window_grant(s, &g, true));
+        }
         if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps))
             TRY(start_all(s, end_of(s, n), end_ps));
     }
@@ -140,10 +178,11 @@ enum { NEAR_BITS = 61 };
 
 /* Deliveries come before what was granted at the same time, in order of their wires. */
 static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
-    window_arrival *all = s->windows.work;
-    TRY(window_wire_sort(s, &all, s->windows.num_work));
-    uint32_t delivered = memory_work_off(s, endpoint, all, s->windows.num_work);
-    s->windows.num_work = 0;
+    window_desk *d = &s->windows.desk;
+    window_arrival *all = d->work;
+    TRY(window_wire_sort(s, &all, d->num_work));
+    uint32_t delivered = memory_work_off(s, endpoint, all, d->num_work);
+    d->num_work = 0;
     TRY(node_deliver(s, endpoint, all, delivered));
     const endpoint_state *state = endpoint_at(s, endpoint);
     if (UNLIKELY(state->memory.ps >> NEAR_BITS || state->mem_bytes_256 >> NEAR_BITS))
@@ -159,9 +198,10 @@ STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(start_all(s, e, end_ps));
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
     TRY(answer(s, n, &e->replies[0], end_ps));
-    if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
+    TRY(answer(s, n, &e->replies[1], end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    if (s->windows.num_work) TRY(use_memory(s, n->endpoint));
+    s->windows.desk.num_queued = 0;
+    if (s->windows.desk.num_work) TRY(use_memory(s, n->endpoint));
     if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
     n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
                 inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
@@ -173,7 +213,7 @@ static uint64_t count_arriving(const clusim_sim *s) {
     uint64_t count = 0;
     for (uint32_t w = 0; w < s->model->image.num_wires; w++)
         if (!endpoint_none(wire_at(s, ID(wire, w))->far_endpoint))
-            count += inbox_len(&s->windows.wires[w].under_way);
+            count += inbox_len(&s->windows.ins[w].under_way);
     return count;
 }
 
