@@ -106,7 +106,7 @@ static STATUS send_down(clusim_sim *s, packet_id index, vertex_id root) {
 
 STATUS aggregate_down(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_vertex *v = tree_vertex(s, packet_at(s, index)->vertex);
-    uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
+    uint32_t candidate = end_at(s, from)->in_queue + packet_at(s, index)->vc;
     buffer_id shared;
     TRY(pool_buffer(s, &shared));
     packet original = *packet_at(s, index);

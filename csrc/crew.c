@@ -14,13 +14,8 @@
 typedef struct crew_member {
     clusim_sim view;
     window_thread thread;
-    node_list nodes;       /* with something to do; their array is owned, as those below */
-    window_arrival *spare; /* to sort in */
-    uint32_t size_spare;
-    window_arrival *work; /* of a unit or of memory */
-    uint32_t size_work;
-    window_arrival *sent; /* of a host, while it is its router's turn */
-    uint32_t size_sent;
+    node_list nodes; /* with something to do; their array is owned, as those below */
+    window_desk desk;
     event_queue events; /* for the sim */
     packet_id free;
     int64_t surplus; /* packets that were freed here and not used */
@@ -183,9 +178,7 @@ void crew_free(clusim_sim *s) {
         crew_member *m = &c->members[k];
         free(m->thread.messages);
         free(m->nodes.ids);
-        free(m->spare);
-        free(m->work);
-        free(m->sent);
+        inbox_free(&m->desk);
         event_queue_free(&m->events);
     }
     free(c->members);
@@ -209,13 +202,7 @@ static void open_view(crew_member *m) {
     v->packets.live = 0;
     v->windows.thread = &m->thread;
     v->windows.busy = m->nodes;
-    v->windows.spare = m->spare;
-    v->windows.size_spare = m->size_spare;
-    v->windows.work = m->work;
-    v->windows.size_work = m->size_work;
-    v->windows.num_work = 0;
-    v->windows.sent = m->sent;
-    v->windows.size_sent = m->size_sent;
+    v->windows.desk = m->desk;
     v->windows.undelivered = 0;
     v->windows.near_end = false;
 }
@@ -226,12 +213,7 @@ static void close_view(crew_member *m) {
     m->free = v->packets.free;
     m->surplus -= (int32_t)v->packets.live;
     m->nodes = v->windows.busy;
-    m->spare = v->windows.spare;
-    m->size_spare = v->windows.size_spare;
-    m->work = v->windows.work;
-    m->size_work = v->windows.size_work;
-    m->sent = v->windows.sent;
-    m->size_sent = v->windows.size_sent;
+    m->desk = v->windows.desk;
 }
 
 static enum clusim_status do_part(void *context, uint32_t number) {

@@ -97,7 +97,7 @@ static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
 
 /* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
-    const wire_state *q = wire_at(s, route_onward(s, p, w->far_node));
+    const wire_state *q = wire_at(s, route_onward(s, p, end_at(s, wire_of(s, w))->node));
     const clusim_format *f = q->rate->format;
     uint32_t kind =
         p->kind == CLUSIM_KIND_FETCH && (w->traits & BRIDGE) ? CLUSIM_KIND_WRITE : p->kind;
@@ -250,7 +250,7 @@ static inline STATUS grant_take(clusim_sim *s, wire_state *w, uint32_t candidate
 /* It was put on its wire. */
 static inline STATUS grant_done(clusim_sim *s, wire_state *w, uint32_t candidate, packet *p) {
     if (LIKELY(candidate >= w->num_voqs))
-        return inject_granted(s, w, wire_of(s, w), candidate - w->num_voqs);
+        return inject_granted(s, w, wire_of(s, w), candidate - w->num_voqs, false);
     return grant_release(s, p, w->free_at);
 }
 

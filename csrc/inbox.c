@@ -24,13 +24,35 @@ STATUS inbox_insert(window_ring *ring, window_packet p) {
     return CLUSIM_OK;
 }
 
+void inbox_free(window_desk *desk) {
+    free(desk->queued);
+    free(desk->work);
+    free(desk->sent);
+    free(desk->spare);
+}
+
+enum { FIRST_ROOM = 14, ENDS = 2 };
+
+STATUS inbox_more_room(window_desk *desk, wire_state *w) {
+    uint32_t room = w->room ? 2 * w->room : FIRST_ROOM, at = desk->num_queued + 1;
+    while (desk->size_queued - desk->num_queued < room + ENDS)
+        GROW(desk->queued, desk->size_queued);
+    desk->num_queued += room + ENDS;
+    desk->queued[at - 1] = (window_arrival){.at_ps = -1};
+    for (uint32_t k = 0; k < w->num_arrivals; k++)
+        desk->queued[at + k] = desk->queued[w->first_arrival + k];
+    w->room = room;
+    w->first_arrival = at;
+    return CLUSIM_OK;
+}
+
 /* The list ascends: packets that arrive at one time are handled by wire. */
 STATUS inbox_list(clusim_sim *s, wire_id wire) {
     node_id node = info_at(s, wire)->dst;
     wire_id *link = &s->windows.nodes[node.i].first[INBOXES];
-    while (!wire_none(*link) && link->i < wire.i) link = &s->windows.wires[link->i].next[INBOXES];
-    s->windows.wires[wire.i].next[INBOXES] = *link;
-    s->windows.wires[wire.i].listed[INBOXES] = 1;
+    while (!wire_none(*link) && link->i < wire.i) link = &s->windows.ins[link->i].next;
+    s->windows.ins[wire.i].next = *link;
+    s->windows.ins[wire.i].listed = true;
     *link = wire;
     return inbox_busy(s, node);
 }

@@ -27,17 +27,19 @@ static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
 
 /* A wire out of node `n`, which works in windows, has something to do. */
 static inline void inbox_activate_at(clusim_sim *s, window_node *n, wire_id wire) {
-    window_wire *x = &s->windows.wires[wire.i];
-    if (x->listed[ACTIVE]) return;
-    x->listed[ACTIVE] = 1;
-    x->next[ACTIVE] = n->first[ACTIVE];
+    wire_state *w = wire_at(s, wire);
+    if (w->active) return;
+    w->active = 1;
+    w->next_active = n->first[ACTIVE];
     n->first[ACTIVE] = wire;
 }
 
 static inline void inbox_activate(clusim_sim *s, wire_id wire) {
-    if (s->windows.wires[wire.i].listed[ACTIVE]) return;
+    if (wire_at(s, wire)->active) return;
     inbox_activate_at(s, &s->windows.nodes[info_at(s, wire)->src.i], wire);
 }
+
+void inbox_free(window_desk *desk);
 
 /* A wire into such a node has packets under way. */
 STATUS inbox_list(clusim_sim *s, wire_id wire);
@@ -48,7 +50,7 @@ static inline window_packet *inbox_entry(const window_ring *ring, uint32_t numbe
     return &ring->all[(ring->head + number) & (ring->size - 1)];
 }
 
-/* One place stays free: what ends those that were taken (window_wire.h). */
+/* One place stays free, for what ends the ring (window_wire.h). */
 static inline bool inbox_full(const window_ring *ring) { return inbox_len(ring) + 1 >= ring->size; }
 
 /* The uncommon cases: no room, or one that overtakes others. */
@@ -68,9 +70,9 @@ static inline uint32_t inbox_control(const wire_state *w, const packet *p) {
 
 /* A packet reaches the node at the end of its wire at `at_ps`. */
 static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int64_t at_ps) {
-    window_wire *x = &s->windows.wires[wire.i];
+    window_in *x = &s->windows.ins[wire.i];
     inbox_due(s, at_ps);
-    if (UNLIKELY(!x->listed[INBOXES])) TRY(inbox_list(s, wire));
+    if (UNLIKELY(!x->listed)) TRY(inbox_list(s, wire));
     uint32_t control_256 = inbox_control(wire_at(s, wire), packet_at(s, index));
     return inbox_append(&x->under_way, (window_packet){at_ps, index, control_256});
 }
@@ -84,17 +86,18 @@ STATUS inbox_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes, in
 /* `payload` bytes of a transfer that several endpoints receive are visible at one of them. */
 STATUS inbox_delivery(clusim_sim *s, wire_id wire, xfer_id x, uint32_t payload, int64_t visible);
 
+/* Places for more arrivals of a wire, for one that is before all, and for one that ends them. */
+STATUS inbox_more_room(window_desk *desk, wire_state *w);
+
 /* A packet enters a VOQ of a wire out of node `n` in this window. */
 static inline STATUS inbox_arrives_at(clusim_sim *s, window_node *n, wire_id out,
                                       window_arrival arrival) {
-    window_wire *x = &s->windows.wires[out.i];
-    uint32_t count = x->num_arrivals;
-    if (UNLIKELY(count + 1 >= x->size_arrivals)) /* and one that ends them */
-        TRY(grow_array_from(&x->arrivals, &x->size_arrivals, sizeof arrival, 8));
-    x->unsorted |= arrival.at_ps < x->last_ps;
-    x->last_ps = arrival.at_ps;
-    x->arrivals[count] = arrival;
-    x->num_arrivals = count + 1;
+    window_desk *d = &s->windows.desk;
+    wire_state *w = wire_at(s, out);
+    if (UNLIKELY(w->num_arrivals == w->room)) TRY(inbox_more_room(d, w));
+    window_arrival *next = &d->queued[w->first_arrival + w->num_arrivals++];
+    w->unsorted |= next[-1].at_ps > arrival.at_ps;
+    *next = arrival;
     inbox_activate_at(s, n, out);
     return CLUSIM_OK;
 }
@@ -105,9 +108,9 @@ static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival ar
 
 /* To be done in this window by the node whose turn it is: a thread is at one node at a time. */
 static inline STATUS inbox_work(clusim_sim *s, window_arrival work) {
-    windows_part *p = &s->windows;
-    if (UNLIKELY(p->num_work == p->size_work)) GROW(p->work, p->size_work);
-    p->work[p->num_work++] = work;
+    window_desk *d = &s->windows.desk;
+    if (UNLIKELY(d->num_work == d->size_work)) GROW(d->work, d->size_work);
+    d->work[d->num_work++] = work;
     return CLUSIM_OK;
 }
 

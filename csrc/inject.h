@@ -108,20 +108,35 @@ static inline void inject_wait_for(wire_state *w, flow_cursor *c, uint32_t slot)
     w->soonest = waits[0].at_ps;
 }
 
-/* Flows whose next packet is available by now join the candidates of a wire. */
-static inline void inject_admit(wire_state *w, int64_t now_ps) {
-    while (w->soonest <= now_ps) {
-        uint32_t slot = w->waits[w->first_wait++].slot, bit = w->num_voqs + slot;
-        w->flows[slot].waits = 0;
-        w->ready[bit >> 6] |= UINT64_C(1) << (bit & 63); /* who waits is not ready */
-        w->num_ready++;
-        w->soonest = NEVER;
-        if (--w->num_waits == 0) {
-            w->first_wait = 0;
-        } else {
-            w->soonest = w->waits[w->first_wait].at_ps;
-        }
+/* The first of those that wait does so no longer; returns its slot. */
+static inline uint32_t inject_end_wait(wire_state *w) {
+    uint32_t slot = w->waits[w->first_wait++].slot;
+    w->flows[slot].waits = 0;
+    w->soonest = NEVER;
+    if (--w->num_waits == 0) {
+        w->first_wait = 0;
+    } else {
+        w->soonest = w->waits[w->first_wait].at_ps;
     }
+    return slot;
+}
+
+/* A flow that was not ready joins the candidates of a wire. */
+static inline void inject_join(wire_state *w, uint32_t slot) {
+    uint32_t bit = w->num_voqs + slot;
+    w->ready[bit >> 6] |= UINT64_C(1) << (bit & 63);
+    w->num_ready++;
+}
+
+static inline void inject_leave(wire_state *w, uint32_t slot) {
+    uint32_t bit = w->num_voqs + slot;
+    w->ready[bit >> 6] &= ~(UINT64_C(1) << (bit & 63));
+    w->num_ready--;
+}
+
+/* Flows whose next packet is available by now join. */
+static inline void inject_admit(wire_state *w, int64_t now_ps) {
+    while (w->soonest <= now_ps) inject_join(w, inject_end_wait(w));
 }
 
 /* ---- after a grant -----------------------------------------------------------------------------
@@ -140,8 +155,8 @@ static inline void inject_next(const clusim_sim *s, const wire_state *w, flow_cu
     if (UNLIKELY(!flow_none(x->flow))) c->avail = base_max(c->avail, flow_at(s, x->flow)->next_at);
 }
 
-/* A flow that was ready, and sends over wires of its own, has sent a packet. */
-static inline void inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor *c, const xfer *x,
+/* A flow that sends over wires of its own has sent a packet. Whether its next one is available. */
+static inline bool inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor *c, const xfer *x,
                                 uint32_t slot) {
     uint32_t step = LIKELY(x->policy == CLUSIM_POLICY_STRIPE) ? x->group_size : 1;
     uint64_t next = (uint64_t)c->next + step;
@@ -151,12 +166,10 @@ static inline void inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor 
     c->window_closed = left && !open;
     if (LIKELY(left && open)) {
         inject_next(s, w, c, x, c->next);
-        if (c->avail <= s->agenda.now_ps) return;
+        if (c->avail <= s->agenda.now_ps) return true;
         inject_wait_for(w, c, slot);
     }
-    uint32_t bit = w->num_voqs + slot;
-    w->ready[bit >> 6] &= ~(UINT64_C(1) << (bit & 63));
-    w->num_ready--;
+    return false;
 }
 
 /* Remember the wire of the packet that ends last; the lowest of several. */
@@ -175,8 +188,10 @@ static inline STATUS inject_read_memory(clusim_sim *s, const wire_state *w, cons
     return CLUSIM_OK;
 }
 
-/* The next packet of the flow in `slot` was granted, and its serialisation is done at `free_at`. */
-static inline STATUS inject_granted(clusim_sim *s, wire_state *w, wire_id wire, uint32_t slot) {
+/* The next packet of the flow in `slot` was granted, and its serialisation is done at `free_at`;
+ * `alone`: it was not even one of the candidates. */
+ALWAYS_INLINE STATUS inject_granted(clusim_sim *s, wire_state *w, wire_id wire, uint32_t slot,
+                                    bool alone) {
     flow_cursor *c = &w->flows[slot];
     xfer *x = xfer_at(s, c->xfer);
     if ((KINDS_INJECTED >> x->kind) & 1) TRY(inject_read_memory(s, w, x, c->payload));
@@ -186,7 +201,9 @@ static inline STATUS inject_granted(clusim_sim *s, wire_state *w, wire_id wire, 
     if (UNLIKELY(x->policy == CLUSIM_POLICY_ADAPTIVE)) {
         TRY(inject_adaptive(s, x, wire));
     } else {
-        inject_go_on(s, w, c, x, slot);
+        bool ready = inject_go_on(s, w, c, x, slot);
+        if (alone && ready) inject_join(w, slot);
+        if (!alone && !ready) inject_leave(w, slot);
     }
     return LIKELY(x->ungranted) ? CLUSIM_OK : inject_done(s, x);
 }

@@ -30,7 +30,7 @@ static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
 static STATUS fan_out(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_image *im = &s->model->image;
     model_span span = model_members(im, xfer_at(s, packet_at(s, index)->xfer)->mgroup);
-    uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
+    uint32_t candidate = end_at(s, from)->in_queue + packet_at(s, index)->vc;
     buffer_id shared;
     TRY(pool_buffer(s, &shared));
     packet original = *packet_at(s, index);
@@ -146,8 +146,8 @@ STATUS node_copy(clusim_sim *s, packet_id index) {
 uint32_t node_answer(clusim_sim *s, packet *p) {
     const xfer *x = xfer_at(s, p->xfer);
     wire_id from = p->in_wire;
-    uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
-    wire_id out = wire_at(s, from)->reverse;
+    uint32_t candidate = end_at(s, from)->in_queue + p->vc;
+    wire_id out = end_at(s, from)->reverse;
     uint32_t vc = x->vc_response;
     p->held_wire = NO(wire);
     p->path_pos = NONE;
@@ -234,15 +234,16 @@ static bool ends_at_unit(const packet *p, bool ends) {
 static STATUS take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
     if (UNLIKELY(s->model->is_ordered))
         return consume(s, index, from); /* events come in the contract's order */
-    return defer(s, index, wire_at(s, from)->far_node, list);
+    return defer(s, index, end_at(s, from)->node, list);
 }
 
 STATUS node_arrive(clusim_sim *s, packet_id index) {
     packet *p = packet_at(s, index);
     wire_id from = p->out;
     const wire_state *w = wire_at(s, from);
-    if (!wire_none(w->reverse)) {
-        wire_state *back = wire_at(s, w->reverse);
+    wire_id reverse = end_at(s, from)->reverse;
+    if (!wire_none(reverse)) {
+        wire_state *back = wire_at(s, reverse);
         uint64_t control = (uint64_t)p->exact * w->rate->format->control_256[p->kind];
         if (control | back->owed_256) wire_owe(s, back, control);
     }

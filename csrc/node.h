@@ -17,8 +17,8 @@
 /* A packet that came over `from` goes on: choose its next wire. Returns its VOQ there. */
 static inline uint32_t node_aim(clusim_sim *s, packet *p, wire_id from) {
     wire_hold(p, from);
-    uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
-    if (UNLIKELY(p->leg != LEG_LAST)) route_next_target(s, p, wire_at(s, from)->far_node);
+    uint32_t candidate = end_at(s, from)->in_queue + p->vc;
+    if (UNLIKELY(p->leg != LEG_LAST)) route_next_target(s, p, end_at(s, from)->node);
     bool fetched = UNLIKELY(p->kind == CLUSIM_KIND_FETCH) && (wire_at(s, from)->traits & BRIDGE);
     if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
     route_prepare(s, p, from, route_choose(s, p, from, p->dst));

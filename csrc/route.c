@@ -35,7 +35,7 @@ wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group) 
     uint32_t n = skip_down ? up : all;
     if (p->adaptive) return least_queued(s, wires, all, skip_down);
     if (n == 1) return nth_up(s, wires, 0);
-    uint32_t number = (uint32_t)(((uint64_t)p->key + wire_at(s, from)->ordinal) % n);
+    uint32_t number = (uint32_t)(((uint64_t)p->key + end_at(s, from)->ordinal) % n);
     p->key /= n;
     return skip_down ? nth_up(s, wires, number) : ID(wire, wires[number]);
 }

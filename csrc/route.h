@@ -17,14 +17,14 @@ wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group);
 /* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
 static inline wire_id route_choose(clusim_sim *s, packet *p, wire_id from, target_id target) {
     const clusim_model *m = s->model;
-    const wire_state *w = wire_at(s, from);
+    const wire_end *end = end_at(s, from);
     if (UNLIKELY(p->path_pos != NONE)) return ID(wire, m->image.path_wires[p->path_pos++]);
-    group_id group = model_route(m, w->far_node, target);
+    group_id group = model_route(m, end->node, target);
     model_way way = m->ways[group.i];
     uint32_t n = way.count;
     if (n == 1) return way.first;
     if (UNLIKELY(s->wires.any_down || p->adaptive)) return route_choose_up(s, p, from, group);
-    uint32_t number = (uint32_t)(((uint64_t)p->key + w->ordinal) % n);
+    uint32_t number = (uint32_t)(((uint64_t)p->key + end->ordinal) % n);
     p->key /= n;
     return ID(wire, model_group(m, group)[number]);
 }
@@ -47,10 +47,13 @@ static inline uint32_t route_first_vc(const clusim_sim *s, wire_id wire, uint32_
     return vc + 1 < s->wires.nvc ? vc + 1 : s->wires.nvc - 1;
 }
 
+static inline bool same_format(const wire_state *a, const wire_state *b) {
+    return a->rate == b->rate || a->rate->format == b->rate->format;
+}
+
 /* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
 static inline void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
-    if (LIKELY(!s->model->has_formats) ||
-        wire_at(s, out)->rate->format == wire_at(s, from)->rate->format) {
+    if (LIKELY(!s->model->has_formats) || same_format(wire_at(s, out), wire_at(s, from))) {
         p->out = out;
     } else {
         route_cut(s, p, out);

@@ -60,6 +60,10 @@ static inline const wire_info *info_at(const clusim_sim *s, wire_id id) {
     return &s->wires.info[id.i];
 }
 
+static inline const wire_end *end_at(const clusim_sim *s, wire_id id) {
+    return &s->wires.ends[id.i];
+}
+
 static inline wire_id wire_of(const clusim_sim *s, const wire_state *w) {
     return ID(wire, (uint32_t)(w - s->wires.all));
 }

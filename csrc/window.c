@@ -43,10 +43,10 @@ int clusim_sim_use_threads(clusim_sim *s, uint32_t threads, uint32_t pays) {
 }
 
 static STATUS make_wires(clusim_sim *s) {
-    size_t bytes = (s->model->image.num_wires + 1) * sizeof *s->windows.wires;
-    s->windows.wires = aligned_alloc(64, bytes);
-    if (s->windows.wires == NULL) return CLUSIM_ERR_NO_MEMORY;
-    memset(s->windows.wires, 0, bytes);
+    size_t bytes = (s->model->image.num_wires + 1) * sizeof *s->windows.ins;
+    s->windows.ins = aligned_alloc(64, bytes);
+    if (s->windows.ins == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memset(s->windows.ins, 0, bytes);
     return CLUSIM_OK;
 }
 
@@ -72,10 +72,8 @@ STATUS window_init(clusim_sim *s) {
 void window_free(clusim_sim *s) {
     windows_part *p = &s->windows;
     crew_free(s);
-    for (uint64_t i = 0; p->wires && i < s->model->image.num_wires; i++) {
-        free(p->wires[i].under_way.all);
-        free(p->wires[i].arrivals);
-    }
+    for (uint64_t i = 0; p->ins && i < s->model->image.num_wires; i++)
+        free(p->ins[i].under_way.all);
     for (uint64_t i = 0; p->ends && i < s->model->image.num_endpoints; i++) {
         free(p->ends[i].starts);
         free(p->ends[i].replies[0].all);
@@ -83,13 +81,11 @@ void window_free(clusim_sim *s) {
     }
     for (uint64_t i = 0; p->nodes && i < s->model->image.num_nodes; i++)
         free(p->nodes[i].results.all);
-    free(p->work);
-    free(p->sent);
-    free(p->wires);
+    free(p->ins);
     free(p->nodes);
     free(p->ends);
     free(p->busy.ids);
-    free(p->spare);
+    inbox_free(&p->desk);
 }
 
 /* ---- plain nodes -------------------------------------------------------------------------------
@@ -150,23 +146,6 @@ static inline bool alone(const window_progress *g, int64_t now_ps) {
     return g->w->num_ready == 0 && g->arrival[1].at_ps > now_ps;
 }
 
-/* Grant such a packet, which is as good as in its queue until then; not if credit is short. */
-static inline STATUS pass_on(clusim_sim *s, window_progress *g, int64_t now_ps, bool *passed) {
-    wire_state *w = g->w;
-    const window_arrival *a = g->arrival;
-    packet *p = packet_at(s, a->packet);
-    *passed = grant_credit(&w->credits[p->vc], p->wire_bytes, now_ps);
-    if (UNLIKELY(!*passed)) return CLUSIM_OK;
-    g->arrival++;
-    w->queued_max = base_umax(w->queued_max, p->wire_bytes);
-    if (w->free_at > a->at_ps) w->stall_arbitration_ps += w->free_at - a->at_ps;
-    window_take_owed(s, g, now_ps);
-    s->agenda.now_ps = now_ps;
-    TRY(window_put(s, g, a->packet));
-    w->next_candidate = a->candidate + 1 == w->num_candidates ? 0 : a->candidate + 1;
-    return grant_release(s, p, w->free_at);
-}
-
 /* From grant to grant up to `end_ps`. */
 static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more) {
@@ -177,7 +156,7 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
         bool passed = false;
-        if (alone(&g, now_ps)) TRY(pass_on(s, &g, now_ps, &passed));
+        if (alone(&g, now_ps)) TRY(window_pass_on(s, &g, now_ps, &passed));
         if (passed) continue;
         take_in(s, &g, now_ps);
         TRY(window_grant(s, &g, false));
@@ -194,13 +173,14 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
 static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     window_packet next;
-    while (window_next(s, &n->results, end_ps, &next)) {
+    if (inbox_len(&n->results)) window_end_ring(&n->results);
+    while (inbox_len(&n->results) && window_next(s, &n->results, end_ps, &next)) {
         TRY(inbox_work(s, (window_arrival){next.at_ps, next.packet, RESULT}));
         s->agenda.event_count++;
     }
-    window_arrival *work = p->work;
-    TRY(window_wire_sort(s, &work, p->num_work));
-    for (uint32_t k = 0; k < p->num_work; k++) {
+    window_arrival *work = p->desk.work;
+    TRY(window_wire_sort(s, &work, p->desk.num_work));
+    for (uint32_t k = 0; k < p->desk.num_work; k++) {
         window_arrival a = work[k];
         s->agenda.now_ps = a.at_ps;
         if (a.candidate == RESULT) {
@@ -209,7 +189,7 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
             TRY(node_reduce(s, a.packet));
         }
     }
-    p->num_work = 0;
+    p->desk.num_work = 0;
     const clusim_node *node = &s->model->image.nodes[n - p->nodes];
     p->near_end |= unit_at(s, ID(unit, node->unit))->clock.ps >> WINDOW_LAST_BITS != 0;
     return CLUSIM_OK;
@@ -218,8 +198,9 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
 /* Of a switch or NIC. */
 static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    if (s->windows.num_work || inbox_len(&n->results)) TRY(run_unit(s, n, end_ps));
+    if (s->windows.desk.num_work || inbox_len(&n->results)) TRY(run_unit(s, n, end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+    s->windows.desk.num_queued = 0;
     if (inbox_len(&n->results)) inbox_due(s, inbox_entry(&n->results, 0)->at_ps);
     n->listed =
         !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || inbox_len(&n->results);
@@ -234,7 +215,7 @@ static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
 static int64_t reach(const clusim_sim *s, wire_id wire) {
     const wire_state *w = wire_at(s, wire);
     const wire_info *info = info_at(s, wire);
-    if (w->stall_since >= 0) return info->lacking_ps;
+    if (w->stalled) return info->lacking_ps;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         credit_pool *c = &w->credits[vc];
         if (c->available < info->window_bytes) grant_collect(c, s->windows.begin_ps);
@@ -258,7 +239,7 @@ static STATUS run_both(clusim_sim *s, window_node *n, int64_t end_ps) {
 static STATUS run_pair(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     wire_id in = ID(wire, s->model->out_wires[s->model->out_off[n->end.i]]);
-    int64_t part_ps = base_min(reach(s, in), reach(s, wire_at(s, in)->reverse));
+    int64_t part_ps = base_min(reach(s, in), reach(s, end_at(s, in)->reverse));
     int64_t due_ps = p->due_ps, at_ps = p->begin_ps;
     while (at_ps < end_ps) {
         int64_t until_ps = part_ps < end_ps - at_ps ? at_ps + part_ps : end_ps;
@@ -280,9 +261,8 @@ static void fetch_out(const clusim_sim *s, node_id node) {
     const clusim_model *m = s->model;
     for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
         const char *w = (const char *)wire_at(s, ID(wire, m->out_wires[k]));
-        const char *x = (const char *)&s->windows.wires[m->out_wires[k]];
         for (uint32_t line = 0; line < 3; line++) __builtin_prefetch(w + 64 * line, 1);
-        for (uint32_t line = 0; line < 2; line++) __builtin_prefetch(x + 64 * line, 1);
+        __builtin_prefetch(&s->windows.ins[m->out_wires[k]], 1);
     }
 }
 
@@ -290,12 +270,10 @@ static void fetch_out(const clusim_sim *s, node_id node) {
 static void fetch_in(const clusim_sim *s, node_id node) {
     const clusim_model *m = s->model;
     for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
-        wire_id wire = ID(wire, m->out_wires[k]), back = wire_at(s, wire)->reverse;
+        wire_id wire = ID(wire, m->out_wires[k]), back = end_at(s, wire)->reverse;
         __builtin_prefetch(wire_credit(s, wire, 0), 1);
         if (wire_none(back)) continue;
-        __builtin_prefetch((const char *)wire_at(s, back) + 64);
-        __builtin_prefetch(&s->windows.wires[back.i].under_way, 1);
-        __builtin_prefetch(&s->windows.wires[back.i], 1);
+        __builtin_prefetch(&s->windows.ins[back.i], 1);
     }
 }
 
@@ -315,6 +293,7 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
         node_id node = list->ids[i];
         window_node *n = &s->windows.nodes[node.i];
         if (list->len >= FAR) fetch_ahead(s, list, i);
+        CLUSIM_ASSERT(s->windows.desk.num_queued == 0); /* nothing comes but in a node's turn */
         if (!node_none(n->end)) {
             TRY(run_pair(s, n, end_ps));
         } else if (endpoint_none(n->endpoint)) {
@@ -379,13 +358,13 @@ STATUS window_close(clusim_sim *s) {
     p->due_ps = NEVER;
     p->done_ps = 0;
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
-        window_wire *x = &p->wires[i];
+        const window_in *x = &p->ins[i];
         wire_state *w = wire_at(s, ID(wire, i));
         for (uint32_t k = 0; k < inbox_len(&x->under_way); k++) {
             const window_packet *q = inbox_entry(&x->under_way, k);
             TRY(agenda_event(s, q->at_ps, EV_ARRIVE, i, q->packet.i));
         }
-        if (x->listed[ACTIVE]) TRY(wire_wake(s, w, base_max(w->free_at, next_ps)));
+        if (w->active) TRY(wire_wake(s, w, base_max(w->free_at, next_ps)));
     }
     return CLUSIM_OK;
 }

@@ -72,6 +72,8 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
 /* Answers that are ready in this window were asked for before it. */
 static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_t end_ps) {
     window_packet next;
+    if (inbox_len(replies) == 0) return CLUSIM_OK;
+    window_end_ring(replies);
     window_prefetch(s, replies);
     while (window_next(s, replies, end_ps, &next)) {
         uint32_t candidate = node_answer(s, packet_at(s, next.packet));
@@ -111,6 +113,38 @@ static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     return base_max(w->free_at, w->num_ready ? 0 : more_ps);
 }
 
+/* Grant the packet of the only flow that could send, without making it a candidate; not if credit
+ * is short. */
+static inline STATUS send(clusim_sim *s, window_progress *g, int64_t now_ps, bool *sent) {
+    wire_state *w = g->w;
+    const flow_cursor *f = &w->flows[w->waits[w->first_wait].slot];
+    *sent = grant_credit(&w->credits[f->vc], f->wire_bytes, now_ps);
+    if (UNLIKELY(!*sent)) return CLUSIM_OK;
+    uint32_t slot = inject_end_wait(w);
+    window_take_owed(s, g, now_ps);
+    s->agenda.now_ps = now_ps;
+    packet_id index;
+    TRY(inject_make(s, w, g->wire, slot, &index));
+    TRY(window_put(s, g, index));
+    TRY(inject_granted(s, w, g->wire, slot, true));
+    window_granted(s, w, w->num_voqs + slot);
+    return CLUSIM_OK;
+}
+
+/* Grant what is to be sent, if there is just one thing and credit for it. */
+static inline STATUS send_alone(clusim_sim *s, window_progress *g, int64_t now_ps, bool *sent) {
+    const wire_state *w = g->w;
+    bool flow = w->soonest <= now_ps, came = g->arrival->at_ps <= now_ps;
+    *sent = false;
+    if (w->num_ready || flow == came) return CLUSIM_OK;
+    if (flow) {
+        bool more = w->num_waits > 1 && w->waits[w->first_wait + 1].at_ps <= now_ps;
+        return more ? CLUSIM_OK : send(s, g, now_ps, sent);
+    }
+    bool more = g->arrival[1].at_ps <= now_ps || packet_none(g->arrival->packet);
+    return more ? CLUSIM_OK : window_pass_on(s, g, now_ps, sent);
+}
+
 static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more) {
     window_progress g;
@@ -119,8 +153,12 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     for (;;) {
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
-        TRY(take_in(s, &g, now_ps));
-        if (g.w->num_ready) TRY(window_grant(s, &g, true));
+        bool sent;
+        TRY(send_alone(s, &g, now_ps, &sent));
+        if (UNLIKELY(!sent)) {
+            TRY(take_in(s, &g, now_ps));
+            if (g.w->num_ready) TRY(window_grant(s, &g, true));
+        }
         if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps))
             TRY(start_all(s, end_of(s, n), end_ps));
     }
@@ -140,10 +178,11 @@ enum { NEAR_BITS = 61 };
 
 /* Deliveries come before what was granted at the same time, in order of their wires. */
 static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
-    window_arrival *all = s->windows.work;
-    TRY(window_wire_sort(s, &all, s->windows.num_work));
-    uint32_t delivered = memory_work_off(s, endpoint, all, s->windows.num_work);
-    s->windows.num_work = 0;
+    window_desk *d = &s->windows.desk;
+    window_arrival *all = d->work;
+    TRY(window_wire_sort(s, &all, d->num_work));
+    uint32_t delivered = memory_work_off(s, endpoint, all, d->num_work);
+    d->num_work = 0;
     TRY(node_deliver(s, endpoint, all, delivered));
     const endpoint_state *state = endpoint_at(s, endpoint);
     if (UNLIKELY(state->memory.ps >> NEAR_BITS || state->mem_bytes_256 >> NEAR_BITS))
@@ -154,23 +193,23 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
-/* What a host asks of memory waits aside, as its router's unit may have work, ... */
-static void put_aside(windows_part *p) {
-    window_arrival *asked = p->work;
-    uint32_t size = p->size_work;
-    p->work = p->sent;
-    p->size_work = p->size_sent;
-    p->sent = asked;
-    p->size_sent = size;
-    p->num_sent = p->num_work;
-    p->num_work = 0;
+/* What a host asks of memory waits aside, as its router has work of its own, ... */
+static void put_aside(window_desk *d) {
+    window_arrival *asked = d->work;
+    uint32_t size = d->size_work;
+    d->work = d->sent;
+    d->size_work = d->size_sent;
+    d->sent = asked;
+    d->size_sent = size;
+    d->num_sent = d->num_work;
+    d->num_work = 0;
 }
 
 /* ... and then goes behind what was delivered at the same time. */
 static STATUS bring_back(clusim_sim *s) {
-    windows_part *p = &s->windows;
-    for (uint32_t k = 0; k < p->num_sent; k++) TRY(inbox_work(s, p->sent[k]));
-    p->num_sent = 0;
+    window_desk *d = &s->windows.desk;
+    for (uint32_t k = 0; k < d->num_sent; k++) TRY(inbox_work(s, d->sent[k]));
+    d->num_sent = 0;
     return CLUSIM_OK;
 }
 
@@ -187,15 +226,16 @@ STATUS window_end_run(clusim_sim *s, window_node *n, enum window_side side, int6
     if (side != WINDOW_SENDS) {
         TRY(window_walk(s, n, INBOXES, gather, end_ps));
         TRY(answer(s, n, &e->replies[0], end_ps));
-        if (inbox_len(&e->replies[1])) TRY(answer(s, n, &e->replies[1], end_ps));
+        TRY(answer(s, n, &e->replies[1], end_ps));
     }
     if (side != WINDOW_TAKES) TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+    s->windows.desk.num_queued = 0;
     if (side == WINDOW_SENDS) {
-        put_aside(&s->windows);
+        put_aside(&s->windows.desk);
         return CLUSIM_OK;
     }
     if (side == WINDOW_TAKES) TRY(bring_back(s));
-    if (s->windows.num_work) TRY(use_memory(s, n->endpoint));
+    if (s->windows.desk.num_work) TRY(use_memory(s, n->endpoint));
     note_left(s, n, e);
     return CLUSIM_OK;
 }
@@ -205,7 +245,7 @@ static uint64_t count_arriving(const clusim_sim *s) {
     uint64_t count = 0;
     for (uint32_t w = 0; w < s->model->image.num_wires; w++)
         if (!endpoint_none(wire_at(s, ID(wire, w))->far_endpoint))
-            count += inbox_len(&s->windows.wires[w].under_way);
+            count += inbox_len(&s->windows.ins[w].under_way);
     return count;
 }
 
@@ -213,8 +253,8 @@ static uint64_t count_arriving(const clusim_sim *s) {
  * to, or at: its hop between them takes longer than a window. */
 static bool some_far(const clusim_sim *s) {
     for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
-        const window_ring *ring = &s->windows.wires[w].under_way;
-        const window_node *node = &s->windows.nodes[wire_at(s, ID(wire, w))->far_node.i];
+        const window_ring *ring = &s->windows.ins[w].under_way;
+        const window_node *node = &s->windows.nodes[end_at(s, ID(wire, w))->node.i];
         if (node_none(node->end)) continue;
         endpoint_id here = s->windows.nodes[node->end.i].endpoint;
         for (uint32_t k = 0; k < inbox_len(ring); k++) {

@@ -20,7 +20,7 @@ static void insert_all(window_arrival *a, uint32_t n) {
 /* Such that the bucket of a time is (time - begin) >> shift. */
 static uint32_t bucket_shift(uint64_t length_ps, uint32_t n) {
     uint32_t length_bits = 64 - (uint32_t)__builtin_clzll(length_ps | 1);
-    uint32_t bits = 32 - (uint32_t)__builtin_clz(n < MOST_BUCKETS ? n : MOST_BUCKETS - 1);
+    uint32_t bits = 33 - (uint32_t)__builtin_clz(n < MOST_BUCKETS / 2 ? n : MOST_BUCKETS / 2 - 1);
     return length_bits > bits ? length_bits - bits : 0;
 }
 
@@ -38,11 +38,11 @@ static void throw_all(const clusim_sim *s, const window_arrival *a, window_arriv
 }
 
 STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n) {
-    windows_part *p = &s->windows;
+    window_desk *d = &s->windows.desk;
     if (n > FEW) {
-        while (p->size_spare <= n) GROW(p->spare, p->size_spare);
-        throw_all(s, *all, p->spare, n);
-        *all = p->spare;
+        while (d->size_spare <= n) GROW(d->spare, d->size_spare);
+        throw_all(s, *all, d->spare, n);
+        *all = d->spare;
     }
     insert_all(*all, n);
     return CLUSIM_OK;

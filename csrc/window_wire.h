@@ -19,7 +19,7 @@
 
 /* A wire into a node. */
 typedef struct window_way {
-    window_wire *x;
+    window_in *x;
     wire_id back;         /* over which what arrives is acknowledged, or none */
     uint32_t control_256; /* which has bits of all that it comes to owe in this window */
 } window_way;
@@ -31,23 +31,28 @@ static inline void window_prefetch(const clusim_sim *s, const window_ring *ring)
         __builtin_prefetch(packet_at(s, inbox_entry(ring, k)->packet), 1);
 }
 
-/* The next of a ring that is there before `end_ps`. */
+/* The next of a ring that is there before `end_ps`; the ring has an end (below). */
 static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t end_ps,
                                window_packet *out) {
-    uint32_t len = inbox_len(ring);
-    if (len == 0 || inbox_entry(ring, 0)->at_ps >= end_ps) return false;
     *out = *inbox_entry(ring, 0);
-    if (len > WINDOW_AHEAD)
+    if (out->at_ps >= end_ps) return false;
+    if (inbox_len(ring) > WINDOW_AHEAD)
         __builtin_prefetch(packet_at(s, inbox_entry(ring, WINDOW_AHEAD)->packet), 1);
     ring->head++;
     return true;
 }
 
+/* What ends a ring comes NEVER, in the place that stays free. */
+static inline void window_end_ring(const window_ring *ring) {
+    ring->all[ring->end & (ring->size - 1)].at_ps = NEVER;
+}
+
 static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
-    window_wire *x = &s->windows.wires[wire.i];
+    window_in *x = &s->windows.ins[wire.i];
     x->taken = x->under_way.head;
+    window_end_ring(&x->under_way);
     window_prefetch(s, &x->under_way);
-    return (window_way){.x = x, .back = wire_at(s, wire)->reverse};
+    return (window_way){.x = x, .back = end_at(s, wire)->reverse};
 }
 
 /* The next packet that comes before `end_ps`. */
@@ -69,8 +74,7 @@ static inline void window_close_way(clusim_sim *s, window_node *n, const window_
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
     if (wire_none(way->back) || ring->head == way->x->taken) return;
     if (way->control_256 == 0 && wire_at(s, way->back)->owed_256 == 0) return;
-    if (!*more) ring->all[ring->head & (ring->size - 1)].at_ps = NEVER; /* ends those taken */
-    s->windows.wires[way->back.i].owes = 1;
+    wire_at(s, way->back)->owes = 1;
     inbox_activate_at(s, n, way->back);
 }
 
@@ -83,8 +87,9 @@ STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n);
 
 /* How far a wire has come in its window. */
 typedef struct window_progress {
+    wire_id wire;
     wire_state *w;
-    window_wire *x;
+    window_in *x;    /* where it leads, if to a node that works in windows */
     int64_t sent_ps; /* when the first of what it sends is at a node that works in windows */
     const window_arrival *arrival; /* the next one; the last comes NEVER */
     int64_t owed_ps; /* when the next packet comes over the wire back; the last comes later */
@@ -99,24 +104,28 @@ static inline const window_packet *window_taken(const window_progress *g) {
 /* All that the window brings to a wire is there. */
 static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *out) {
     static const window_arrival no_arrival = {.at_ps = NEVER};
-    window_wire *x = &s->windows.wires[wire.i];
-    *out = (window_progress){
-        .w = wire_at(s, wire), .x = x, .sent_ps = NEVER, .arrival = &no_arrival, .owed_ps = NEVER};
-    if (x->num_arrivals) {
-        window_arrival *sorted = x->arrivals;
-        if (x->unsorted) TRY(window_wire_sort(s, &sorted, x->num_arrivals));
-        sorted[x->num_arrivals].at_ps = NEVER;
+    wire_state *w = wire_at(s, wire);
+    *out = (window_progress){.wire = wire,
+                             .w = w,
+                             .x = &s->windows.ins[wire.i],
+                             .sent_ps = NEVER,
+                             .arrival = &no_arrival,
+                             .owed_ps = NEVER};
+    if (w->num_arrivals) {
+        window_arrival *sorted = &s->windows.desk.queued[w->first_arrival];
+        if (w->unsorted) TRY(window_wire_sort(s, &sorted, w->num_arrivals));
+        sorted[w->num_arrivals].at_ps = NEVER;
         out->arrival = sorted;
     }
-    if (x->owes) {
-        const window_wire *back = &s->windows.wires[out->w->reverse.i];
+    if (w->owes) {
+        const window_in *back = &s->windows.ins[end_at(s, wire)->reverse.i];
         out->back = back->under_way.all;
         out->back_mask = back->under_way.size - 1;
         out->owed = back->taken;
         out->owed_ps = window_taken(out)->at_ps;
     }
-    x->num_arrivals = x->unsorted = x->owes = 0;
-    x->last_ps = 0;
+    w->num_arrivals = w->room = 0;
+    w->unsorted = w->owes = 0;
     return CLUSIM_OK;
 }
 
@@ -173,7 +182,26 @@ ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id ind
 static inline STATUS window_end_wire(clusim_sim *s, const window_progress *g, wire_id wire) {
     if (g->sent_ps == NEVER) return CLUSIM_OK;
     inbox_due(s, g->sent_ps);
-    return LIKELY(g->x->listed[INBOXES]) ? CLUSIM_OK : inbox_list(s, wire);
+    return LIKELY(g->x->listed) ? CLUSIM_OK : inbox_list(s, wire);
+}
+
+/* Grant the packet that comes next, which nothing is before or with, as good as in its queue until
+ * now; not if credit is short. */
+static inline STATUS window_pass_on(clusim_sim *s, window_progress *g, int64_t now_ps,
+                                    bool *passed) {
+    wire_state *w = g->w;
+    const window_arrival *a = g->arrival;
+    packet *p = packet_at(s, a->packet);
+    *passed = grant_credit(&w->credits[p->vc], p->wire_bytes, now_ps);
+    if (UNLIKELY(!*passed)) return CLUSIM_OK;
+    g->arrival++;
+    w->queued_max = base_umax(w->queued_max, p->wire_bytes);
+    if (w->free_at > a->at_ps) w->stall_arbitration_ps += w->free_at - a->at_ps;
+    window_take_owed(s, g, now_ps);
+    s->agenda.now_ps = now_ps;
+    TRY(window_put(s, g, a->packet));
+    w->next_candidate = a->candidate + 1 == w->num_candidates ? 0 : a->candidate + 1;
+    return grant_release(s, p, w->free_at);
 }
 
 /* Grant the next packet of a candidate: of nodes without `flows`, the head of a queue. */
@@ -213,22 +241,40 @@ ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows)
 typedef STATUS (*window_work)(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more);
 
+/* What the next wire of a list needs first. */
+ALWAYS_INLINE void window_fetch(const clusim_sim *s, enum window_list list, wire_id next) {
+    const window_in *x = &s->windows.ins[next.i];
+    __builtin_prefetch(wire_credit(s, next, 0), 1);
+    if (list == INBOXES) {
+        window_prefetch(s, &x->under_way);
+        return;
+    }
+    __builtin_prefetch(x, 1);
+    __builtin_prefetch(wire_at(s, next), 1);
+    __builtin_prefetch(&wire_at(s, next)->packets, 1);
+}
+
 /* Work off a list of a node's wires; those with more to do stay on it. */
 ALWAYS_INLINE STATUS window_walk(clusim_sim *s, window_node *n, enum window_list list,
                                  window_work work, int64_t end_ps) {
     wire_id *link = &n->first[list];
     while (!wire_none(*link)) {
         wire_id wire = *link;
-        window_wire *x = &s->windows.wires[wire.i];
+        window_in *x = &s->windows.ins[wire.i];
+        wire_state *w = wire_at(s, wire);
+        wire_id *next = list == INBOXES ? &x->next : &w->next_active;
         bool more;
-        if (list == INBOXES && !wire_none(x->next[list]))
-            window_prefetch(s, &s->windows.wires[x->next[list].i].under_way);
+        if (!wire_none(*next)) window_fetch(s, list, *next);
         TRY(work(s, n, wire, end_ps, &more));
         if (more) {
-            link = &x->next[list];
+            link = next;
+            continue;
+        }
+        *link = *next;
+        if (list == INBOXES) {
+            x->listed = false;
         } else {
-            x->listed[list] = 0;
-            *link = x->next[list];
+            w->active = 0;
         }
     }
     return CLUSIM_OK;

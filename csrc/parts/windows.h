@@ -41,6 +41,17 @@ typedef struct window_ring {
     uint32_t size;
 } window_ring;
 
+/* Of a wire into such a node. */
+typedef struct window_in {
+    window_ring under_way;
+    uint32_t taken; /* from there to its head, packets have come in this window */
+    wire_id next;   /* in the list of its node */
+    bool listed;
+    uint32_t pad[5];
+} window_in;
+
+_Static_assert(sizeof(window_in) == 64, "a way in fills a cache line");
+
 /* Lists of the wires of a node. */
 enum window_list {
     INBOXES, /* into it, with packets under way */
@@ -48,22 +59,16 @@ enum window_list {
     WINDOW_LISTS
 };
 
-/* Of one wire: as the way out of such a node, in a cache line, and as the way into one. */
-typedef struct window_wire {
-    window_arrival *arrivals; /* owned; of this window */
-    int64_t last_ps;          /* of the last arrival, or 0 */
-    uint32_t num_arrivals, size_arrivals;
-    wire_id next[WINDOW_LISTS];
-    uint8_t listed[WINDOW_LISTS];
-    uint8_t unsorted; /* the arrivals, by time */
-    uint8_t owes;     /* what has come over the wire back in this window is acknowledged */
-    uint32_t pad[7];
-    window_ring under_way;
-    uint32_t taken; /* from there to its head, packets have come in this window */
-    uint32_t more_pad[7];
-} window_wire;
-
-_Static_assert(sizeof(window_wire) == 128, "a wire in windows fills two cache lines");
+/* On which a thread works off one node after the other, so that it stays in the fastest cache. */
+typedef struct window_desk {
+    window_arrival *queued; /* owned, as the arrays below: what comes to the node's wires, each of
+                               which has some places side by side */
+    uint32_t num_queued, size_queued;
+    window_arrival *work;  /* what comes to the node's reduction unit, or its memory */
+    window_arrival *sent;  /* of a host, while it is its router's turn: what comes to its memory */
+    window_arrival *spare; /* to sort in */
+    uint32_t num_work, size_work, num_sent, size_sent, size_spare;
+} window_desk;
 
 /* Of a node; its wires are worked off together, while they are in the fastest cache. */
 typedef struct window_node {
@@ -119,16 +124,11 @@ typedef struct window_thread {
 typedef struct windows_part {
     struct crew *crew;     /* owned; the threads, or none where one does all */
     window_thread *thread; /* whose view of the sim this is; none: it is the sim itself */
-    window_wire *wires;    /* owned; none where windows are not possible, as the nodes */
+    window_in *ins;        /* owned; none where windows are not possible, as the nodes */
     window_node *nodes;    /* owned */
     window_end *ends;      /* owned; none where endpoints do not work in windows */
     node_list busy;        /* nodes that have something to do */
-    window_arrival *spare; /* owned; to sort in */
-    uint32_t size_spare;
-    window_arrival *work; /* owned; of one node: what comes to its unit or its memory in a window */
-    uint32_t num_work, size_work;
-    window_arrival *sent; /* owned; of a host, while it is its router's turn: memory's work */
-    uint32_t num_sent, size_sent;
+    window_desk desk;
     inst_id witness; /* that was last seen to keep the run going */
     bool on;
     bool leading;         /* on, and endpoints work in windows */

@@ -31,8 +31,8 @@ typedef struct voq {
 } voq;
 
 /* Everything a grant or an arrival touches of a wire, in four cache lines; what comes from the
- * model is copied here for that reason. Grants change the first; the second is all that an arrival
- * at its far end reads; the last is not for switches, unless credit is short. */
+ * model is copied here for that reason. Grants change the first; the last is not for switches,
+ * unless credit is short. */
 typedef struct wire_state {
     int64_t free_at;
     const rate_class *rate;
@@ -48,19 +48,20 @@ typedef struct wire_state {
     int64_t latency_ps;
     int64_t far_latency_ps; /* of the far node */
     uint32_t num_voqs, num_candidates;
-    uint32_t in_queue;        /* first candidate of packets from here, at the far node */
-    uint32_t ordinal;         /* among the wires beside it */
     endpoint_id far_endpoint; /* endpoint at the far end, or none */
-    node_id far_node;
-    wire_id reverse;
     uint16_t traits;
     uint16_t num_words; /* of the bitmaps */
     uint8_t down : 1;
     uint8_t listed : 1;  /* in the list for phase B */
     uint8_t stalled : 1; /* since `stall_since` */
+    uint8_t owes : 1;    /* what comes over the wire back in this window is acknowledged */
+    uint8_t active;      /* in its node's list for the window */
     uint8_t contended;   /* stall_arbitration counted up to free_at */
-    uint16_t num_waits;
-    uint32_t first_wait; /* in `waits` */
+    uint8_t unsorted;    /* the arrivals of this window */
+    uint16_t num_waits, first_wait;       /* in `waits` */
+    uint32_t num_arrivals, first_arrival; /* of this window, on the desk (windows.h) */
+    uint32_t room;                        /* for them */
+    wire_id next_active;
 
     uint64_t packets, grants, bytes, payload;
     int64_t busy_ps, stall_arbitration_ps;
@@ -76,6 +77,14 @@ typedef struct wire_state {
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
+
+/* All that an arrival at the far end of a wire reads of it; those of a node are close together. */
+typedef struct wire_end {
+    node_id node;
+    uint32_t in_queue; /* first candidate of packets from this wire, there */
+    uint32_t ordinal;  /* among the wires beside it */
+    wire_id reverse;
+} wire_end;
 
 /* What one flow still has to send over one wire. */
 typedef struct flow_cursor {
@@ -100,7 +109,8 @@ typedef struct flow_wait {
 typedef struct wires_part {
     wire_state *all;       /* owned, as the arrays below */
     const wire_info *info; /* of the model */
-    credit_pool *credits;  /* [wire * nvc + vc] */
+    wire_end *ends;
+    credit_pool *credits; /* [wire * nvc + vc] */
     voq *voqs;
     uint64_t *ready_bits;    /* candidates that are ready, per wire */
     struct flow_wait *waits; /* flows that wait for their pace */
