@@ -16,12 +16,12 @@ import numpy as np
 
 from clusim.collectives import ScheduleBuilder
 from clusim.fabric.model import Fabric
+from clusim.folded import MOVING, RankPattern
 from clusim.schedule.ir import Task
-from clusim.training.breakdown import MOVING, Spans
-from clusim.workload.parallel.fold import Folded
+from clusim.training.breakdown import Spans
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = ["Clock", "RankRows", "Took"]
+__all__ = ["Clock", "RankRows", "Repeated", "Took"]
 
 
 class Took(NamedTuple):
@@ -31,17 +31,27 @@ class Took(NamedTuple):
     share: float = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """What a rank does more than once: what, time of its kernels and that without communication [ps], operations."""
+
+    pattern: RankPattern
+    kernel_ps: int
+    alone_ps: int
+    flops: int
+
+
 Pairs = list[tuple[int, int]]
 
 
 @dataclass
 class RankRows:
-    """What a rank did, as intervals [ps]; `folded` are blocks that were done before."""
+    """What a rank did, as intervals [ps]; `again` are starts of what it had done before."""
 
     compute: Pairs = field(default_factory=list)
     moving: Pairs = field(default_factory=list)
     issuing: Pairs = field(default_factory=list)
-    folded: list[tuple[int, int, Folded]] = field(default_factory=list)
+    again: dict[Repeated, list[int]] = field(default_factory=dict)
 
     def spans(self) -> Spans:
         """Return them as a breakdown needs them."""
@@ -49,7 +59,8 @@ class RankRows:
             np.array(rows, np.int64).reshape(-1, 2)
             for rows in (self.compute, self.moving, self.issuing)
         )
-        return Spans(compute, moving, moving, self.folded, issuing)
+        again = [(np.array(own, np.int64), done.pattern) for done, own in self.again.items()]
+        return Spans(compute, moving, moving, again, issuing)
 
 
 class Clock(ScheduleBuilder):
@@ -165,12 +176,12 @@ class Clock(ScheduleBuilder):
             found[rank] = (index,)
         return found
 
-    def again(self, rank: int, found: Folded, name: str, start: int) -> int:
-        """Let a rank do a block that it did before, when it is `ready` for it."""
-        end, index = start + found.end_ps[rank], len(self.end)
-        self.rows[rank].folded.append((start, end, found))
-        self.kernel_ps += found.sharing[0]
-        self.alone_ps += found.sharing[1]
+    def again(self, rank: int, done: Repeated, name: str, start: int) -> int:
+        """Let a rank do what it did before, when it is `ready` for it."""
+        end, index = start + done.pattern.end_ps, len(self.end)
+        self.rows[rank].again.setdefault(done, []).append(start)
+        self.kernel_ps += done.kernel_ps
+        self.alone_ps += done.alone_ps
         self._passed(name, end)
         self.end.append(end)
         self._last[rank, "compute"] = (index,)

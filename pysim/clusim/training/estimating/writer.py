@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from clusim.training.breakdown import breakdown
-from clusim.training.estimating.clock import Clock, RankRows
+import numpy as np
+
+from clusim.folded import RankPattern, merged
+from clusim.training.estimating.clock import Clock, RankRows, Repeated
 from clusim.training.estimating.parts import StepPart, StepParts, Write
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
 from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
-from clusim.workload.parallel.fold import Folded
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
@@ -30,7 +31,7 @@ __all__ = ["StepEstimator"]
 class _Done(NamedTuple):
     """What a stage does in a block or several, and what that moves."""
 
-    took: Folded
+    took: Repeated
     moved: dict[str, Volume]
 
 
@@ -142,12 +143,11 @@ class StepEstimator(Emitter):
         moved, self.traffic = self.traffic, before
         self._count(moved)
         end = max(clock.when(self.tail[rank]), begin)
-        part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :])
-        own = breakdown({rank: part.spans()}, [rank], begin, end)[0]
-        took = (clock.kernel_ps - sums[0], clock.alone_ps - sums[1], 0, 0)
-        times = ({rank: end - begin}, {rank: own.compute_ps}, {rank: own.exposed_ps})
-        moving = {rank: own.communication_ps}
-        return _Done(Folded(*times, moving, {}, self.flops - sums[2], {}, took), moved)
+        part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
+        spans = merged(part.compute) - begin, merged(part.moving) - begin
+        pattern = RankPattern(*spans, end - begin)
+        kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
+        return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
 
     def _count(self, moved: dict[str, Volume], times: int = 1) -> None:
         for dim, volume in moved.items():
@@ -256,14 +256,15 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
     for done in blocks:
         for dim, volume in done.moved.items():
             moved.setdefault(dim, Volume()).add(volume)
-    own = [done.took for done in blocks]
-    end, compute, exposed, communication = (
-        {rank: sum(getattr(took, name)[rank] for took in own) for rank in own[0].end_ps}
-        for name in ("end_ps", "compute_ps", "exposed_ps", "communication_ps")
-    )
-    kernel_ps, alone_ps = (sum(took.sharing[index] for took in own) for index in range(2))
-    flops, shared = sum(took.flops for took in own), (kernel_ps, alone_ps, 0, 0)
-    return _Done(Folded(end, compute, exposed, communication, {}, flops, {}, shared), moved)
+    own, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
+    for took in own:
+        compute.append(took.pattern.compute + end_ps)
+        moving.append(took.pattern.moving + end_ps)
+        end_ps += took.pattern.end_ps
+    spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
+    pattern = RankPattern(*spans, end_ps)
+    kernel_ps, alone_ps = sum(took.kernel_ps for took in own), sum(took.alone_ps for took in own)
+    return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in own)), moved)
 
 
 def _traffic_Bps(plan: TrainingPlan, stage: int) -> float:
