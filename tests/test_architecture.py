@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "resources": "",
     "foreign": "",
     "bins": "",
+    "folded": "",
     "forms": "",
     "bounded": "errors",
     "files": "errors",
@@ -43,10 +44,10 @@ MAY_IMPORT = {
     "engine": "errors image outcome",
     "reference": "abi errors image opcodes outcome ranges",
     # results, and questions asked of them: they know nothing of fabrics and schedules
-    "result": "abi bins errors resultjson shown unfinished units verdict vocabulary",
-    "trace": "abi bins errors files opcodes outcome ranges result verdict vocabulary",
-    "analysis": "abi bins errors forms opcodes outcome result shown trace units verdict vocabulary",
-    "export": "abi analysis errors files opcodes result trace units vocabulary",
+    "result": "abi bins errors folded resultjson shown unfinished units verdict vocabulary",
+    "trace": "abi bins errors files folded opcodes outcome ranges result verdict vocabulary",
+    "analysis": "abi bins errors folded forms opcodes outcome result shown trace units verdict vocabulary",
+    "export": "abi analysis errors files folded opcodes result trace units vocabulary",
     "report": "analysis bins errors files result shown trace units verdict vocabulary",
     # machines
     "hardware": "errors units",
@@ -83,18 +84,18 @@ MAY_IMPORT = {
     "calibrating": "compute errors hardware units",
     "workload": "compute errors fabric files hardware resources units vocabulary",
     "workload.models": "bounded compute errors fabric files workload",
-    "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule vocabulary workload"
+    "workload.parallel": "collectives errors fabric folded nccl.calls nccl.programs schedule vocabulary workload"
     " workload.models",
     "workload.recorded": "bounded errors fabric formats.recordings nccl.calls nccl.programs schedule vocabulary",
     "workload.__init__": "workload workload.models workload.parallel",
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
-    "run": "abi analysis bins collectives engine errors fabric files forms image lowering nccl nccl.calls nccl.programs"
-    " outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
-    "training": "analysis bounded collectives errors fabric files forms lowering nccl nccl.calls nccl.programs report"
-    " result run schedule shown units verdict vocabulary workload workload.models workload.parallel",
+    "run": "abi analysis bins collectives engine errors fabric files folded forms image lowering nccl nccl.calls"
+    " nccl.programs outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
+    "training": "analysis bounded collectives errors fabric files folded forms lowering nccl nccl.calls nccl.programs"
+    " outcome report result run schedule shown units verdict vocabulary workload workload.models workload.parallel",
     "training.__init__": "training",
-    "training.estimating": "collectives errors executors fabric files lowering run schedule training"
+    "training.estimating": "bounded collectives errors executors fabric files folded lowering run schedule training"
     " workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from clusim.abi import FaultKind
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import InputError, lacking
+from clusim.folded import FoldedBlocks
 from clusim.resultjson import CallJson, EndedJson, MovedJson, ResultJson
 from clusim.shown import Columns, Shown, Summary
 from clusim.unfinished import Unfinished
@@ -153,11 +154,12 @@ class Wires:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Start and end of every task [ps]; -1 where the run did not get that far."""
+    """Start and end of every task [ps]; -1 where the run did not get that far; and what pauses of them stand for."""
 
     names: list[str]
     start_ps: Array
     end_ps: Array
+    folded: FoldedBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)

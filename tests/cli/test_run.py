@@ -67,7 +67,7 @@ def test_verify_says_that_the_data_are_correct(clusim: Clusim) -> None:
 
 def test_wrong_data_are_exit_code_1(clusim: Clusim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "clusim.run.job.Checker.outcome", lambda _: (False, "allreduce: 3 elements wrong")
+        "clusim.run.carried.Checker.outcome", lambda _: (False, "allreduce: 3 elements wrong")
     )
     done = clusim(*SMALL, "--verify", "--json")
     assert done.code == 1

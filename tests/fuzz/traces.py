@@ -19,6 +19,8 @@ import clusim
 from clusim.collectives import emit
 from clusim.fabric import Fabric
 from clusim.schedule.builder import ProgramBuilder
+from clusim.training import train
+from support.workloads import tiny
 
 __all__ = ["ACTIONS", "mutate", "read", "samples", "use"]
 
@@ -61,9 +63,15 @@ def _training(fabric: Fabric, path: Path) -> None:
     clusim.simulate(fabric, builder.build(), trace_out=path, trace_primitives=True, bins=16)
 
 
+def _folded(fabric: Fabric, path: Path) -> None:
+    """Write a training step whose blocks are folded."""
+    work = tiny("parallel: {tensor: 2, pipeline: 2}", batch="{global: 4, micro: 1}")
+    train(work, fabric, steps=1, granularity="coarse", fold="all", trace_out=path)
+
+
 @cache
 def samples() -> list[dict[str, bytes]]:
-    """Return small traces: a collective, one on a switch, a step with kernels, synthetic traffic."""
+    """Return small traces: a collective, one on a switch, a step with kernels, one folded, synthetic traffic."""
     fabric, found = _fabric(), []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
@@ -78,8 +86,9 @@ def samples() -> list[dict[str, bytes]]:
             schedule = clusim.collectives.build(fabric, "allreduce", algorithm, 1 << 12, channels=1)
             clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True, bins=16)
             keep()
-        _training(fabric, path)
-        keep()
+        for write in (_training, _folded):
+            write(fabric, path)
+            keep()
         traffic = clusim.Traffic("permutation", 4096, 4096)
         clusim.simulate_traffic(fabric, traffic, trace_out=path, bins=16)
         keep()

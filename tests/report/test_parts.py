@@ -18,7 +18,7 @@ from clusim.report.calls import call_rows
 from clusim.report.drawnmachine import WireGroups, group_wires, machine_of, natural_key, span
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, history
-from clusim.report.lanes import Lanes, lanes_of, shares_of, window
+from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
 from clusim.report.message import pack, unpack
 from clusim.report.picture import draw
 from clusim.report.svg import bent
@@ -305,9 +305,8 @@ def made_lanes(tasks: list[tuple[int, int, int, int]]) -> Lanes:
     """Return lanes 0 (compute) and 1 (comm) of rank 0 with tasks (lane, kind, start, end)."""
     lane, kind, start, end = np.array(tasks, np.int64).T
     nothing = np.zeros(len(tasks), np.int64)
-    return Lanes(
-        [0, 0], ["compute", "comm"], ["task"], lane, kind, nothing, nothing - 1, start, end
-    )
+    own = LaneTasks(lane, kind, nothing, start, start, end)
+    return Lanes([0, 0], ["compute", "comm"], ["task"], [own])
 
 
 def test_shares_are_those_counted_by_hand() -> None:

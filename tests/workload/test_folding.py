@@ -1,14 +1,12 @@
-"""Folded steps against the same steps with nothing folded, and what a trace says of what it leaves out."""
+"""Folded steps against the same steps with nothing folded."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 import clusim
-from clusim.trace.reader import read_result
 from clusim.training import train
+from clusim.workload import load_workload
 from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
@@ -39,12 +37,12 @@ def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     assert every.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2e-3)
 
 
-def test_a_trace_says_what_its_pauses_leave_out(tmp_path: Path) -> None:
-    work, path = tiny(CASES["gpipe"], **WIDE), tmp_path / "t.h5"
-    options = {"steps": 1, "granularity": 4096, "trace_out": path}
-    found = train(work, A100, fold="all", **options)
-    (said,) = (note for note in read_result(path).provenance.notes if "folded" in note)
-    assert f"{found.fold.folded} folded blocks" in said
-    assert "--fold none" in said
-    train(work, A100, fold="none", **options)
-    assert not any("folded" in note for note in read_result(path).provenance.notes)
+@pytest.mark.parametrize("name", ["resnet50-dgx1v", "bert-allreduce"])
+def test_a_shipped_step_folded_takes_what_it_takes_written(name: str) -> None:
+    """In bursts of one size, so that only folding differs."""
+    plain, folded = (
+        train(load_workload(name), steps=1, granularity="coarse", fold=fold)
+        for fold in ("none", "auto")
+    )
+    assert folded.fold.proved == folded.fold.folded > 0
+    assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=5e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.folded import BlockTasks
 from clusim.lowering import grain
 from clusim.training import run as module
 from clusim.training import train
@@ -16,7 +18,8 @@ from clusim.training.breakdown import NOTHING
 from clusim.training.proof import states
 from clusim.training.result import TrainingResult
 from clusim.workload.parallel.alike import EqualPlaces
-from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder
+from clusim.workload.parallel.blocks import BlockEmitter
+from clusim.workload.parallel.fold import Folded, FoldedBlock
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")
@@ -29,7 +32,11 @@ def pipelined(schedule: str, **options: Any) -> TrainingResult:
 
 def test_one_pause_for_all_ranks_is_a_pause_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     joint = pipelined("gpipe", fold="all")
-    monkeypatch.setattr(Folder, "joint", property(lambda _: False, lambda *_: None))
+
+    def each(self: BlockEmitter, ranks: Sequence[int], values: Mapping[int, Any], *_: Any) -> Any:
+        return [((rank,), values[rank]) for rank in ranks]
+
+    monkeypatch.setattr(BlockEmitter, "_alike", each)
     own = pipelined("gpipe", fold="all")
     assert joint.tasks < own.tasks
     assert joint.step_ps == own.step_ps
@@ -81,8 +88,7 @@ def test_reductions_beside_kernels_are_not_called_proved(monkeypatch: pytest.Mon
 
 def block(rank: int, wires: tuple[str, ...], *, message: bool = True) -> FoldedBlock:
     """Return a block of 100 ps at a rank; its task has the number of the rank."""
-    times, none = {rank: 100}, {rank: 0}
-    found = Folded(times, none, none, none, {}, 0, dict.fromkeys(wires, (1, 1)))
+    found = Folded((rank,), {rank: 100}, BlockTasks.of_kernels(1, 100, 0), {}, 0, wires)
     return FoldedBlock({rank: rank}, {rank: ()}, found, message=message)
 
 

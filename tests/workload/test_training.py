@@ -13,10 +13,11 @@ import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.arrays import arrays_of
+from clusim.folded import merged
 from clusim.resources import shipped_workloads
 from clusim.run.setup import Setup
 from clusim.training import scaling, train, training_report
-from clusim.training.breakdown import Spans, breakdown, covered, merge
+from clusim.training.breakdown import Spans, breakdown, covered
 from clusim.training.contention import Streams, contention
 from clusim.training.quantum import relaxed
 from clusim.training.request import TrainRequest
@@ -34,8 +35,8 @@ def spans(*pairs: tuple[int, int]) -> Any:
 
 class TestBreakdown:
     def test_unions_and_overlaps(self) -> None:
-        assert merge(spans((5, 9), (0, 3), (2, 4), (9, 10))).tolist() == [[0, 4], [5, 10]]
-        assert merge(spans((0, 10), (2, 3), (4, 12))).tolist() == [[0, 12]]
+        assert merged(spans((5, 9), (0, 3), (2, 4), (9, 10))).tolist() == [[0, 4], [5, 10]]
+        assert merged(spans((0, 10), (2, 3), (4, 12))).tolist() == [[0, 12]]
         assert covered(spans((0, 10)), spans((2, 4), (8, 20))) == 4
         assert covered(spans(), spans((2, 4))) == 0
 

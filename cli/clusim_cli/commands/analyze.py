@@ -149,7 +149,9 @@ def collectives(trace: Path, **form: Any) -> None:
     """Time, algbw, busbw and share of the limit of every collective."""
     from clusim.analysis.calls import collectives as analyse
 
-    _show(analyse(trace), form, ("dtype", "end_ps"))
+    table = analyse(trace)
+    once = all(times == 1 for times in table.columns["times"])
+    _show(table, form, ("dtype", "end_ps", *(["times"] if once else [])))
 
 
 @command.command("memory")

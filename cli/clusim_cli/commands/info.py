@@ -26,11 +26,12 @@ def command(file: Path, as_json: bool) -> None:
 
     Also reads the FILE.partial that an interrupted run leaves, and the one of a run still going on.
     """
+    from clusim.analysis.expanded import expanded
     from clusim.analysis.tracedverdict import judged_trace
     from clusim.report.runreport import collective_report, traffic_report
     from clusim.trace.reader import columns
 
-    result, table = judged_trace(file), columns(file)
+    result, table = expanded(judged_trace(file)), columns(file)
     if as_json:
         names = {c.name: {"shape": c.shape, "dtype": c.dtype, "units": c.units} for c in table}
         origin = {"command": result.provenance.command, "complete": result.complete}

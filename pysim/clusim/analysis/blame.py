@@ -37,7 +37,7 @@ def blame(path: str | Path) -> ColumnTable:
         network = run.traced.network
         for step in run.walk.steps():
             total += step.length_ps
-            for part in run.charger.charges(step):
+            for part in run.charges(step):
                 if part.ps:
                     entry = sums.setdefault((part.group, part.resource, part.reason), _Sum())
                     entry.ps += part.ps

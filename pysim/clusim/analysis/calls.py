@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.critical import Traced
 from clusim.analysis.overlap import exposed_ps
-from clusim.analysis.tasks import task_columns
+from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.analysis.traced import open_traced
 from clusim.analysis.usage import Usage
+from clusim.folded import FoldedBlocks
+from clusim.outcome import NEVER
 from clusim.units import format_time
 from clusim.vocabulary.operations import bus_factor
 
 __all__ = ["collectives"]
 
+Array = NDArray[Any]
+
 COLUMNS = (
-    "call", "operation", "algorithm", "protocol", "dtype", "size_bytes", "ranks", "channels", "stream",
+    "call", "operation", "algorithm", "protocol", "dtype", "size_bytes", "ranks", "channels", "stream", "times",
     "start_ps", "end_ps", "time_ps", "skew_ps", "algbw_GBps", "busbw_GBps",
     "limit", "limit_busy", "bound_GBps", "exposed_ps",
 )  # fmt: skip
@@ -31,71 +38,126 @@ def collectives(path: str | Path) -> ColumnTable:
     Bandwidths count from then on: ranks that come early only wait. `limit` is the wire that was busiest from then on
     (also with the traffic of others), `limit_busy` its utilisation, and `bound_GBps` the bus bandwidth if it were
     never idle; all bandwidths are 0 for a call that did not end. `exposed_ps` is the mean over the ranks.
+
+    Calls of folded blocks, each as long as the one that was simulated, are one row that says how many `times`; start
+    and end are those of the first, and their wires are not told apart.
     """
     traced = open_traced(path)
-    tasks, inputs, result = task_columns(traced), traced.inputs, traced.result
-    exposed = exposed_ps(tasks)
+    result, run = traced.result, run_tasks(traced)
     usage = Usage(result.bins, traced.network.image["endpoints"]["mem_cost16"])
-    names = ("operation", "algorithm", "protocol", "dtype")
-    texts = {name: inputs.texts(f"calls/{name}") for name in names}
-    numbers = {name: inputs.numbers(f"calls/{name}") for name in ("bytes", "channels", "ranks_off")}
     used = np.flatnonzero(result.wires.counters["packets"] > 0)
+    asked = [*_asked(traced), *_asked_of_blocks(result.tasks.folded)]
+    seen = _Seen(run, len(asked))
     rows: list[tuple[Any, ...]] = []
-    order = np.argsort(tasks.call, kind="stable")
-    bounds = np.searchsorted(tasks.call[order], np.arange(len(texts["operation"]) + 1))
-    called = inputs.numbers("tasks/call")
-    in_call = np.bincount(called[called >= 0], minlength=len(texts["operation"]))
-    for call in range(len(texts["operation"])):
-        mine = order[bounds[call] : bounds[call + 1]]
-        if not len(mine):
-            continue
-        start, end = int(tasks.start_ps[mine].min()), int(tasks.end_ps[mine].max())
-        time, size = end - start, int(numbers["bytes"][call])
-        ranks = int(numbers["ranks_off"][call + 1] - numbers["ranks_off"][call])
-        skew = int(tasks.start_ps[mine].max()) - start
+    for call in np.flatnonzero(seen.count).tolist():
+        own = asked[call]
+        start, end, late = (int(times[call]) for times in (seen.start, seen.end, seen.late))
+        time, skew = end - start, late - start
         together = time - skew
-        done = len(mine) == in_call[call] and bool(tasks.ended[mine].all())
-        algbw = size * 1000 / together if together and done else 0.0
-        busbw = algbw * bus_factor(texts["operation"][call], ranks)
+        done = bool(seen.count[call] % own.tasks == 0) and bool(seen.ended[call])
+        algbw = own.bytes * 1000 / together if together and done else 0.0
+        busbw = algbw * bus_factor(own.operation, own.ranks)
         limit, busy = "", 0.0
-        if len(used) and together:
+        if len(used) and together and call < run.calls:
             uses = usage.busy(used, start + skew, end)
             limit, busy = result.wires.names[int(used[np.argmax(uses)])], float(uses.max())
         rows.append(
             (
-                call,
-                *(texts[name][call] for name in names),
-                size,
-                ranks,
-                int(numbers["channels"][call]),
-                tasks.stream[mine[0]],
-                start,
-                end,
-                time,
-                skew,
-                algbw,
-                busbw,
-                limit,
-                busy,
-                busbw / busy if busy else 0.0,
-                round(float(exposed[mine].mean())),
+                *(call, own.operation, own.algorithm, own.protocol, own.dtype, own.bytes),
+                *(own.ranks, own.channels, run.streams[int(seen.stream[call])]),
+                *(int(seen.count[call]) // own.tasks or 1, start, end, time, skew),
+                *(algbw, busbw, limit, busy, busbw / busy if busy else 0.0),
+                round(float(seen.exposed[call] / seen.count[call])),
             )
         )
-    rows.sort(key=lambda row: (row[9], row[0]))
-    facts = {"time_ps": result.time_ps, "complete": result.complete, "collectives": len(rows)}
+    rows.sort(key=lambda row: (row[10], row[0]))
+    times = sum(row[9] for row in rows)
+    facts = {"time_ps": result.time_ps, "complete": result.complete, "collectives": times}
     return ColumnTable.of(COLUMNS, rows, facts, _notes(rows))
+
+
+class _Asked(NamedTuple):
+    """A collective as it was asked for, and how many tasks it has."""
+
+    operation: str
+    algorithm: str
+    protocol: str
+    dtype: str
+    bytes: int
+    channels: int
+    ranks: int
+    tasks: int
+
+
+def _asked(traced: Traced) -> Iterator[_Asked]:
+    """Yield the collectives of the schedule."""
+    inputs = traced.inputs
+    texts = [inputs.texts(f"calls/{name}") for name in _Asked._fields[:4]]
+    numbers = [inputs.numbers(f"calls/{name}").tolist() for name in ("bytes", "channels")]
+    ranks, called = np.diff(inputs.numbers("calls/ranks_off")), inputs.numbers("tasks/call")
+    tasks = np.bincount(called[called >= 0], minlength=len(ranks))
+    yield from map(_Asked, *texts, *numbers, ranks.tolist(), tasks.tolist())
+
+
+def _asked_of_blocks(folded: FoldedBlocks | None) -> Iterator[_Asked]:
+    """Yield the collectives of folded blocks."""
+    if folded is None:
+        return
+    texts = [getattr(folded, f"calls_{name}") for name in _Asked._fields[:4]]
+    numbers = [getattr(folded, f"calls_{name}").tolist() for name in _Asked._fields[4:7]]
+    of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
+    own = folded.tasks_call >= 0
+    called = (folded.tasks_call + of_part)[own]
+    tasks = np.bincount(called, minlength=len(folded.calls_operation))
+    yield from map(_Asked, *texts, *numbers, tasks.tolist())
+
+
+class _Seen:
+    """When the tasks of every collective were seen: of those that a block repeats, in the block that came first."""
+
+    def __init__(self, run: RunTasks, calls: int) -> None:
+        self.count, self.exposed, self.stream = (np.zeros(calls, np.int64) for _ in "ces")
+        self.ended = np.ones(calls, bool)
+        self.start = np.full(calls, NEVER)
+        self.late, self.end = np.full(calls, -1, np.int64), np.full(calls, -1, np.int64)
+        for tasks in run:
+            own = np.flatnonzero(tasks.call >= 0)
+            call = tasks.call[own]
+            np.add.at(self.count, call, 1)
+            np.add.at(self.exposed, call, exposed_ps(tasks)[own])
+            self.ended[call[~tasks.ended[own]]] = False
+            # By start, so that of those of a block repeated the first comes first.
+            different, index, back = np.unique(call, return_index=True, return_inverse=True)
+            same = tasks.number[own] == tasks.number[own][index][back]
+            self._first(tasks, own[same | (call < run.calls)], run.calls)
+            self.stream[different] = tasks.stream[own[index]]
+
+    def _first(self, tasks: RankTasks, rows: Array, written: int) -> None:
+        """See the tasks of the first time that a rank does each collective."""
+        call, start, end = tasks.call[rows], tasks.start_ps[rows], tasks.end_ps[rows]
+        # The blocks of other ranks that were seen may be other ones, before or behind.
+        repeated = (call >= written) & (self.end[call] >= 0)
+        earlier = repeated & (end <= self.start[call])
+        kept = ~(repeated & (start >= self.end[call])) | earlier
+        gone = call[earlier]
+        self.late[gone] = self.end[gone] = -1
+        self.start[gone] = NEVER
+        np.minimum.at(self.start, call[kept], start[kept])
+        np.maximum.at(self.late, call[kept], start[kept])
+        np.maximum.at(self.end, call[kept], end[kept])
 
 
 def _notes(rows: list[tuple[Any, ...]]) -> list[str]:
     if not rows:
         return ["the run has no collectives"]
-    row = max(rows, key=lambda item: (item[11], -item[0]))
-    if not row[14]:
+    row = max(rows, key=lambda item: (item[12], -item[0]))
+    if not row[15]:
         return [
-            f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])} so far; it did not"
+            f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[12])} so far; it did not"
             " end, or moves no data"
         ]
-    return [
-        f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])}, {row[14]:.2f} GB/s of bus"
-        f" bandwidth, {row[16]:.1%} of what its busiest wire {row[15]} allows"
-    ]
+    text = (
+        f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[12])}, {row[15]:.2f} GB/s of bus"
+        " bandwidth"
+    )
+    return [f"{text}, {row[17]:.1%} of what its busiest wire {row[16]} allows" if row[16] else text]

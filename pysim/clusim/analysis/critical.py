@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusim.analysis.charge import Charger
+from clusim.analysis.blockcharges import BlockCharges
+from clusim.analysis.charge import Charge, Charger
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.units import unit_busy_ps
 from clusim.analysis.usage import Usage
-from clusim.analysis.walk import Walk
+from clusim.analysis.walk import Step, Walk
 from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.held import Inputs, Records
@@ -40,6 +42,13 @@ class Critical:
     traced: Traced
     walk: Walk
     charger: Charger
+    blocks: BlockCharges | None = None
+
+    def charges(self, step: Step) -> Iterator[Charge]:
+        """Yield the parts of a step; their times add up to its length."""
+        if self.blocks is not None and self.blocks.stands(step):
+            return self.blocks.charges(step)
+        return self.charger.charges(step)
 
 
 def require_tasks(traced: Traced) -> None:
@@ -59,4 +68,6 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     usage = Usage(result.bins, network.image["endpoints"]["mem_cost16"], units)
     used = result.wires.counters["packets"] > 0
     rivals = Rivals(walk, network, traced.inputs)
-    return Critical(traced, walk, Charger(walk, network, usage, used, rivals))
+    folded, many = result.tasks.folded, len(result.tasks.names)
+    blocks = BlockCharges(folded, many) if folded is not None else None
+    return Critical(traced, walk, Charger(walk, network, usage, used, rivals), blocks)

@@ -77,7 +77,7 @@ def judged(run: Critical) -> Judged:
     steps = list(run.walk.steps())
     for step in steps:
         parts: dict[_Key, int] = {}
-        for charge in run.charger.charges(step):
+        for charge in run.charges(step):
             if charge.ps:
                 key = (charge.cause, _detail(run, charge, step))
                 parts[key] = parts.get(key, 0) + charge.ps

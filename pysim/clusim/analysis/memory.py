@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clusim.abi import TaskKind
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import open_traced
+from clusim.result import Result
 
 __all__ = ["memory"]
+
+Array = NDArray[Any]
 
 COLUMNS = (
     "endpoint", "rank", "rate_GBps", "communication_bytes", "communication_GBps", "communication", "peak", "peak_at_ps",
@@ -37,6 +42,7 @@ def memory(path: str | Path) -> ColumnTable:
         np.add.at(
             kernel_bytes, tasks["endpoint"][kernels], tasks["mem_bytes"][kernels].astype(np.int64)
         )
+    _add_blocks(kernel_bytes, result)
     rows = []
     for endpoint in range(len(rate)):
         history = result.bins.hbm_bytes[endpoint]
@@ -71,3 +77,15 @@ def memory(path: str | Path) -> ColumnTable:
             f" {row['kernels']:.1%}; communication peaks at {max(table.columns['peak']):.1%} of a memory's rate"
         )
     return table
+
+
+def _add_blocks(kernel_bytes: Array, result: Result) -> None:
+    """Add the traffic of kernels in folded blocks to that of each endpoint [bytes]."""
+    folded = result.tasks.folded
+    if folded is None:
+        return
+    for place, pauses in enumerate(folded.by_place):
+        low, high = folded.places_ranks_off[place : place + 2].tolist()
+        times = (result.tasks.end_ps[pauses] >= 0).sum(axis=0)
+        own = [folded.tasks_memory[folded.rows(place, slot)].sum() for slot in range(high - low)]
+        np.add.at(kernel_bytes, folded.ranks_endpoint[low:high], np.array(own) * times)

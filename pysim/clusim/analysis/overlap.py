@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced
 from clusim.analysis.intervals import Union, first_come
-from clusim.analysis.tasks import TaskColumns, task_columns
+from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.analysis.traced import open_traced
+from clusim.folded import SUFFIX
 from clusim.units import format_time
 
 __all__ = ["exposed_ps", "overlap"]
@@ -33,20 +35,19 @@ COLUMNS = (
 )
 
 
-def exposed_ps(tasks: TaskColumns) -> Array:
-    """Return for each task how much of its communication nothing hid [ps]; 0 for kernels.
+def exposed_ps(tasks: RankTasks) -> Array:
+    """Return for each task of a rank how much of its communication nothing hid [ps]; 0 for kernels.
 
-    Communication is exposed while no kernel of its rank runs. A moment in which several communicate belongs to the one
-    that began first, so the values of a rank add up to the time in which it communicates and does not compute.
+    Communication is exposed while data move and no kernel of the rank runs. A moment in which several communicate
+    belongs to the one that began first, so the values add up to the time in which the rank communicates and does not
+    compute.
     """
-    found = np.zeros(len(tasks.rank), np.int64)
-    for rank in np.unique(tasks.rank):
-        mine = tasks.rank == rank
-        kernels = mine & tasks.computes
-        computing = Union(tasks.start_ps[kernels], tasks.end_ps[kernels])
-        own = np.flatnonzero(mine & tasks.communicates)
-        start, end = first_come(tasks.start_ps[own], tasks.end_ps[own])
-        found[own] = (end - start) - computing.within(start, end)
+    found = np.zeros(len(tasks.number), np.int64)
+    kernels = tasks.computes
+    computing = Union(tasks.start_ps[kernels], tasks.end_ps[kernels])
+    own = np.flatnonzero(tasks.communicates)
+    start, end = first_come(tasks.moves_ps[own], tasks.end_ps[own])
+    found[own] = (end - start) - computing.within(start, end)
     return found
 
 
@@ -55,104 +56,122 @@ def overlap(path: str | Path) -> ColumnTable:
 
     Rows have a level: ``all`` (mean over ranks), ``rank``, ``stream`` (of a rank), and ``collective``, ``name``,
     ``dimension`` (the stream's name over all ranks), whose times are means over the ranks that take part, with the
-    rank where most is exposed.
+    rank where most is exposed. A rank communicates from when the last rank of a collective is there.
     """
     traced = open_traced(path)
-    tasks = task_columns(traced)
-    total = traced.result.time_ps
-    exposed = exposed_ps(tasks)
-    ranks = np.unique(tasks.rank).tolist()
-    by_rank = [_rank_row(tasks, exposed, rank, total) for rank in ranks]
+    run, total = run_tasks(traced), traced.result.time_ps
+    ranks: list[tuple[Any, ...]] = []
+    streams: list[tuple[Any, ...]] = []
+    groups: dict[str, dict[int, _Shared]] = {"collective": {}, "name": {}, "dimension": {}}
+    for tasks in run:
+        exposed = exposed_ps(tasks)
+        of_rank = _of_rank(tasks)
+        ranks.append(_rank_row(tasks, exposed, of_rank, total))
+        streams += _streams(run, tasks, exposed, of_rank)
+        for level, keys in (
+            ("collective", tasks.call),
+            ("name", tasks.name),
+            ("dimension", tasks.stream),
+        ):
+            _share(groups[level], tasks, exposed, keys)
     rows: list[tuple[Any, ...]] = []
-    if by_rank:
-        means = [round(float(np.mean([row[i] for row in by_rank]))) for i in range(3, 8)]
-        worst = max(by_rank, key=lambda row: (row[7], -int(row[1])))
+    if ranks:
+        means = [round(float(np.mean([row[i] for row in ranks]))) for i in range(3, 8)]
+        worst = max(ranks, key=lambda row: (row[7], -int(row[1])))
         rows.append(("all", "ranks", len(ranks), *means, int(worst[1])))
-    rows += by_rank
-    rows += _streams(tasks, exposed, total)
-    rows += _grouped(tasks, exposed, "collective", _call_names(traced, tasks))
-    rows += _grouped(tasks, exposed, "name", tasks.name)
-    rows += _grouped(tasks, exposed, "dimension", tasks.stream)
+    rows += ranks
+    rows += [(*row[:6], total - row[6], *row[7:]) for row in streams]
+    calls = _call_names(traced)
+    rows += _grouped(groups["collective"], "collective", calls)
+    rows += _grouped(groups["name"], "name", run.names)
+    rows += _grouped(groups["dimension"], "dimension", run.streams)
     facts = {"time_ps": total, "complete": traced.result.complete}
     return ColumnTable.of(COLUMNS, rows, facts, _notes(rows, total))
 
 
-def _rank_row(tasks: TaskColumns, exposed: Array, rank: int, total: int) -> tuple[Any, ...]:
-    mine = tasks.rank == rank
-    compute, talk = mine & tasks.computes, mine & tasks.communicates
-    computing = Union(tasks.start_ps[compute], tasks.end_ps[compute])
-    talking = Union(tasks.start_ps[talk], tasks.end_ps[talk])
+def _of_rank(tasks: RankTasks, mine: Array | None = None) -> tuple[Union, Union]:
+    """Return when a rank computes and when it communicates, with some of its tasks or all."""
+    found = []
+    for kind, start in ((tasks.computes, tasks.start_ps), (tasks.communicates, tasks.moves_ps)):
+        own = kind if mine is None else kind & mine
+        found.append(Union(start[own], tasks.end_ps[own]))
+    return found[0], found[1]
+
+
+def _rank_row(
+    tasks: RankTasks, exposed: Array, of_rank: tuple[Union, Union], total: int
+) -> tuple[Any, ...]:
+    computing, talking = of_rank
     both = int(computing.within(talking.start_ps, talking.end_ps).sum())
     neither = total - computing.length_ps - talking.length_ps + both
     return (
-        "rank", str(rank), 1, computing.length_ps, talking.length_ps, both, neither,
-        int(exposed[mine].sum()), rank,
+        "rank", str(tasks.rank), 1, computing.length_ps, talking.length_ps, both, neither,
+        int(exposed.sum()), tasks.rank,
     )  # fmt: skip
 
 
-def _streams(tasks: TaskColumns, exposed: Array, total: int) -> Iterable[tuple[Any, ...]]:
-    """Yield a row for each stream of each rank; `both` is its time beside the other kind on its rank."""
-    keys = sorted({(int(r), s) for r, s in zip(tasks.rank, tasks.stream, strict=True)})
-    streams = np.array(tasks.stream, object)
-    unions: dict[int, tuple[Union, Union]] = {}
-    for rank, stream in keys:
-        mine = (tasks.rank == rank) & (streams == stream)
-        if rank not in unions:
-            of_rank = tasks.rank == rank
-            unions[rank] = tuple(  # type: ignore[assignment]
-                Union(tasks.start_ps[of_rank & kind], tasks.end_ps[of_rank & kind])
-                for kind in (tasks.computes, tasks.communicates)
-            )
-        own = [
-            Union(tasks.start_ps[mine & kind], tasks.end_ps[mine & kind])
-            for kind in (tasks.computes, tasks.communicates)
-        ]
-        computing, talking = own
-        both = int(unions[rank][1].within(computing.start_ps, computing.end_ps).sum())
-        both += int(unions[rank][0].within(talking.start_ps, talking.end_ps).sum())
+def _streams(
+    run: RunTasks, tasks: RankTasks, exposed: Array, of_rank: tuple[Union, Union]
+) -> Iterable[tuple[Any, ...]]:
+    """Yield a row for each stream of a rank, with its busy time as the seventh value.
+
+    `both` is its time beside the other kind on its rank.
+    """
+    for stream in sorted(np.unique(tasks.stream).tolist(), key=run.streams.__getitem__):
+        mine = tasks.stream == stream
+        computing, talking = own = _of_rank(tasks, mine)
+        both = int(of_rank[1].within(computing.start_ps, computing.end_ps).sum())
+        both += int(of_rank[0].within(talking.start_ps, talking.end_ps).sum())
         busy = Union(
             *(np.concatenate([getattr(u, side) for u in own]) for side in ("start_ps", "end_ps"))
         )
         yield (
-            "stream", f"{rank} {stream}", 1, computing.length_ps, talking.length_ps, both,
-            total - busy.length_ps, int(exposed[mine].sum()), rank,
+            "stream", f"{tasks.rank} {run.streams[stream]}", 1, computing.length_ps,
+            talking.length_ps, both, busy.length_ps, int(exposed[mine].sum()), tasks.rank,
         )  # fmt: skip
 
 
-def _call_names(traced: Traced, tasks: TaskColumns) -> list[str]:
-    operations = traced.inputs.texts("calls/operation")
-    return ["" if c < 0 else f"{c} {operations[c]}" for c in tasks.call.tolist()]
+def _call_names(traced: Traced) -> list[str]:
+    """Return the names of all collectives, those of folded blocks behind those of the schedule."""
+    names = list(traced.inputs.texts("calls/operation"))
+    folded = traced.result.tasks.folded
+    own = [f"{name}{SUFFIX}" for name in folded.calls_operation] if folded is not None else []
+    return [f"{call} {name}" for call, name in enumerate([*names, *own])]
 
 
-def _grouped(
-    tasks: TaskColumns, exposed: Array, level: str, keys: list[str]
-) -> Iterable[tuple[Any, ...]]:
-    """Yield a row for each key of communication, most exposed first."""
-    groups: dict[str, list[int]] = {}
-    for index in np.flatnonzero(tasks.communicates).tolist():
-        if keys[index]:
-            groups.setdefault(keys[index], []).append(index)
+@dataclass(slots=True)
+class _Shared:
+    """Communication of one name: ranks, time and what of it is exposed [ps], and where most is."""
+
+    ranks: int = 0
+    talk_ps: int = 0
+    exposed_ps: int = 0
+    worst: tuple[int, int] = (-1, 0)
+
+
+def _share(found: dict[int, _Shared], tasks: RankTasks, exposed: Array, keys: Array) -> None:
+    """Add the communication of a rank by some key."""
+    own = np.flatnonzero(tasks.communicates & (keys >= 0))
+    different, index = np.unique(keys[own], return_inverse=True)
+    talk, bare = (np.zeros(len(different), np.int64) for _ in "tb")
+    np.add.at(talk, index, tasks.end_ps[own] - tasks.moves_ps[own])
+    np.add.at(bare, index, exposed[own])
+    for key, length, shown in zip(different.tolist(), talk.tolist(), bare.tolist(), strict=True):
+        entry = found.setdefault(key, _Shared())
+        entry.ranks += 1
+        entry.talk_ps += length
+        entry.exposed_ps += shown
+        if shown > entry.worst[0]:
+            entry.worst = shown, tasks.rank
+
+
+def _grouped(found: dict[int, _Shared], level: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return a row for each key of communication, most exposed first."""
     rows = []
-    for key, members in groups.items():
-        ranks = tasks.rank[members]
-        lengths = tasks.end_ps[members] - tasks.start_ps[members]
-        count = len(np.unique(ranks))
-        bare = np.bincount(ranks, weights=exposed[members])
-        talk, shown = int(lengths.sum()), int(exposed[members].sum())
-        hidden = talk - shown
-        rows.append(
-            (
-                level,
-                key,
-                count,
-                0,
-                talk // count,
-                hidden // count,
-                0,
-                shown // count,
-                int(np.argmax(bare)),
-            )
-        )
+    for key, own in found.items():
+        hidden, count = own.talk_ps - own.exposed_ps, own.ranks
+        times = (own.talk_ps // count, hidden // count, 0, own.exposed_ps // count)
+        rows.append((level, names[key], count, 0, *times, own.worst[1]))
     return sorted(rows, key=lambda row: (-row[7], row[1]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.intervals import Union
-from clusim.analysis.tasks import TaskColumns, task_columns
+from clusim.analysis.tasks import RankTasks, run_tasks
 from clusim.analysis.traced import open_traced
 from clusim.units import format_time
 
@@ -30,13 +31,11 @@ def pipeline(path: str | Path) -> ColumnTable:
     `waits_exposed_ps` is the part of the bubble in which the rank communicates. A rank is a stage's worker.
     """
     traced = open_traced(path)
-    tasks, total = task_columns(traced), traced.result.time_ps
-    rows = []
-    for rank in np.unique(tasks.rank).tolist():
-        mine = (tasks.rank == rank) & tasks.computes
-        talk = (tasks.rank == rank) & tasks.communicates
+    total, rows = traced.result.time_ps, []
+    for tasks in run_tasks(traced):
+        mine, talk = tasks.computes, tasks.communicates
         computing = Union(tasks.start_ps[mine], tasks.end_ps[mine])
-        talking = Union(tasks.start_ps[talk], tasks.end_ps[talk])
+        talking = Union(tasks.moves_ps[talk], tasks.end_ps[talk])
         bubble = total - computing.length_ps
         fill = drain = 0
         if len(computing.start_ps):
@@ -45,7 +44,7 @@ def pipeline(path: str | Path) -> ColumnTable:
         gaps = bubble - fill - drain if computing.length_ps else 0
         rows.append(
             (
-                rank,
+                tasks.rank,
                 computing.length_ps,
                 bubble,
                 bubble / max(1, total),
@@ -78,11 +77,14 @@ def timeline(path: str | Path, width: int = 96, most: int = 32) -> list[str]:
     of its time.
     """
     traced = open_traced(path)
-    tasks, total = task_columns(traced), traced.result.time_ps
+    run, total = run_tasks(traced), traced.result.time_ps
     edges = np.linspace(0, total, width + 1).astype(np.int64)
-    ranks = np.unique(tasks.rank).tolist()
+    ranks = run.ranks
     label = len(str(max(ranks, default=0)))
-    lines = [f"rank {rank:>{label}} |{_line(tasks, rank, edges)}|" for rank in ranks[:most]]
+    letters = np.array([_letter(name) for name in run.names], object)
+    lines = [
+        f"rank {rank:>{label}} |{_line(run.of(rank), letters, edges)}|" for rank in ranks[:most]
+    ]
     if len(ranks) > most:
         lines.append(f"... and {len(ranks) - most} more ranks")
     lines.append(f"{'':{label + 6}}0{format_time(total):>{width - 1}}")
@@ -92,15 +94,15 @@ def timeline(path: str | Path, width: int = 96, most: int = 32) -> list[str]:
     return lines
 
 
-def _line(tasks: TaskColumns, rank: int, edges: Array) -> str:
-    mine = np.flatnonzero((tasks.rank == rank) & tasks.computes)
-    kinds = np.array([_letter(tasks.name[i]) for i in mine], object)
+def _line(tasks: RankTasks, letters: Array, edges: Array) -> str:
+    mine = np.flatnonzero(tasks.computes)
+    kinds = letters[tasks.name[mine]]
     covered = {}
     for letter in ("F", "B", "#"):
         own = mine[kinds == letter]
         covered[letter] = _per_cell(Union(tasks.start_ps[own], tasks.end_ps[own]), edges)
-    talk = (tasks.rank == rank) & tasks.communicates
-    talking = _per_cell(Union(tasks.start_ps[talk], tasks.end_ps[talk]), edges)
+    talk = tasks.communicates
+    talking = _per_cell(Union(tasks.moves_ps[talk], tasks.end_ps[talk]), edges)
     whole = np.diff(edges)
     line = []
     for cell in range(len(whole)):
@@ -116,6 +118,9 @@ def _line(tasks: TaskColumns, rank: int, edges: Array) -> str:
 
 def _letter(name: str) -> str:
     """Return F or B for kernels named as forward or backward passes, # for others."""
+    if step := re.match(r"[FBW]\d", name):
+        # A pass over a microbatch, as training steps call it: W gives weight gradients.
+        return "F" if step[0][0] == "F" else "B"
     low = name.lower()
     if "bwd" in low or "backward" in low:
         return "B"

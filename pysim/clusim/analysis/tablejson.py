@@ -366,6 +366,8 @@ class CollectiveRowJson(TypedDict):
 
     Attributes
     ----------
+    times : int
+        How often it was done: the calls of a folded block are one row, with the start and end of the first.
     skew_ps : int
         How much later the last rank started than the first [ps].
     limit, limit_busy, bound_GBps : str, float, float
@@ -384,6 +386,7 @@ class CollectiveRowJson(TypedDict):
     ranks: int
     channels: int
     stream: str
+    times: int
     start_ps: int
     end_ps: int
     time_ps: int
@@ -397,7 +400,7 @@ class CollectiveRowJson(TypedDict):
 
 
 class CollectivesJson(_Answer):
-    """Collective calls in the order of their start."""
+    """Collective calls in the order of their start; `collectives` counts each as often as it was done."""
 
     collectives: int
     rows: list[CollectiveRowJson]

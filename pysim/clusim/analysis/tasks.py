@@ -1,7 +1,8 @@
-"""The tasks of a trace as columns: whose they are, what kind, which collective, when."""
+"""The tasks of a run by rank, as columns: what kind, which collective, when; what was folded in place of its pauses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,63 +11,190 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced
 from clusim.errors import TraceError
+from clusim.folded import KINDS, MOVING, OWN_NAME, SUFFIX
+from clusim.result import Result
 
-__all__ = ["TaskColumns", "task_columns"]
+__all__ = ["Columns", "RankTasks", "RunTasks", "run_tasks"]
 
 Array = NDArray[Any]
 
+Columns = Mapping[str, Array | list[str]]
+
+KERNEL, PROGRAM, DELAY = (KINDS.index(kind) for kind in ("kernel", "program", "delay"))
+
 
 @dataclass(frozen=True, slots=True)
-class TaskColumns:
-    """Tasks that started, one element each.
+class RankTasks:
+    """Tasks of a rank that started, one element each.
 
     Attributes
     ----------
-    rank, call : ndarray
-        Rank, and collective call or -1.
-    kind, stream, name : list of str
-        ``program kernel delay marker``; stream; name.
-    start_ps, end_ps : ndarray
-        Times [ps]; the end of the run for what did not end.
+    communicates : ndarray of bool
+        Which are programs, or pauses that stand for data that move.
+    number : ndarray
+        Number of the task in the schedule; of one of a folded block, that of the pause that stands for it.
+    call : ndarray
+        Collective call, or -1; those of folded blocks are counted behind the schedule's own.
+    kind, stream, name : ndarray
+        Rows of `clusim.folded.KINDS`, `RunTasks.streams` and `RunTasks.names`.
+    start_ps, moves_ps, end_ps : ndarray
+        Times [ps]; data of a collective move from when its last rank has started; what did not end has the end of the
+        run.
     ended : ndarray of bool
         Which ended.
     """
 
-    rank: Array
+    rank: int
+    communicates: Array
+    number: Array
     call: Array
     kind: Array
-    stream: list[str]
-    name: list[str]
+    stream: Array
+    name: Array
     start_ps: Array
+    moves_ps: Array
     end_ps: Array
     ended: Array
 
     @property
     def computes(self) -> Array:
         """Which are kernels."""
-        return np.asarray(self.kind == "kernel")
-
-    @property
-    def communicates(self) -> Array:
-        """Which are programs."""
-        return np.asarray(self.kind == "program")
+        return np.asarray(self.kind == KERNEL)
 
 
-def task_columns(traced: Traced) -> TaskColumns:
+class RunTasks:
+    """The tasks of a run, which are put together for one rank at a time.
+
+    Parameters
+    ----------
+    by_place : bool
+        Count the collectives of folded blocks for every place that they are at; else they are the same everywhere.
+
+    Attributes
+    ----------
+    ranks : list of int
+        Ranks that have tasks.
+    streams, names : list of str
+        Distinct streams and names.
+    calls : int
+        Collectives of the schedule; those of folded blocks are counted on from there.
+    """
+
+    def __init__(self, result: Result, schedule: Columns, *, by_place: bool = False) -> None:
+        tasks = result.tasks
+        self._tasks, self._folded, self._end_ps = tasks, tasks.folded, result.time_ps
+        self._rank = np.asarray(schedule["tasks/rank"], np.int64)
+        self._call = np.asarray(schedule["tasks/call"], np.int64)
+        self.calls = len(schedule["calls/operation"])
+        known = {kind: number for number, kind in enumerate(KINDS)}
+        self._kind = np.array([known[str(k)] for k in schedule["tasks/kind"]], np.int64)
+        folded, self._by_place = self._folded, by_place
+        self.streams, (self._stream, self._own_stream) = _numbered(
+            [str(name) for name in schedule["tasks/stream"]], folded.stream if folded else []
+        )
+        plain = [name.removesuffix(SUFFIX) for name in tasks.names] if folded else tasks.names
+        self.names, (self._name, self._own_name) = _numbered(plain, folded.name if folded else [])
+        self._paces = np.array([name.endswith(MOVING) for name in self.streams], bool)
+        self._moves = self._starts_of_calls()
+        self._written = np.ones(len(self._rank), bool)
+        if folded is not None:
+            self._written[folded.pauses_task] = False
+        order = np.flatnonzero(self._written & (tasks.start_ps >= 0))
+        self._order = order[np.argsort(self._rank[order], kind="stable")]
+        own = set(np.unique(self._rank).tolist())
+        self.ranks = sorted(own | set(folded.of_rank if folded is not None else ()))
+        self._first = np.searchsorted(
+            self._rank[self._order], np.arange(max(self.ranks, default=0) + 2)
+        )
+
+    def _starts_of_calls(self) -> Array:
+        """Return for every task when its data begin to move [ps]."""
+        start = self._tasks.start_ps
+        last = np.full(self.calls, -1, np.int64)
+        within = self._call >= 0
+        np.maximum.at(last, self._call[within], start[within])
+        return np.where(within, last[self._call] if self.calls else start, start)
+
+    def __iter__(self) -> Iterator[RankTasks]:
+        """Yield the tasks of every rank."""
+        return map(self.of, self.ranks)
+
+    def lanes(self) -> list[tuple[int, int]]:
+        """Return the rank and the stream of every lane on which something runs, in their order."""
+        many = max(1, len(self.streams))
+        found = set(
+            np.unique(self._rank[self._written] * many + self._stream[self._written]).tolist()
+        )
+        for rank, places in self._folded.of_rank.items() if self._folded is not None else ():
+            assert self._folded is not None
+            for own in places:
+                streams = self._own_stream[self._folded.tasks_stream[self._folded.rows(*own)]]
+                found |= {rank * many + stream for stream in streams.tolist()}
+        return [divmod(key, many) for key in sorted(found)]
+
+    def of(self, rank: int) -> RankTasks:
+        """Return the tasks of a rank by start."""
+        own = self._order[self._first[rank] : self._first[rank + 1]]
+        start, end = self._tasks.start_ps[own], self._tasks.end_ps[own]
+        ended = end >= 0
+        end = np.where(ended, end, self._end_ps)
+        columns = [
+            [own, self._call[own], self._kind[own], self._stream[own], self._name[own]],
+            [start, np.minimum(self._moves[own], end), end, ended],
+        ]
+        parts = [[*columns[0], *columns[1]], *self._of_blocks(rank)]
+        found = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(found[5], kind="stable")
+        found = [column[order] for column in found]
+        kind, stream = found[2], found[3]
+        moving = (kind == PROGRAM) | ((kind == DELAY) & self._paces[stream])
+        return RankTasks(rank, moving, *found)
+
+    def _of_blocks(self, rank: int) -> Iterator[list[Array]]:
+        """Yield the columns of the tasks of a rank in blocks, those of each place together."""
+        folded = self._folded
+        for place, slot in folded.of_rank.get(rank, ()) if folded is not None else ():
+            assert folded is not None
+            pauses = folded.by_place[place][:, slot]
+            pauses = pauses[self._tasks.start_ps[pauses] >= 0]
+            rows = folded.rows(place, slot)
+            at = self._tasks.start_ps[pauses][:, None]
+            done = np.repeat(self._tasks.end_ps[pauses] >= 0, len(rows))
+            own_call = folded.tasks_call[rows]
+            off, row = folded.parts_calls_off, int(folded.places_part[place])
+            if self._by_place:
+                off, row = folded.place_calls_off, place
+            first = self.calls + int(off[row])
+            call = np.where(own_call < 0, -1, own_call + first)
+            name = folded.tasks_name[rows]
+            called = np.append(self._own_name, 0)[name]
+            names = np.where(name == OWN_NAME, self._name[pauses][:, None], called)
+            times = [
+                np.minimum(at + column[rows], self._end_ps).ravel()
+                for column in (folded.tasks_start, folded.tasks_moves, folded.tasks_end)
+            ]
+            each = len(pauses)
+            yield [
+                np.repeat(pauses, len(rows)),
+                np.tile(call, each),
+                np.tile(folded.tasks_kind[rows], each),
+                np.tile(self._own_stream[folded.tasks_stream[rows]], each),
+                names.ravel(),
+                *times,
+                done,
+            ]
+
+
+def _numbered(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
+    """Return distinct texts, and for each of some columns of texts their numbers."""
+    known = {
+        text: number for number, text in enumerate(dict.fromkeys(t for own in texts for t in own))
+    }
+    return list(known), [np.array([known[text] for text in own], np.int64) for own in texts]
+
+
+def run_tasks(traced: Traced) -> RunTasks:
     """Return the tasks of a trace; raises `TraceError` if it is one of synthetic traffic."""
-    inputs, tasks = traced.inputs, traced.result.tasks
-    if not tasks.names:
+    if not traced.result.tasks.names:
         raise TraceError(f"{traced.path}: has no tasks; it is a trace of synthetic traffic")
-    started = np.flatnonzero(tasks.start_ps >= 0)
-    end = np.where(tasks.end_ps < 0, traced.result.time_ps, tasks.end_ps)
-    kinds, streams = inputs.texts("tasks/kind"), inputs.texts("tasks/stream")
-    return TaskColumns(
-        rank=inputs.numbers("tasks/rank")[started],
-        call=inputs.numbers("tasks/call")[started],
-        kind=np.array([kinds[i] for i in started], object),
-        stream=[streams[i] for i in started],
-        name=[tasks.names[i] for i in started],
-        start_ps=tasks.start_ps[started],
-        end_ps=end[started],
-        ended=tasks.end_ps[started] >= 0,
-    )
+    return RunTasks(traced.result, traced.inputs.schedule)

@@ -1,4 +1,4 @@
-"""A trace opened for analysis: result, inputs and network, read once."""
+"""A trace opened for analysis: result, with what folded blocks moved, inputs and network, read once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clusim.analysis.critical import Critical, Traced, critical_of, require_tasks
+from clusim.analysis.expanded import expanded
 from clusim.trace.inputs import read_run
 from clusim.trace.records import RecordFile
 
@@ -15,7 +16,8 @@ __all__ = ["critical", "open_traced"]
 
 def open_traced(path: str | Path) -> Traced:
     """Read a trace; raises `TraceError` if it is none, or too old to hold its inputs."""
-    return Traced.of(Path(path), *read_run(path))
+    result, inputs = read_run(path)
+    return Traced.of(Path(path), expanded(result), inputs)
 
 
 @contextmanager

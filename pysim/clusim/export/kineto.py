@@ -38,15 +38,11 @@ _REDUCTIONS = {"max": "MinMax", "min": "MinMax", "avg": "PreMulSum"}
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:
     """Write ``rank-N.json.gz`` for every rank into `folder` and return the files."""
     run = Run.open(path)
-    by_rank: dict[int, list[TaskRow]] = {rank: [] for rank in range(run.num_ranks)}
-    for task in run.tasks():
-        by_rank[task.rank].append(task)
     written = []
     with Staging() as staging:
         staging.folder(folder)
-        for rank, tasks in by_rank.items():
-            if not tasks:
-                continue
+        for tasks in filter(None, run.by_rank()):
+            rank = tasks[0].rank
             target = folder / f"rank-{rank}.json.gz"
             refuse_inputs(target, [path])
             # No time of writing in the header: the same run gives the same file.
@@ -122,7 +118,9 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
     found: dict[int, list[TaskRow]] = {}
     for place, task in enumerate(tasks):
         reached: set[int] = set()
-        for other in deps[off[task.number] : off[task.number + 1]].tolist():
+        # What is in a folded block follows what is before it on its stream.
+        last_row = min(task.number + 1, len(off) - 1)
+        for other in deps[off[min(task.number, last_row)] : off[last_row]].tolist():
             if other not in own or own[other][0] >= place:
                 continue
             reached |= {other} if own[other][1].kind in _ON_GPU else before[other]
@@ -168,22 +166,19 @@ def _ranks(run: Run, call: int) -> list[int]:
 def write_chrome(path: str | Path, target: Path) -> int:
     """Write one JSON file for chrome://tracing and Perfetto and return the number of its events."""
     run = Run.open(path)
-    tasks = run.tasks()
     count = 0
     with replacing(target, [path]) as file, text_of(file) as out:
         out.write('{"displayTimeUnit":"ns","traceEvents":[\n')
-        for event in _chrome_events(run, tasks):
+        for event in _chrome_events(run):
             out.write(("" if count == 0 else ",\n") + json.dumps(event, separators=(",", ":")))
             count += 1
         out.write("\n]}\n")
     return count
 
 
-def _chrome_events(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
-    by_rank: dict[int, list[TaskRow]] = {}
-    for task in tasks:
-        by_rank.setdefault(task.rank, []).append(task)
-    for rank, mine in by_rank.items():
+def _chrome_events(run: Run) -> Iterator[dict[str, Any]]:
+    for mine in filter(None, run.by_rank()):
+        rank = mine[0].rank
         yield _meta("process_name", rank, 0, f"rank {rank} ({run.rank_name(rank)})")
         for stream, number in _streams(mine).items():
             yield _meta("thread_name", rank, number, stream)

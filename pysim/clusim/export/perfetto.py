@@ -136,8 +136,9 @@ def write_perfetto(
 
 def _write(writer: _Writer, run: Run, *, slices: bool, counters: bool) -> None:
     nodes = _Nodes(writer, run)
-    tasks = run.tasks()
-    _write_tasks(writer, run, nodes, tasks)
+    tracks: dict[tuple[int, str], int] = {}
+    for tasks in run.by_rank():
+        _write_tasks(writer, run, nodes, tasks, tracks)
     if slices and run.has_pieces():
         _write_pieces(writer, run, nodes)
     if counters:
@@ -173,8 +174,13 @@ class _Nodes:
         return self._tracks[name]
 
 
-def _write_tasks(writer: _Writer, run: Run, nodes: _Nodes, tasks: list[TaskRow]) -> None:
-    tracks: dict[tuple[int, str], int] = {}
+def _write_tasks(
+    writer: _Writer,
+    run: Run,
+    nodes: _Nodes,
+    tasks: list[TaskRow],
+    tracks: dict[tuple[int, str], int],
+) -> None:
     for task in tasks:
         key = (task.rank, task.stream)
         if key not in tracks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, Op
+from clusim.analysis.expanded import expanded
 from clusim.analysis.slices import Slices, all_starts
+from clusim.analysis.tasks import Columns, RunTasks
 from clusim.errors import TraceError, one_line
+from clusim.folded import KINDS, FoldedBlocks
 from clusim.opcodes import OPCODES
 from clusim.result import Result
 from clusim.trace.held import Inputs
@@ -80,16 +83,21 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A trace opened for export."""
+    """A trace opened for export; calls of `inputs` are those of folded blocks besides, `schedule` is as it was run."""
 
     path: Path
     result: Result
     inputs: Inputs
+    schedule: Columns
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Read a trace."""
-        return cls(Path(path), *read_run(path))
+        result, inputs = read_run(path)
+        folded, written = result.tasks.folded, inputs.schedule
+        if folded is not None:
+            inputs = replace(inputs, schedule={**written, **_calls(inputs, folded)})
+        return cls(Path(path), expanded(result), inputs, written)
 
     @property
     def num_ranks(self) -> int:
@@ -109,28 +117,39 @@ class Run:
             raise TraceError(f"{self.path}: calls/dtype: {one_line(word)}: not a known type")
         return found
 
+    def by_rank(self) -> Iterator[list[TaskRow]]:
+        """Yield the tasks of every rank that started, by start, those of folded blocks in place of their pauses."""
+        if not self.inputs.texts("tasks/stream"):
+            return
+        run = RunTasks(self.result, self.schedule, by_place=True)
+        beyond = len(self.result.tasks.names)
+        for tasks in run:
+            own = tasks.number.copy()
+            # Numbers of their own: several stand for the same pause.
+            repeated = self._folds[own]
+            own[repeated] = beyond + np.arange(int(repeated.sum()))
+            columns = (own, tasks.stream, tasks.name, tasks.kind, tasks.call)
+            rows = zip(
+                *(column.tolist() for column in (*columns, tasks.start_ps, tasks.end_ps)),
+                strict=True,
+            )
+            yield [
+                TaskRow(n, tasks.rank, run.streams[s], run.names[name], KINDS[k], call, low, high)
+                for n, s, name, k, call, low, high in rows
+            ]
+
+    @property
+    def _folds(self) -> Array:
+        """Return which tasks are pauses that stand for blocks."""
+        found, folded = np.zeros(len(self.result.tasks.names), bool), self.result.tasks.folded
+        if folded is not None:
+            found[folded.pauses_task] = True
+        return found
+
     def tasks(self) -> list[TaskRow]:
         """Return the tasks that started, by start."""
-        inputs, tasks = self.inputs, self.result.tasks
-        if not inputs.texts("tasks/stream"):
-            return []
-        rank, call = inputs.numbers("tasks/rank"), inputs.numbers("tasks/call")
-        stream, kind = inputs.texts("tasks/stream"), inputs.texts("tasks/kind")
-        order = np.argsort(tasks.start_ps, kind="stable")
-        return [
-            TaskRow(
-                i,
-                int(rank[i]),
-                stream[i],
-                tasks.names[i],
-                kind[i],
-                int(call[i]),
-                int(tasks.start_ps[i]),
-                int(tasks.end_ps[i]) if tasks.end_ps[i] >= 0 else self.result.time_ps,
-            )
-            for i in order.tolist()
-            if tasks.start_ps[i] >= 0
-        ]
+        rows = [task for rank in self.by_rank() for task in rank]
+        return sorted(rows, key=lambda task: (task.start_ps, task.number))
 
     def has_pieces(self) -> bool:
         """Return whether the trace holds completed slices."""
@@ -195,3 +214,46 @@ def _ends(
             int(conns["src"][source]) if source != NONE else -1,
         )
     return known[instance, prim]
+
+
+def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]:
+    """Return the columns of calls with those of folded blocks behind them, at every place that they are at."""
+    sizes = np.diff(folded.parts_calls_off)[folded.places_part]
+    place = np.repeat(np.arange(len(sizes)), sizes)
+    row = np.arange(len(place)) - folded.place_calls_off[place]
+    row += folded.parts_calls_off[folded.places_part[place]]
+    first = folded.places_ranks_off[place]
+    members = _members(folded)
+    ranks = [
+        folded.ranks_rank[low + members[call]]
+        for low, call in zip(first, row.tolist(), strict=True)
+    ]
+    own: dict[str, Array] = {
+        name: getattr(folded, f"calls_{name}")[row] for name in ("bytes", "channels")
+    }
+    root = folded.calls_root[row]
+    own["root"] = np.where(
+        root < 0, -1, folded.ranks_rank[np.minimum(first + root, len(folded.ranks_rank) - 1)]
+    )
+    own["ranks"] = np.concatenate([np.zeros(0, np.int64), *ranks])
+    found: dict[str, Array | list[str]] = {
+        f"calls/{name}": np.append(inputs.numbers(f"calls/{name}"), values)
+        for name, values in own.items()
+    }
+    off = inputs.numbers("calls/ranks_off")
+    found["calls/ranks_off"] = np.append(off, off[-1] + np.cumsum([len(group) for group in ranks]))
+    for name in ("operation", "algorithm", "protocol", "dtype", "redop"):
+        texts = getattr(folded, f"calls_{name}")
+        found[f"calls/{name}"] = [*inputs.texts(f"calls/{name}"), *(texts[call] for call in row)]
+    return found
+
+
+def _members(folded: FoldedBlocks) -> dict[int, Array]:
+    """Return which ranks of a place take part in every call of a part."""
+    of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
+    own = folded.tasks_call >= 0
+    called, slots = (folded.tasks_call + of_part)[own], folded.tasks_slot[own]
+    return {
+        call: np.array(list(dict.fromkeys(slots[called == call].tolist())), np.int64)
+        for call in range(len(folded.calls_operation))
+    }

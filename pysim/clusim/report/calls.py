@@ -63,13 +63,15 @@ def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
 
 
 def _row(calls: Sequence[dict[str, Any]]) -> CallRow:
+    many = [call["times"] for call in calls]
+
     def mean(name: str) -> float:
-        return float(np.mean([call[name] for call in calls]))
+        return float(np.average([call[name] for call in calls], weights=many))
 
     times = [call["time_ps"] for call in calls]
     return CallRow(
         **{name: calls[0][name] for name in _KIND},
-        count=len(calls),
+        count=sum(many),
         start_ps=min(call["start_ps"] for call in calls),
         least_ps=min(times),
         mean_ps=mean("time_ps"),

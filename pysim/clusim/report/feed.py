@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.expanded import expanded
 from clusim.analysis.pathrows import path_rows
 from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
@@ -94,7 +95,7 @@ class Feed:
     ) -> Feed:
         """Prepare a result; without `inputs` there is no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
-        result, idle = used_part(result)
+        result, idle = used_part(expanded(result))
         machine = machine_of(result.wires, inputs.nodes if inputs else ())
         lanes = lanes_of(result, schedule)
         return cls(

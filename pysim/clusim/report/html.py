@@ -27,14 +27,21 @@ SCRIPTS = (
     "main.js",
 )
 
+MOST_BARS = 1 << 22
+"""Most bars that a timeline is drawn of: lanes times columns."""
+
 _DETAIL = ((512, 400), (384, 300), (256, 240), (160, 160), (96, 96), (48, 48))
 """Columns and rows, tried until the page is small enough."""
+
+_BARS = 4
+"""Columns of the timeline for one of a heatmap."""
 
 
 def page(feed: Feed) -> str:
     """Return the report of a run, with its data, as coarse as it takes to stay below `LIMIT_BYTES`."""
-    text = ""
-    for columns, rows in _DETAIL:
+    text, lanes = "", len(feed.lanes.ranks)
+    drawn = [own for own in _DETAIL if lanes * _BARS * own[0] <= MOST_BARS] or _DETAIL[-1:]
+    for columns, rows in drawn:
         fitted = feed if len(feed.rows) <= rows else feed.with_rows(rows)
         text = _fill(fitted, _embedded(fitted, columns), live=False).html
         if len(text.encode()) < LIMIT_BYTES:
@@ -84,7 +91,7 @@ def _embedded(feed: Feed, columns: int) -> Markup:
         "overview": feed.overview(live=False),
         "wires": feed.wires(0, end, columns),
         "lines": feed.lines(0, end, columns),
-        "tasks": feed.tasks(0, end, 4 * columns),
+        "tasks": feed.tasks(0, end, _BARS * columns),
     }
     if feed.path is not None:
         messages["steps"] = feed.steps(0, end, 4 * columns)

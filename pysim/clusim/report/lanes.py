@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.intervals import Union
+from clusim.analysis.tasks import RunTasks
 from clusim.result import Result
 
-__all__ = ["KINDS", "Bars", "Lanes", "Schedule", "Shares", "lanes_of", "shares_of", "window"]
+__all__ = [
+    "KINDS",
+    "Bars",
+    "LaneTasks",
+    "Lanes",
+    "Schedule",
+    "Shares",
+    "lanes_of",
+    "shares_of",
+    "window",
+]
 
 Array = NDArray[Any]
 
@@ -20,14 +31,33 @@ Schedule = Mapping[str, Array | list[str]]
 """Columns of a schedule, as a trace has them."""
 
 KINDS = ("compute", "communication", "pause", "marker")
-"""Kinds of tasks as pictures tell them apart."""
+"""Kinds of tasks as pictures tell them apart, by the numbers of `clusim.folded.KINDS`."""
 
-_KIND_OF = {"kernel": 0, "program": 1, "delay": 2, "marker": 3}
+
+@dataclass(frozen=True, slots=True)
+class LaneTasks:
+    """Tasks that started, by start.
+
+    Attributes
+    ----------
+    lane, kind, name : ndarray, shape (tasks,)
+        Rows of `Lanes.ranks`, of `KINDS` and of `Lanes.names`.
+    start_ps, moves_ps, end_ps : ndarray, shape (tasks,)
+        Times [ps]; data of communication move from when its last rank is there; of a task that had not ended, the end
+        of the run.
+    """
+
+    lane: Array
+    kind: Array
+    name: Array
+    start_ps: Array
+    moves_ps: Array
+    end_ps: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Tasks that started, by start.
+    """The timeline of a run, what was folded in place of its pauses.
 
     Attributes
     ----------
@@ -35,21 +65,14 @@ class Lanes:
         Rank and stream of every lane.
     names : list of str
         Distinct names of tasks.
-    lane, kind, name, call : ndarray, shape (tasks,)
-        Indices; `call` is the collective it belongs to, or -1.
-    start_ps, end_ps : ndarray, shape (tasks,)
-        Times [ps]; of a task that had not ended, the end of the run.
+    tasks : iterable of LaneTasks
+        Those of every rank, put together when they are asked for.
     """
 
     ranks: list[int]
     streams: list[str]
     names: list[str]
-    lane: Array
-    kind: Array
-    name: Array
-    call: Array
-    start_ps: Array
-    end_ps: Array
+    tasks: Iterable[LaneTasks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,35 +101,38 @@ class Shares:
 def lanes_of(result: Result, schedule: Schedule) -> Lanes:
     """Return the lanes of a run; none if its trace does not say where tasks ran."""
     if "tasks/rank" not in schedule or not len(result.tasks.names):
-        nothing = np.zeros(0, np.int64)
-        return Lanes([], [], [], *[nothing] * 6)
-    rank, stream = np.asarray(schedule["tasks/rank"], np.int64), list(schedule["tasks/stream"])
-    streams = list(dict.fromkeys(stream))
-    place = {name: i for i, name in enumerate(streams)}
-    key = rank * len(streams) + np.array([place[name] for name in stream], np.int64)
-    used, lane = np.unique(key, return_inverse=True)
-    names = list(dict.fromkeys(result.tasks.names))
-    number = {name: i for i, name in enumerate(names)}
-    start, end = result.tasks.start_ps, result.tasks.end_ps
-    order = np.flatnonzero(start >= 0)
-    order = order[np.argsort(start[order], kind="stable")]
-    kind = np.array([_KIND_OF.get(str(k), 2) for k in schedule["tasks/kind"]], np.int64)
-    name = np.array([number[n] for n in result.tasks.names], np.int64)
-    return Lanes(
-        [int(k) // len(streams) for k in used],
-        [streams[int(k) % len(streams)] for k in used],
-        names,
-        lane[order],
-        kind[order],
-        name[order],
-        np.asarray(schedule["tasks/call"], np.int64)[order],
-        start[order],
-        np.where(end[order] < 0, result.time_ps, end[order]),
-    )
+        return Lanes([], [], [], ())
+    run = RunTasks(result, schedule)
+    lanes = run.lanes()
+    streams = [run.streams[stream] for _, stream in lanes]
+    return Lanes([rank for rank, _ in lanes], streams, run.names, _TasksOfLanes(run, lanes))
+
+
+class _TasksOfLanes:
+    """The tasks of a run by rank, on its lanes."""
+
+    def __init__(self, run: RunTasks, lanes: Sequence[tuple[int, int]]) -> None:
+        self._run = run
+        self._key = np.array([rank * len(run.streams) + stream for rank, stream in lanes], np.int64)
+
+    def __iter__(self) -> Iterator[LaneTasks]:
+        for tasks in self._run:
+            key = tasks.rank * len(self._run.streams) + tasks.stream
+            kind = np.where(tasks.communicates, KINDS.index("communication"), tasks.kind)
+            lane = np.searchsorted(self._key, key)
+            times = tasks.start_ps, tasks.moves_ps, tasks.end_ps
+            yield LaneTasks(lane, kind, tasks.name, *times)
 
 
 def window(lanes: Lanes, from_ps: int, until_ps: int, columns: int) -> Bars:
     """Return what can be seen between two times [ps] at `columns` columns: at most a few bars for each and lane."""
+    bars = [_seen(tasks, from_ps, until_ps, columns) for tasks in lanes.tasks]
+    nothing = [np.zeros(0, np.int64)] * 6
+    return Bars(*map(np.concatenate, zip(nothing, *bars, strict=True)))
+
+
+def _seen(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[Array]:
+    """Return the columns of the bars of some tasks."""
     seen = np.flatnonzero((lanes.start_ps < until_ps) & (lanes.end_ps >= from_ps))
     start, end = lanes.start_ps[seen], lanes.end_ps[seen]
     pixel_ps = max(1.0, (until_ps - from_ps) / columns)
@@ -122,35 +148,30 @@ def window(lanes: Lanes, from_ps: int, until_ps: int, columns: int) -> Bars:
     fresh[1:] = (sorted_key[1:] != sorted_key[:-1]) | (sorted_key[1:] < 0)
     first = np.flatnonzero(fresh)
     if not len(first):
-        nothing = np.zeros(0, np.int64)
-        return Bars(*[nothing] * 6)
+        return [np.zeros(0, np.int64)] * 6
     head = seen[order[first]]
-    return Bars(
+    return [
         lanes.lane[head],
         lanes.kind[head],
         lanes.name[head],
         np.minimum.reduceat(start[order], first),
         np.maximum.reduceat(end[order], first),
         np.diff(np.append(first, len(order))),
-    )
+    ]
 
 
 def shares_of(lanes: Lanes, time_ps: int) -> Shares:
     """Return how every rank spent the run; nothing if nothing ran on a compute or communication stream."""
-    ranks = sorted(set(lanes.ranks))
-    rank_of = np.array(lanes.ranks, np.int64)[lanes.lane] if len(lanes.lane) else lanes.lane
-    rows = []
-    for rank in ranks:
-        mine = rank_of == rank
-        computing, talking = (_of_kind(lanes, mine, kind) for kind in (0, 1))
+    ranks, rows = [], []
+    for tasks in lanes.tasks:
+        if not len(tasks.lane):
+            continue
+        ranks.append(lanes.ranks[int(tasks.lane[0])])
+        computes, talks = (tasks.kind == KINDS.index(kind) for kind in ("compute", "communication"))
+        computing = Union(tasks.start_ps[computes], tasks.end_ps[computes])
+        talking = Union(tasks.moves_ps[talks], tasks.end_ps[talks])
         overlap = int(computing.within(talking.start_ps, talking.end_ps).sum())
         rows.append((computing.length_ps - overlap, overlap, talking.length_ps - overlap))
     table = np.array(rows, np.int64).reshape(-1, 3)
     compute, both, exposed = table.T
     return Shares(ranks, compute, both, exposed, time_ps - table.sum(axis=1))
-
-
-def _of_kind(lanes: Lanes, mine: Array, kind: int) -> Union:
-    """Return when tasks of a kind ran."""
-    wanted = mine & (lanes.kind == kind)
-    return Union(lanes.start_ps[wanted], lanes.end_ps[wanted])

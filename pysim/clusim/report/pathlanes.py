@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clusim.analysis.pathrows import GROUPS, PathRows, RowSpans
-from clusim.report.lanes import Bars, Lanes, Schedule, window
+from clusim.report.lanes import Bars, Lanes, LaneTasks, Schedule, window
 from clusim.report.message import pack
 
 __all__ = ["MOST_ROWS", "PathLanes"]
@@ -68,8 +68,8 @@ class PathLanes:
 
 
 def _lanes(spans: RowSpans) -> Lanes:
-    none = np.full(len(spans.row), -1, np.int64)
-    return Lanes([], [], [], spans.row, spans.kind, spans.name, none, spans.start_ps, spans.end_ps)
+    times = spans.start_ps, spans.start_ps, spans.end_ps
+    return Lanes([], [], [], [LaneTasks(spans.row, spans.kind, spans.name, *times)])
 
 
 def _columns(bars: Bars) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from clusim.bins import BinRecorder
 from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
+from clusim.folded import FoldedBlocks
 from clusim.image import DTYPES, Image
 from clusim.lowering import Grain, Lowered, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
@@ -29,6 +30,7 @@ from clusim.result import (
     Wires,
     mean_rates_Bps,
 )
+from clusim.run.carried import Checker, require_room
 from clusim.run.deadlock import Waits, deadlock_error
 from clusim.run.evidence import Columns, Evidence, coarser_of, inputs_of
 from clusim.run.expected import expected_of
@@ -46,7 +48,7 @@ from clusim.version import version
 if TYPE_CHECKING:
     from clusim.trace.writer import TraceWriter
 
-__all__ = ["Checker", "Job", "RunOptions", "job_of", "run_job"]
+__all__ = ["Job", "RunOptions", "job_of", "run_job"]
 
 Array = NDArray[Any]
 
@@ -62,11 +64,11 @@ LEAST_TRACE_BYTES = 64 << 10
 AUTO_RECORDS = 1 << 20
 """A run of at most so many slices has them in its trace unasked."""
 
+MOST_TEXT_TASKS = 1 << 15
+"""A schedule of more tasks is in its trace as columns only, and not as text besides."""
+
 RECORD_BYTES = 29
 """What one completion record takes in a trace, before compression [bytes]."""
-
-VERIFY_LIMIT_BYTES = 4 << 30
-"""Most memory the real numbers of a verified run may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +139,14 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
     # A plan of its own kind has no definition to compare with; who wrote a schedule knows that.
     verify = request.verify and (isinstance(request, ScheduleRequest) or can_verify(schedule))
     if verify:
-        _require_room(schedule)
+        require_room(schedule)
     options.watch.begins("programs are put on the fabric")
     lowered = lower(*(fabric, schedule, request.granularity, request.seed), faults=broken.faults)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
     nothing = np.full(len(names), -1, np.int64)
+    folded = request.folded if isinstance(request, ScheduleRequest) else None
 
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
@@ -156,16 +159,16 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         _provenance(
             *(request, lowered.grain, options),
             seed=request.seed,
-            schedule_text=to_text(schedule) if traced else "",
+            schedule_text=to_text(schedule) if traced and len(names) <= MOST_TEXT_TASKS else "",
             faults=broken.lines,
             notes=plan.notes,
             around=plan.around,
         ),
         _wires(arrays_of(fabric)),
-        Tasks(names, nothing, nothing),
+        Tasks(names, nothing, nothing, folded),
         stuck,
         call=_the_call(schedule),
-        inputs=lambda: _inputs(arrays_of(fabric), image, to_arrays(schedule)),
+        inputs=lambda: _inputs(arrays_of(fabric), image, to_arrays(schedule), folded),
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if verify else None,
         expected=partial(_expected, request, schedule),
@@ -218,7 +221,10 @@ def _provenance(request: AnyRequest, grain: Grain, options: RunOptions, **rest: 
 
 
 def _inputs(
-    arrays: FabricArrays, image: Image, schedule: dict[str, Array]
+    arrays: FabricArrays,
+    image: Image,
+    schedule: dict[str, Array],
+    folded: FoldedBlocks | None = None,
 ) -> dict[str, Array | list[str]]:
     """Return what a trace repeats of a run's inputs: enough to analyse it and to run it again."""
     nodes = arrays.fabric.nodes
@@ -231,6 +237,7 @@ def _inputs(
         "/image/scalars": np.array([image.nvc, image.seed], np.uint64),
     }
     found |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
+    found |= {f"/folded/{name}": own for name, own in (folded.columns() if folded else {}).items()}
     return found | {f"/schedule/{name}": values for name, values in schedule.items()}
 
 
@@ -290,50 +297,6 @@ def _undelivered(session: Session) -> DeadlockError:
         f"deadlock at {session.engine.now_ps} ps: {left} of {len(times)} messages cannot be delivered; "
         "a wire they need is down, or buffers wait for each other in a circle"
     )
-
-
-def _require_room(schedule: Schedule) -> None:
-    """Refuse to carry data that would take too much memory."""
-    need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
-    if need_bytes > VERIFY_LIMIT_BYTES:
-        raise InputError(
-            f"verify: real data would take {need_bytes / 2**30:.1f} GiB of memory; the largest is "
-            f"{VERIFY_LIMIT_BYTES >> 30} GiB: use a smaller size"
-        )
-
-
-class Checker:
-    """Carries real numbers along with a run, as a sink of its completion records.
-
-    The numbers are random, so float results may differ from the exact ones by rounding; more than one unit in
-    the last place per rank is an error. How large the difference is shows how an algorithm orders its sums.
-    """
-
-    takes_proxies = False
-
-    def __init__(self, schedule: Schedule) -> None:
-        from clusim.schedule.executor import Executor
-
-        self._most = max((len(call.ranks) for call in schedule.calls), default=1)
-        self._executor = Executor(schedule, data="random")
-
-    def records(self, records: Array) -> None:
-        """Perform the slices in the order of their completion."""
-        columns = (records[name].tolist() for name in ("time_ps", "instance", "seq"))
-        self._executor.apply(zip(*columns, strict=True))
-
-    def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
-        """Nothing to flush."""
-
-    def outcome(self) -> tuple[bool, str]:
-        """Return whether the data are right, and a note for people."""
-        checks = self._executor.check(float(self._most))
-        bad = [check for check in checks if not check.ok]
-        if bad:
-            return False, f"{bad[0].operation}: {bad[0].wrong} elements wrong, first {bad[0].first}"
-        worst = max((check.max_ulp for check in checks), default=0.0)
-        exact = "every element equals the definition"
-        return True, f"rounding differs by at most {worst:.2f} ulp" if worst else exact
 
 
 def slice_count(image: Image) -> int:
@@ -481,6 +444,7 @@ def _with_names(refusal: str, job: Job) -> str:
 def _result(session: Session, job: Job) -> Result:
     engine = session.engine
     start_ps, end_ps = (times[: len(job.tasks.names)] for times in engine.task_times())
+    tasks = replace(job.tasks, start_ps=start_ps, end_ps=end_ps)
     messages = job.messages
     if messages is not None:
         messages = replace(messages, end_ps=engine.message_times())
@@ -490,7 +454,7 @@ def _result(session: Session, job: Job) -> Result:
         fingerprint=engine.fingerprint(),
         provenance=job.provenance,
         wires=_run_wires(job, engine),
-        tasks=Tasks(job.tasks.names, start_ps, end_ps),
+        tasks=tasks,
         bins=session.recorder.bins(),
         call=job.call,
         messages=messages,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusim.folded import FoldedBlocks
 from clusim.nccl.calls.choice import Wanted
 from clusim.run.session import EngineName
 from clusim.run.setup import Setup
@@ -135,6 +136,8 @@ class ScheduleRequest:
         What must be said of the plan wherever the result is shown, such as that it is another one without the faults.
     granularity, seed, verify, engine
         As of `Request`.
+    folded : FoldedBlocks or None
+        What pauses of the schedule stand for.
     """
 
     setup: Setup
@@ -144,6 +147,7 @@ class ScheduleRequest:
     seed: int = 0
     verify: bool = False
     engine: EngineName = "c"
+    folded: FoldedBlocks | None = None
 
     def __post_init__(self) -> None:
         """Spell words as clusim does."""

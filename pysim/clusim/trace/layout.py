@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from clusim.bins import COLUMNS
 
-__all__ = ["FORMAT", "IMAGE", "PRIMITIVES", "UNITS", "WIRE_TOTALS", "about"]
+__all__ = ["CHUNK_BYTES", "FORMAT", "IMAGE", "PRIMITIVES", "UNITS", "WIRE_TOTALS", "about"]
 
 FORMAT = 2
+
+CHUNK_BYTES = 4 << 20
+"""Largest piece in which a column is packed: a reader holds it in memory whole [bytes]."""
 
 WIRE_TOTALS: dict[str, tuple[str, str]] = {
     "packets": ("1", "packets put on the wire; a burst counts as the packets it stands for"),
@@ -82,6 +85,44 @@ UNITS: dict[str, tuple[str, str]] = {
     "/hbm/time": ("ps", "start of the time bin"),
     "/hbm/bytes": ("B", "memory traffic caused by communication in the bin"),
 }
+FOLDED: dict[str, tuple[str, str]] = {
+    "stream": ("", "stream of tasks of blocks"),
+    "name": ("", "name of tasks of blocks"),
+    "parts/ranks": ("1", "ranks of the part"),
+    "parts/tasks_off": ("1", "tasks of the part: from this row of tasks to the next"),
+    "parts/calls_off": ("1", "collectives of the part: from this row of calls to the next"),
+    "tasks/slot": ("1", "which rank of the place does the task"),
+    "tasks/kind": ("1", "0 kernel, 1 program, 2 pause, 3 marker"),
+    "tasks/stream": ("1", "row of stream"),
+    "tasks/name": ("1", "row of name, -1: that of the pause, without what it ends with"),
+    "tasks/start": ("ps", "start of the task, from the start of the block"),
+    "tasks/moves": ("ps", "when its data begin to move, from the start of the block"),
+    "tasks/end": ("ps", "end of the task, from the start of the block"),
+    "tasks/call": ("1", "collective of the part it belongs to, -1: none"),
+    "tasks/memory": ("B", "memory traffic of the kernel"),
+    "calls/operation": ("", "operation of the collective"),
+    "calls/algorithm": ("", "algorithm of the collective"),
+    "calls/protocol": ("", "protocol of the collective"),
+    "calls/dtype": ("", "type of its elements"),
+    "calls/redop": ("", "what it reduces by"),
+    "calls/root": ("1", "which rank of the place is its root, -1: none"),
+    "calls/bytes": ("B", "size of the collective"),
+    "calls/channels": ("1", "channels of the collective"),
+    "calls/ranks": ("1", "ranks of the collective"),
+    "places/part": ("1", "part that is done there"),
+    "places/ranks_off": ("1", "ranks of the place: from this row of ranks to the next"),
+    "places/wires_off": ("1", "wires of the place: from this row of wires to the next"),
+    "ranks/rank": ("1", "rank"),
+    "ranks/endpoint": ("1", "endpoint of the rank"),
+    "ranks/hbm": ("B", "memory traffic caused by communication of a block at this rank"),
+    "wires/wire": ("1", "row of /wires/wire"),
+    "blocks/place": ("1", "place of the block"),
+    "pauses/task": ("1", "task that stands for it, for every rank of every block in turn"),
+}
+"""Columns of /folded, what pauses stand for: unit and description; `clusim.folded` says more."""
+FOLDED |= {f"wires/{name}": (u, f"by a block: {text}") for name, (u, text) in WIRE_TOTALS.items()}
+
+UNITS |= {f"/folded/{name}": said for name, said in FOLDED.items()}
 UNITS |= {f"/wires/{name}": (unit, text) for name, (_, unit, text) in COLUMNS.items()}
 UNITS |= {f"/primitives/{name}": (unit, text) for name, (_, _, unit, text) in PRIMITIVES.items()}
 UNITS |= {f"/wires/total/{name}": said for name, said in WIRE_TOTALS.items()}

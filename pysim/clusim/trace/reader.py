@@ -21,6 +21,7 @@ from clusim.files import destination, note_input
 from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.trace.columns import attribute, length, read, read_texts
+from clusim.trace.folds import read_folded
 from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
 from clusim.trace.rules import AMOUNT_END
 from clusim.trace.structure import Opened, check_structure
@@ -270,7 +271,8 @@ _SUMMED = ("packets", "grants", "bytes", "payload", "control_bytes")
 def _tasks(file: Opened, time_ps: int) -> Tasks:
     start, end = read(file, "/tasks/start"), read(file, "/tasks/end")
     _check_spans(f"{file.filename}: /tasks", start, end, time_ps)
-    return Tasks(read_texts(file, "/tasks/name"), start, end)
+    folded = read_folded(file, start, end)
+    return Tasks(read_texts(file, "/tasks/name"), start, end, folded)
 
 
 def _check_spans(where: str, start: Array, end: Array, time_ps: int) -> None:

@@ -124,6 +124,51 @@ RULES: dict[str, Rule] = {
 RULES |= {f"/wires/{name}": Rule(rows=_WIRES) for name in COLUMNS}
 RULES |= {f"/wires/total/{name}": Rule(rows=_WIRES) for name in WIRE_TOTALS}
 
+_PARTS, _PLACES = "/folded/parts/ranks", "/folded/places/part"
+_DONE, _AT, _USED = "/folded/tasks/slot", "/folded/ranks/rank", "/folded/wires/wire"
+_ASKED = "/folded/calls/operation"
+
+
+def _off(rows: str, ends: str) -> Rule:
+    return Rule(rows=rows, extra=1, ascending=True, ends=ends)
+
+
+RULES |= {
+    "/folded/stream": _TEXT,
+    "/folded/name": _TEXT,
+    _PARTS: Rule(high=_INDEX_END),
+    "/folded/parts/tasks_off": _off(_PARTS, _DONE),
+    "/folded/parts/calls_off": _off(_PARTS, _ASKED),
+    _DONE: Rule(high=_INDEX_END),
+    "/folded/tasks/kind": Rule(rows=_DONE, high=4),
+    "/folded/tasks/stream": Rule(rows=_DONE, into="/folded/stream"),
+    "/folded/tasks/name": Rule(rows=_DONE, into="/folded/name", absent=-1),
+    **{f"/folded/tasks/{name}": replace(_TIME, rows=_DONE) for name in ("start", "moves", "end")},
+    "/folded/tasks/call": Rule(rows=_DONE, low=-1, high=_INDEX_END),
+    "/folded/tasks/memory": Rule(rows=_DONE),
+    _ASKED: _TEXT,
+    **{
+        f"/folded/calls/{name}": replace(_TEXT, rows=_ASKED)
+        for name in ("algorithm", "dtype", "redop")
+    },
+    "/folded/calls/root": Rule(rows=_ASKED, low=-1, high=_INDEX_END),
+    "/folded/calls/protocol": Rule("text", _ASKED, words=PROTOCOL_NAMES),
+    "/folded/calls/bytes": Rule(rows=_ASKED),
+    "/folded/calls/channels": Rule(rows=_ASKED, high=1 << 16),
+    "/folded/calls/ranks": Rule(rows=_ASKED, low=1, high=_INDEX_END),
+    _PLACES: Rule(into=_PARTS),
+    "/folded/places/ranks_off": _off(_PLACES, _AT),
+    "/folded/places/wires_off": _off(_PLACES, _USED),
+    _AT: Rule(into=_RANKS),
+    "/folded/ranks/endpoint": Rule(rows=_AT, into=_ENDPOINTS),
+    "/folded/ranks/hbm": Rule(rows=_AT),
+    _USED: Rule(into=_WIRES),
+    **{f"/folded/wires/{name}": Rule(rows=_USED) for name in WIRE_TOTALS},
+    "/folded/blocks/place": Rule(into=_PLACES),
+    "/folded/pauses/task": Rule(into=_TASKS),
+}
+"""Rules of what pauses stand for; `clusim.trace.folds` checks what goes beyond single columns."""
+
 _FIRST = {
     "calls": _CALLS,
     "connections": "/schedule/connections/kind",

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from clusim.errors import TraceError
+from clusim.trace.layout import CHUNK_BYTES
 
 __all__ = ["MEMORY_BYTES", "Opened", "check_structure", "dtype_of"]
 
@@ -30,7 +31,6 @@ _SLICES = "/primitives/"
 _MOST_OBJECTS = 4096
 _MOST_DEPTH = 4
 _MOST_NAME_BYTES = 256
-_CHUNK_BYTES = 4 << 20
 _PACKING = 1100
 """Deflate makes data at most 1032 times smaller."""
 
@@ -208,9 +208,9 @@ def _check_storage(column: Any, shape: tuple[int, ...], bytes_each: int, where: 
     if len(set(filters)) < len(filters) or not set(filters) <= set(_FILTERS):
         raise TraceError(f"{where}: packed in another way than traces are")
     chunk_bytes = bytes_each * math.prod(plist.get_chunk())
-    if chunk_bytes > _CHUNK_BYTES:
+    if chunk_bytes > CHUNK_BYTES:
         raise TraceError(
-            f"{where}: chunks of {chunk_bytes >> 20} MiB; at most {_CHUNK_BYTES >> 20} MiB"
+            f"{where}: chunks of {chunk_bytes >> 20} MiB; at most {CHUNK_BYTES >> 20} MiB"
         )
     large = [0]
 

@@ -27,7 +27,7 @@ from clusim.errors import EnvironmentFailure, InputError
 from clusim.outcome import Engine
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal
-from clusim.trace.layout import FORMAT, PRIMITIVES, WIRE_TOTALS, about
+from clusim.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about
 
 __all__ = ["TraceWriter"]
 
@@ -289,7 +289,8 @@ class TraceWriter:
         """Store one column, compressed where that can pay, with its unit and description."""
         if isinstance(values, list):
             values = _texts(values)
-        pays = values.nbytes > 4096
+        # One long text would be one piece.
+        pays = values.nbytes > 4096 and values.dtype.itemsize <= CHUNK_BYTES
         options = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
         dataset = self._file.create_dataset(name, data=values, **(options if pays else {}))
         self._describe(dataset, name)

@@ -8,18 +8,27 @@ the pipeline until the last pass of any stage is done, and *idle* otherwise: wai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.folded import MOVING, FoldedBlocks, RankPattern, merged
 from clusim.schedule.ir import ABSENT, Schedule
-from clusim.workload.parallel.fold import Folded, FoldedBlock
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = ["NOTHING", "PARTS", "Breakdown", "Spans", "breakdown", "spans_of"]
+__all__ = [
+    "NOTHING",
+    "PARTS",
+    "Breakdown",
+    "Spans",
+    "breakdown",
+    "spans_of",
+    "starts_of_calls",
+    "unfolded",
+]
 
 Array = NDArray[Any]
 
@@ -31,9 +40,6 @@ PARTS = {
     "idle": "idle",
 }
 """What a step divides into: its name, as in `Breakdown.compute_ps`, and words for it."""
-
-MOVING = (" pace", " to host", " from host")
-"""Ends of the names of streams whose pauses stand for data that move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +62,21 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Intervals of a rank [ps], each an array of (start, end); in `issuing` only the host is waited for."""
+    """Intervals of a rank [ps], each an array of (start, end); in `issuing` only the host is waited for.
+
+    `folded` are patterns that it did, each with when.
+    """
 
     compute: Array
     moving: Array
     active: Array
-    folded: list[tuple[int, int, Folded]]
+    folded: Sequence[tuple[Array, RankPattern]]
     issuing: Array = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
 _NONE = np.zeros((0, 2), np.int64)
 NOTHING = Spans(_NONE, _NONE, _NONE, [])
 """The intervals of a rank without tasks of its own."""
-
-
-def merge(spans: Array) -> Array:
-    """Return the union of intervals as disjoint ones in order."""
-    if not len(spans):
-        return np.zeros((0, 2), np.int64)
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(spans[:, 1])
-    first = np.concatenate(([True], spans[1:, 0] > reach[:-1]))
-    starts = spans[first, 0]
-    ends = reach[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(spans) - 1]))]
-    return np.stack([starts, ends], axis=1)
 
 
 def length(spans: Array) -> int:
@@ -95,30 +92,21 @@ def clip(spans: Array, low: int, high: int) -> Array:
 
 def covered(spans: Array, others: Array) -> int:
     """Return how much of the union of `spans` is also in `others`."""
-    both = length(merge(np.concatenate((spans, others)))) if len(spans) or len(others) else 0
-    return length(merge(spans)) + length(merge(others)) - both
+    both = length(merged(np.concatenate((spans, others)))) if len(spans) or len(others) else 0
+    return length(merged(spans)) + length(merged(others)) - both
 
 
 def spans_of(
-    schedule: Schedule, start_ps: Array, end_ps: Array, folded: Iterable[FoldedBlock] = ()
+    schedule: Schedule, start_ps: Array, end_ps: Array, folded: FoldedBlocks | None = None
 ) -> dict[int, Spans]:
     """Return the intervals of every rank; `folded` are the blocks that pauses stand for."""
     tasks, starts, ends = schedule.tasks, start_ps.tolist(), end_ps.tolist()
-    moving: dict[int, int] = {}
-    for index, task in enumerate(tasks):
-        if task.kind == "program" and task.call != ABSENT:
-            moving[task.call] = max(moving.get(task.call, 0), starts[index])
+    moving = starts_of_calls(schedule, start_ps)
     hosts = {index for index, task in enumerate(tasks) if task.stream == STREAM}
-    rows: dict[int, tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]] = {}
-    for block in folded:
-        for rank, index in block.tasks.items():
-            own = rows.setdefault(rank, ([], [], [], [], []))
-            if block.message:
-                own[1].append((starts[index], ends[index]))
-            else:
-                own[3].append((starts[index], ends[index], block.found))
+    ranks = folded.of_rank if folded is not None else ()
+    rows: dict[int, tuple[list[Any], ...]] = {rank: ([], [], [], []) for rank in ranks}
     for index, task in enumerate(tasks):
-        own = rows.setdefault(task.rank, ([], [], [], [], []))
+        own = rows.setdefault(task.rank, ([], [], [], []))
         low, high = starts[index], ends[index]
         if index in hosts:
             continue
@@ -126,7 +114,7 @@ def spans_of(
             issued = max((ends[d] for d in task.deps if d in hosts), default=0)
             ready = max((ends[d] for d in task.deps if d not in hosts), default=0)
             if issued > ready:
-                own[4].append((ready, issued))
+                own[3].append((ready, issued))
         if task.kind == "kernel":
             own[0].append((low, high))
         elif task.kind == "program":
@@ -137,9 +125,22 @@ def spans_of(
             own[1].append((low, high))
             own[2].append((low, high))
     return {
-        rank: Spans(_pairs(own[0]), _pairs(own[1]), _pairs(own[2]), own[3], _pairs(own[4]))
+        rank: Spans(
+            *(_pairs(own[0]), _pairs(own[1]), _pairs(own[2])),
+            folded.done(rank, start_ps) if folded is not None else [],
+            _pairs(own[3]),
+        )
         for rank, own in rows.items()
     }
+
+
+def starts_of_calls(schedule: Schedule, start_ps: Array) -> dict[int, int]:
+    """Return when data of each collective move: when its last rank has started [ps]."""
+    found: dict[int, int] = {}
+    for task, start in zip(schedule.tasks, start_ps.tolist(), strict=True):
+        if task.kind == "program" and task.call != ABSENT:
+            found[task.call] = max(found.get(task.call, 0), start)
+    return found
 
 
 def _pairs(rows: list[Any]) -> Array:
@@ -153,32 +154,33 @@ def breakdown(
     found = []
     for rank in ranks:
         own = spans.get(rank, NOTHING)
-        compute, moving = merge(clip(own.compute, low, high)), merge(clip(own.moving, low, high))
-        blocks = [(a, b, f) for a, b, f in own.folded if a < high and b > low]
-        pauses = np.array([(a, b) for a, b, _ in blocks], np.int64).reshape(-1, 2)
-        compute_ps = length(compute)
-        exposed_ps = length(moving) - covered(moving, compute)
-        communication_ps = length(moving)
-        for a, b, block in blocks:
-            # A block that the window cuts counts by its part inside.
-            part, whole = min(b, high) - max(a, low), max(1, b - a)
-            compute_ps += block.compute_ps[rank] * part // whole
-            exposed_ps += block.exposed_ps[rank] * part // whole
-            communication_ps += block.communication_ps[rank] * part // whole
-        if blocks:
-            exposed_ps -= covered(moving, merge(clip(pauses, low, high)))
-        busy = merge(np.concatenate((compute, moving, clip(pauses, low, high))))
-        waits = merge(clip(own.issuing, low, high))
+        all_compute, all_moving, pauses = unfolded(own)
+        compute, moving = merged(clip(all_compute, low, high)), merged(clip(all_moving, low, high))
+        compute_ps, communication_ps = length(compute), length(moving)
+        exposed_ps = communication_ps - covered(moving, compute)
+        busy = merged(np.concatenate((compute, moving, clip(pauses, low, high))))
+        waits = merged(clip(own.issuing, low, high))
         host_ps = length(waits) - covered(waits, busy)
         left = max(0, high - low - compute_ps - exposed_ps - host_ps)
         tail = max(0, high - max(low, pipeline_end)) if pipeline_end else left
         if pipeline_end:
             after = [
-                length(merge(clip(part, max(low, pipeline_end), high)))
-                for part in (own.compute, own.moving, own.issuing)
+                length(merged(clip(part, max(low, pipeline_end), high)))
+                for part in (all_compute, all_moving, own.issuing)
             ]
             tail = max(0, tail - sum(after))
         idle = min(left, tail)
         parts = (compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps)
         found.append(Breakdown(rank, *parts))
     return found
+
+
+def unfolded(own: Spans) -> tuple[Array, Array, Array]:
+    """Return when a rank computes and when its data move, what is folded included, and the blocks of that."""
+    compute, moving, blocks = [own.compute], [own.moving], [_NONE]
+    for starts, pattern in own.folded:
+        at = starts[:, None, None]
+        compute.append((at + pattern.compute).reshape(-1, 2))
+        moving.append((at + pattern.moving).reshape(-1, 2))
+        blocks.append(np.stack([starts, starts + pattern.end_ps], axis=1))
+    return np.concatenate(compute), np.concatenate(moving), np.concatenate(blocks)

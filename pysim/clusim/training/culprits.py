@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.analysis.expanded import expanded
 from clusim.analysis.intervals import Union
 from clusim.result import Result
 from clusim.schedule.ir import Schedule
-from clusim.training.breakdown import Breakdown, Spans
+from clusim.training.breakdown import Breakdown, Spans, unfolded
 from clusim.vocabulary.links import joined
 from clusim.workload.mesh import Mesh
 
@@ -95,28 +95,21 @@ def full_wire(
 ) -> FullWire | None:
     """Return the wire that carried most while ranks were exposed to communication; None if none was.
 
-    Histories of the run count as far as ranks were exposed in their bins, blocks that pauses stand for as far as those
-    were.
+    Histories of the run, what is folded included, count as far as ranks were exposed in their bins.
     """
-    edges = np.clip(result.bins.edge_ps, *window)
-    lengths = np.maximum(1, np.diff(result.bins.edge_ps))
+    run = expanded(result)
+    edges = np.clip(run.bins.edge_ps, *window)
+    lengths = np.maximum(1, np.diff(run.bins.edge_ps))
     exposed = np.mean([_exposed(own, edges) for own in spans.values()], axis=0)
-    load: Array = result.bins.wires["busy"] @ (exposed / lengths)
-    number = {name: i for i, name in enumerate(result.wires.names)}
-    folded = [found for own in spans.values() for *_, found in own.folded]
-    times = Counter(map(id, folded))
-    for found in {id(found): found for found in folded}.values():
-        talked = max(1, sum(found.communication_ps.values()))
-        part = sum(found.exposed_ps.values()) / talked * times[id(found)] / len(found.end_ps)
-        for name, (busy_ps, _) in found.wires.items():
-            load[number[name]] += busy_ps * part
+    load: Array = run.bins.wires["busy"] @ (exposed / lengths)
     return _named(result, load, float(exposed.sum())) if load.any() else None
 
 
 def _exposed(own: Spans, edges: Array) -> Array:
-    """Return how long a rank is exposed to communication between edges, blocks not counted [ps]."""
-    computing = Union(own.compute[:, 0], own.compute[:, 1])
-    either = np.concatenate((own.compute, own.moving))
+    """Return how long a rank is exposed to communication between edges [ps]."""
+    compute, moving, _ = unfolded(own)
+    computing = Union(compute[:, 0], compute[:, 1])
+    either = np.concatenate((compute, moving))
     both = Union(either[:, 0], either[:, 1])
     low, high = edges[:-1], edges[1:]
     found: Array = both.within(low, high) - computing.within(low, high)

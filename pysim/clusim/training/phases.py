@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clusim.training.account import Culprits, Parts, parts_of
-from clusim.training.breakdown import NOTHING, Breakdown, Spans, breakdown
+from clusim.training.breakdown import NOTHING, Breakdown, Spans, breakdown, unfolded
 from clusim.verdict import LEAST_PHASE, CauseKind, Phase
 
 __all__ = ["StepSpans", "step_phases"]
@@ -75,8 +75,8 @@ def step_phases(step: StepSpans, culprits: Culprits) -> tuple[Phase, ...]:
 
 def _working(own: Spans, low: int, high: int) -> tuple[int, int] | None:
     """Return when a rank begins and ends to compute in a window [ps]; None if it does not."""
-    folded = np.array([(a, b) for a, b, found in own.folded], np.int64).reshape(-1, 2)
-    busy = np.clip(np.concatenate((own.compute, folded)), low, high)
+    compute, _, blocks = unfolded(own)
+    busy = np.clip(np.concatenate((compute, blocks)), low, high)
     busy = busy[busy[:, 1] > busy[:, 0]]
     return (int(busy[:, 0].min()), int(busy[:, 1].max())) if len(busy) else None
 

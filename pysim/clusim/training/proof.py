@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.training.breakdown import NOTHING, Spans, merge
+from clusim.folded import merged
+from clusim.training.breakdown import NOTHING, Spans
 from clusim.units import format_time
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
@@ -24,7 +25,6 @@ __all__ = [
     "affordable",
     "fold_report",
     "states",
-    "trace_notes",
 ]
 
 Array = NDArray[Any]
@@ -130,7 +130,7 @@ class _Rows:
     def beside(self, spans: Mapping[int, Spans]) -> Array:
         """Return by block how long its ranks did something else meanwhile, summed over them [ps]."""
         found = np.zeros(len(self.message), np.int64)
-        anywhere = merge(np.concatenate([NOTHING.active, *(own.active for own in spans.values())]))
+        anywhere = merged(np.concatenate([NOTHING.active, *(own.active for own in spans.values())]))
         order = np.argsort(self.rank, kind="stable")
         edges = np.flatnonzero(np.diff(self.rank[order])) + 1
         for rows in np.split(order, edges):
@@ -144,7 +144,7 @@ class _Rows:
                 # What else is on its wires may come from other ranks.
                 (message, (busy, blocks, anywhere)),
             ):
-                overlap = _overlap(merge(np.concatenate(others)), at[wanted])
+                overlap = _overlap(merged(np.concatenate(others)), at[wanted])
                 np.add.at(found, self.index[rows[wanted]], overlap)
         return found
 
@@ -188,7 +188,7 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
         for wire in blocks[own[0]].found.wires:
             users.setdefault(wire, []).append(kind)
     spans = {kind: np.stack([low[own], high[own]], axis=1) for kind, own in kinds.items()}
-    busy = {kind: merge(own) for kind, own in spans.items()}
+    busy = {kind: merged(own) for kind, own in spans.items()}
     pairs = {
         (one, two)
         for together in set(map(tuple, users.values()))
@@ -217,20 +217,6 @@ def fold_report(
         sum(state.beside_ps for state in found) / max(1, sum(s.total_ps for s in found)),
         max(state.late_ps for state in found),
     )
-
-
-def trace_notes(folder: Folder) -> list[str]:
-    """Return what a trace must say of the pauses that stand for blocks in it."""
-    if not folder.blocks:
-        return []
-    sums = [
-        format_time(sum(sum(getattr(block.found, name).values()) for block in folder.blocks))
-        for name in ("compute_ps", "exposed_ps")
-    ]
-    return [
-        f"{len(folder.blocks)} folded blocks are pauses in this trace: {sums[0]} of compute and {sums[1]} of exposed"
-        " communication, summed over ranks, that reports and analyses of it do not count; --fold none writes them out"
-    ]
 
 
 def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:

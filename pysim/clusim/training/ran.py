@@ -52,7 +52,7 @@ class Ran:
     def spans(self) -> dict[int, Spans]:
         """Return what every rank did when."""
         tasks = self.result.tasks
-        return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, self.blocks)
+        return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, tasks.folded)
 
     @cached_property
     def ends(self) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from clusim.analysis.expanded import expanded
 from clusim.bounded import uncollected
+from clusim.fabric.arrays import arrays_of
 from clusim.lowering.grain import COARSE, STEP
 from clusim.result import Result
 from clusim.run.evidence import Told
@@ -18,12 +19,12 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.ir import Schedule
-from clusim.training.breakdown import breakdown, spans_of
+from clusim.training.breakdown import spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
 from clusim.training.mended import is_cheap, with_faster_kernels, without_first
 from clusim.training.planned import memory_notes, plan_notes, written
-from clusim.training.proof import affordable, fold_report, states, trace_notes
+from clusim.training.proof import affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.ran import Ran
 from clusim.training.request import WANTED_ERROR, TrainRequest
@@ -31,10 +32,11 @@ from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
+from clusim.training.unfold import block_tasks, folded_blocks
 from clusim.verdict import CauseKind, Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import Folded, Folder, Measured
+from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 
@@ -64,27 +66,18 @@ class _Runs:
     granularity: str | int
     errors: list[float | None] = field(default_factory=list)
 
-    def __call__(self, schedule: Schedule) -> Measured:
+    def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> Measured:
         """Run the schedule of a block, alone."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
         result = result_of(asked, RunOptions(bins=2, histories=False))
         self.errors.append(result.provenance.error_bound)
-        spans = spans_of(schedule, result.tasks.start_ps, result.tasks.end_ps)
-        rows = breakdown(spans, list(spans), 0, result.time_ps)
-        counters = result.wires.counters
-        used = np.flatnonzero(counters["busy_ps"])
-        wires = {
-            result.wires.names[w]: (int(counters["busy_ps"][w]), int(counters["payload"][w]))
-            for w in used
-        }
+        start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
+        used = np.flatnonzero(result.wires.counters["busy_ps"])
         return Measured(
-            result.tasks.start_ps,
-            result.tasks.end_ps,
-            {row.rank: row.compute_ps for row in rows},
-            {row.rank: row.exposed_ps for row in rows},
-            {row.rank: row.communication_ps for row in rows},
-            wires,
-            astuple(sharing(schedule, result.tasks.start_ps, result.tasks.end_ps)),
+            block_tasks(schedule, ranks, result, arrays_of(self.setup.fabric).rank_endpoint),
+            end_ps,
+            tuple(result.wires.names[w] for w in used),
+            astuple(sharing(schedule, start_ps, end_ps)),
             result.grants,
             len(schedule.instances),
         )
@@ -178,12 +171,11 @@ class _Steps:
         """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`."""
         request = self.request
         options = self.options if traced else replace(self.options, trace_out=None)
-        if folder is not None:
-            folder.joint = options.trace_out is None
         writer, schedule = written(self.plan, folder, request.steps, saved=saved)
-        left = trace_notes(folder) if folder is not None and options.trace_out is not None else []
+        blocks = folder.blocks if folder is not None else []
         asked = ScheduleRequest(
-            *(request.setup, schedule, (*self.notes, *left)),
+            *(request.setup, schedule, self.notes),
+            folded=folded_blocks(blocks, request.setup.fabric) if blocks else None,
             granularity=request.granularity,
             seed=request.seed,
         )
@@ -270,7 +262,7 @@ def _evaluate(run: Ran, memory: list[Memory], notes: list[str], wall_s: float) -
         ranks=run.rows,
         memory=memory,
         traffic=emitter.traffic,
-        wires=_wires(result, [block.found for block in blocks]),
+        wires=_wires(expanded(result)),
         fold=fold_report(emitter.folder, run.states or states(blocks, run.spans, start, end)),
         result=result,
         executed_flops=emitter.flops // len(ends),
@@ -292,11 +284,7 @@ def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
     ]
 
 
-def _wires(result: Result, folded: list[Folded], count: int = 5) -> list[tuple[str, float]]:
+def _wires(result: Result, count: int = 5) -> list[tuple[str, float]]:
     busy = dict(zip(result.wires.names, result.wires.counters["busy_ps"].tolist(), strict=True))
-    times = Counter(map(id, folded))
-    for found in {id(found): found for found in folded}.values():
-        for name, (busy_ps, _) in found.wires.items():
-            busy[name] = busy.get(name, 0) + busy_ps * times[id(found)]
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
     return [(name, value / max(1, result.time_ps)) for name, value in top if value]

@@ -7,6 +7,7 @@ beside communication goes on at the share of its pace that the engine found for 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,12 +16,12 @@ import numpy as np
 
 from clusim.collectives import ScheduleBuilder
 from clusim.fabric.model import Fabric
+from clusim.folded import MOVING, RankPattern
 from clusim.schedule.ir import Task
-from clusim.training.breakdown import MOVING, Spans
-from clusim.workload.parallel.fold import Folded
+from clusim.training.breakdown import Spans
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = ["Clock", "RankRows", "Took"]
+__all__ = ["Clock", "RankRows", "Repeated", "Took"]
 
 
 class Took(NamedTuple):
@@ -30,17 +31,27 @@ class Took(NamedTuple):
     share: float = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """What a rank does more than once: what, time of its kernels and that without communication [ps], operations."""
+
+    pattern: RankPattern
+    kernel_ps: int
+    alone_ps: int
+    flops: int
+
+
 Pairs = list[tuple[int, int]]
 
 
 @dataclass
 class RankRows:
-    """What a rank did, as intervals [ps]; `folded` are blocks that were done before."""
+    """What a rank did, as intervals [ps]; `again` are starts of what it had done before."""
 
     compute: Pairs = field(default_factory=list)
     moving: Pairs = field(default_factory=list)
     issuing: Pairs = field(default_factory=list)
-    folded: list[tuple[int, int, Folded]] = field(default_factory=list)
+    again: dict[Repeated, list[int]] = field(default_factory=dict)
 
     def spans(self) -> Spans:
         """Return them as a breakdown needs them."""
@@ -48,7 +59,8 @@ class RankRows:
             np.array(rows, np.int64).reshape(-1, 2)
             for rows in (self.compute, self.moving, self.issuing)
         )
-        return Spans(compute, moving, moving, self.folded, issuing)
+        again = [(np.array(own, np.int64), done.pattern) for done, own in self.again.items()]
+        return Spans(compute, moving, moving, again, issuing)
 
 
 class Clock(ScheduleBuilder):
@@ -68,22 +80,22 @@ class Clock(ScheduleBuilder):
         super().__init__(fabric, name)
         self.end: list[int] = []
         self.passes: list[int] = []
-        self.rows: dict[int, RankRows] = {}
+        self.rows: dict[int, RankRows] = defaultdict(RankRows)
         self.kernel_ps = self.alone_ps = 0
         self._hosts: set[int] = set()
         self._beside: dict[int, list[tuple[int, int, float]]] = {}
 
-    def row(self, rank: int) -> RankRows:
-        """Return what a rank did so far."""
-        return self.rows.setdefault(rank, RankRows())
-
     def when(self, tasks: Iterable[int]) -> int:
         """Return when all of these tasks are done [ps]."""
-        return max(map(self.end.__getitem__, tasks), default=0)
+        latest = 0
+        for task in tasks:
+            if self.end[task] > latest:
+                latest = self.end[task]
+        return latest
 
     def ready(self, rank: int, after: Iterable[int]) -> int:
         """Return when a kernel of a rank could start that waits for these tasks [ps]."""
-        return max(self.when(self._last.get((rank, "compute"), ())), self.when(after))
+        return self.when((*self._last.get((rank, "compute"), ()), *after))
 
     def disturbed(self, rank: int, at_ps: int) -> bool:
         """Return whether communication that slows kernels of a rank is under way then, or comes."""
@@ -91,12 +103,12 @@ class Clock(ScheduleBuilder):
 
     def _append(self, task: Task) -> int:
         """Take a task that has all its dependencies, and see when it is done."""
-        start, index, rows = self.when(task.deps), len(self.end), self.row(task.rank)
+        start, index, rows = self.when(task.deps), len(self.end), self.rows[task.rank]
         end = start + task.delay_ps
         if task.stream == STREAM:
             self._hosts.add(index)
-        else:
-            self._issued(task, rows)
+        elif self._hosts:
+            self._issued(task.deps, rows)
         if task.kind == "kernel":
             end = self._slowed(task.rank, start, task.compute_ps)
             rows.compute.append((start, end))
@@ -114,13 +126,12 @@ class Clock(ScheduleBuilder):
         if name[:1] in "FBW":
             self.passes.append(end)
 
-    def _issued(self, task: Task, rows: RankRows) -> None:
-        """Note how long a task waited for its host alone."""
-        if self._hosts:
-            issued = self.when(d for d in task.deps if d in self._hosts)
-            ready = self.when(d for d in task.deps if d not in self._hosts)
-            if issued > ready:
-                rows.issuing.append((ready, issued))
+    def _issued(self, deps: Iterable[int], rows: RankRows) -> None:
+        """Note how long a task with these dependencies waited for its host alone."""
+        issued = self.when(d for d in deps if d in self._hosts)
+        ready = self.when(d for d in deps if d not in self._hosts)
+        if issued > ready:
+            rows.issuing.append((ready, issued))
 
     def _slowed(self, rank: int, start: int, work_ps: int) -> int:
         """Return when a kernel is done that takes so long alone."""
@@ -144,13 +155,19 @@ class Clock(ScheduleBuilder):
         self, ranks: Sequence[int], stream: str, took: Took, after: Mapping[int, tuple[int, ...]]
     ) -> dict[int, tuple[int, ...]]:
         """Let ranks communicate together on a stream; return the task of each."""
-        waits = {rank: self._waits(rank, stream, after.get(rank, ())) for rank in ranks}
-        start = max(self.when(own) for own in waits.values())
+        waits = [
+            task
+            for rank in ranks
+            for own in (self._last.get((rank, stream), ()), after.get(rank, ()))
+            for task in own
+        ]
+        start = self.when(waits)
         end = start + took.time_ps
         found: dict[int, tuple[int, ...]] = {}
-        for rank, own in waits.items():
-            index, rows = len(self.end), self.row(rank)
-            self._issued(Task("marker", rank, stream, deps=own), rows)
+        for rank in ranks:
+            index, rows = len(self.end), self.rows[rank]
+            if self._hosts:
+                self._issued(self._waits(rank, stream, after.get(rank, ())), rows)
             rows.moving.append((start, end))
             if took.share < 1:
                 self._beside.setdefault(rank, []).append((start, end, took.share))
@@ -159,12 +176,12 @@ class Clock(ScheduleBuilder):
             found[rank] = (index,)
         return found
 
-    def again(self, rank: int, found: Folded, name: str, start: int) -> int:
-        """Let a rank do a block that it did before, when it is `ready` for it."""
-        end, index = start + found.end_ps[rank], len(self.end)
-        self.row(rank).folded.append((start, end, found))
-        self.kernel_ps += found.sharing[0]
-        self.alone_ps += found.sharing[1]
+    def again(self, rank: int, done: Repeated, name: str, start: int) -> int:
+        """Let a rank do what it did before, when it is `ready` for it."""
+        end, index = start + done.pattern.end_ps, len(self.end)
+        self.rows[rank].again.setdefault(done, []).append(start)
+        self.kernel_ps += done.kernel_ps
+        self.alone_ps += done.alone_ps
         self._passed(name, end)
         self.end.append(end)
         self._last[rank, "compute"] = (index,)

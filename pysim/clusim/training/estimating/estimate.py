@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from clusim.bounded import uncollected
 from clusim.fabric import Fabric
 from clusim.files import guarded
 from clusim.lowering.grain import COARSE, STEP
@@ -59,7 +60,13 @@ def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
         Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), the
         step is one part, which the engine simulates whole.
     """
-    began, kept = time.perf_counter(), kept or Kept()
+    # Passes are many small objects without circles.
+    with uncollected():
+        return _estimated(request, kept or Kept())
+
+
+def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
+    began = time.perf_counter()
     plan = make_plan(request.workload, request.setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
@@ -127,10 +134,11 @@ def _made(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate
     emitter = StepEstimator(plan, clock, parts)
     writer = StepWriter(emitter)
     writer.write(request.steps)
+    emitter.finish()
     ends = [max(clock.when(own) for own in step.values()) for step in writer.steps]
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
     passed = max((end for end in clock.passes if end <= high), default=high)
-    spans = {rank: clock.row(rank).spans() for rank in emitter.shown}
+    spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
     last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
     rows = last.whole()
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))

@@ -24,6 +24,7 @@ from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["StepPart", "StepParts", "Write", "machine_of"]
 
@@ -34,9 +35,9 @@ LONGER = 4
 """How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepPart:
-    """What is known of a part.
+    """What is known of a part; equal only to itself.
 
     Attributes
     ----------
@@ -49,6 +50,10 @@ class StepPart:
     took: Took
     moved: dict[str, tuple[int, int]]
     bound: float | None
+
+    def volumes(self) -> dict[str, Volume]:
+        """Return what it moves by dimension."""
+        return {dim: Volume(*own) for dim, own in self.moved.items()}
 
 
 @dataclass

@@ -7,22 +7,40 @@ with nothing beside them, take as long again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from clusim.training.breakdown import breakdown
-from clusim.training.estimating.clock import Clock, RankRows
+import numpy as np
+
+from clusim.folded import RankPattern, merged
+from clusim.training.estimating.clock import Clock, RankRows, Repeated
 from clusim.training.estimating.parts import StepPart, StepParts, Write
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
-from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
-from clusim.workload.parallel.fold import Folded
+from clusim.workload.orders import Action
+from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["StepEstimator"]
+
+
+class _Done(NamedTuple):
+    """What a stage does in a block or several, and what that moves."""
+
+    took: Repeated
+    moved: dict[str, Volume]
+
+
+class _Known(NamedTuple):
+    """A message that was asked for before: its part, the ranks that stand for their stages, how often it is done."""
+
+    part: StepPart
+    shown: list[int]
+    times: int
 
 
 class StepEstimator(Emitter):
@@ -33,13 +51,18 @@ class StepEstimator(Emitter):
         super().__init__(plan, clock, host=HostThreads(host, clock) if host is not None else None)
         self.clock, self.parts = clock, parts
         self.shown = {plan.mesh.stage(s)[0]: s for s in range(plan.mesh.pipeline)}
-        self._blocks: dict[Any, tuple[Folded, dict[str, Volume]]] = {}
+        self._blocks: dict[Any, _Done] = {}
+        self._kept: list[Sequence[Block]] = []
+        self._repeated: Counter[Any] = Counter()
+        self._known: dict[Any, _Known] = {}
+        self._moved: Counter[tuple[StepPart, int]] = Counter()
+        self._own = [[rank] for rank in self.shown]
         self._stepped: set[int] = set()
         self._busy = [_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
 
     def ranks(self, stage: int) -> list[int]:
         """Return the rank that stands for a stage."""
-        return list(self.plan.mesh.stage(stage)[:1])
+        return self._own[stage]
 
     def coupled(self, stage: int) -> list[tuple[int, ...]]:
         """Return the ranks that communicate with that one."""
@@ -61,27 +84,58 @@ class StepEstimator(Emitter):
         super().optimizer(own, elements, name)
         self._stepped.update(own)
 
+    def blocks(
+        self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
+    ) -> None:
+        """Do the blocks of a pass, at once if all of them were done before."""
+        own = stage, len(prefix), id(blocks)
+        rank = self._own[stage][0]
+        begin = self.clock.ready(rank, self.tail.get(rank, ()))
+        undisturbed = self.host is None and not self.clock.disturbed(rank, begin)
+        if own in self._blocks and undisturbed:
+            self._again(stage, own, name, begin)
+            return
+        super().blocks(stage, blocks, prefix, name)
+        sizes = [len(prefix), *[0] * (len(blocks) - 1)]
+        keys = [
+            (stage, (kind, size, ids)) for size, (_, (kind, ids)) in zip(sizes, blocks, strict=True)
+        ]
+        if all(key in self._blocks for key in keys):
+            self._blocks[own] = _sum([self._blocks[key] for key in keys])
+            self._kept.append(blocks)
+
+    def _again(self, stage: int, own: Any, name: str, begin: int) -> None:
+        """Do a block or several that were done before."""
+        rank = self._own[stage][0]
+        self.tail[rank] = (self.clock.again(rank, self._blocks[own].took, name, begin),)
+        self._repeated[own] += 1
+
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Do the steps of a block, or what it took before."""
-        rank, own = self.plan.mesh.stage(stage)[0], (stage, key)
+        rank, own = self._own[stage][0], (stage, key)
         begin = self.clock.ready(rank, self.tail.get(rank, ()))
         if self.host is not None or self.clock.disturbed(rank, begin):
             self.run(stage, steps, name)
-            return
-        if own not in self._blocks:
+        elif own in self._blocks:
+            self._again(stage, own, name, begin)
+        else:
             self._blocks[own] = self._first(stage, steps, name, begin)
-            return
-        found, moved = self._blocks[own]
-        self.tail[rank] = (self.clock.again(rank, found, name, begin),)
-        self._count(moved)
-        self.flops += found.flops
 
-    def _first(
-        self, stage: int, steps: Sequence[Step], name: str, begin: int
-    ) -> tuple[Folded, dict[str, Volume]]:
+    def finish(self) -> None:
+        """Count what blocks that were done again moved and computed."""
+        for own, times in self._repeated.items():
+            done = self._blocks[own]
+            self._count(done.moved, times)
+            self.flops += done.took.flops * times
+        for (part, sets), times in self._moved.items():
+            self._count(part.volumes(), sets * times)
+        self._repeated.clear()
+        self._moved.clear()
+
+    def _first(self, stage: int, steps: Sequence[Step], name: str, begin: int) -> _Done:
         """Do a block for the first time and return what it is."""
         rank, clock, before = self.ranks(stage)[0], self.clock, self.traffic
-        row = clock.row(rank)
+        row = clock.rows[rank]
         sizes = len(row.compute), len(row.moving)
         sums = clock.kernel_ps, clock.alone_ps, self.flops
         self.traffic = {}
@@ -89,16 +143,15 @@ class StepEstimator(Emitter):
         moved, self.traffic = self.traffic, before
         self._count(moved)
         end = max(clock.when(self.tail[rank]), begin)
-        part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :])
-        own = breakdown({rank: part.spans()}, [rank], begin, end)[0]
-        took = (clock.kernel_ps - sums[0], clock.alone_ps - sums[1], 0, 0)
-        times = ({rank: end - begin}, {rank: own.compute_ps}, {rank: own.exposed_ps})
-        moving = {rank: own.communication_ps}
-        return Folded(*times, moving, {}, self.flops - sums[2], {}, took), moved
+        part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
+        spans = merged(part.compute) - begin, merged(part.moving) - begin
+        pattern = RankPattern(*spans, end - begin)
+        kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
+        return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
 
-    def _count(self, moved: dict[str, Volume]) -> None:
+    def _count(self, moved: dict[str, Volume], times: int = 1) -> None:
         for dim, volume in moved.items():
-            self.traffic.setdefault(dim, Volume()).add(volume)
+            self.traffic.setdefault(dim, Volume()).add(volume, times)
 
     def _communicate(self, stage: int, step: Comm) -> None:
         """Let the ranks of a stage that communicate with its rank do so."""
@@ -114,18 +167,13 @@ class StepEstimator(Emitter):
 
         beside = self._busy[stage] if step.key else None
         part = self.parts.find(what, ranks, write, beside)
-        self._move(part, len(self.plan.mesh.coupled(stage)))
+        self._count(part.volumes(), len(self.plan.mesh.coupled(stage)))
         rank = self.ranks(stage)[0]
         done = self.clock.move([rank], step.dim, part.took, self.tail)
         if step.key:
             self._open[stage, step.key] = done
         else:
             self.join(done)
-
-    def _move(self, part: StepPart, times: int) -> None:
-        """Count what a part moves, done by so many sets of ranks."""
-        for dim, (calls, sent) in part.moved.items():
-            self.traffic.setdefault(dim, Volume()).add(Volume(calls, sent), times)
 
     def collectives(
         self,
@@ -174,11 +222,49 @@ class StepEstimator(Emitter):
         said = exchange.dim, exchange.operation, exchange.bytes, exchange.algorithm, exchange.dtype
         what = (tuple(map(len, groups)), *said, exchange.channels, exchange.protocol)
         part = self.parts.find(what, ranks, write, busy)
-        stage = self.shown[shown[0]]
-        self._move(part, len(self.plan.mesh.coupled(stage)) if sends else 1)
+        times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if sends else 1
+        if sends:
+            self._known[stream, exchange.bytes, groups[0]] = _Known(part, shown, times)
+        self._moved[part, times] += 1
         waits = {rank: (after or self.tail).get(rank, ()) for rank in shown}
         self._enqueue(exchange, waits)
         return self.clock.move(shown, stream, part.took, waits)
+
+    def between(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        size_bytes: int,
+        action: Action,
+        stream: str,
+        *,
+        both: bool,
+    ) -> Tails:
+        """Add messages between stages, of which equal ones are known."""
+        known = self._known.get((stream, size_bytes, pairs[0]))
+        if known is None or self.host is not None:
+            return super().between(pairs, size_bytes, action, stream, both=both)
+        src, dst = known.shown
+        waits = {src: self.tail.get(src, ())}
+        waits[dst] = self.tail.get(dst, ()) if both else waits[src]
+        self._moved[known.part, known.times] += 1
+        return self.clock.move(known.shown, stream, known.part.took, waits)
+
+
+def _sum(blocks: Sequence[_Done]) -> _Done:
+    """Return blocks that a rank does one behind the other as one."""
+    moved: dict[str, Volume] = {}
+    for done in blocks:
+        for dim, volume in done.moved.items():
+            moved.setdefault(dim, Volume()).add(volume)
+    own, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
+    for took in own:
+        compute.append(took.pattern.compute + end_ps)
+        moving.append(took.pattern.moving + end_ps)
+        end_ps += took.pattern.end_ps
+    spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
+    pattern = RankPattern(*spans, end_ps)
+    kernel_ps, alone_ps = sum(took.kernel_ps for took in own), sum(took.alone_ps for took in own)
+    return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in own)), moved)
 
 
 def _traffic_Bps(plan: TrainingPlan, stage: int) -> float:

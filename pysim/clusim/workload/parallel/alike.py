@@ -9,6 +9,7 @@ which of several equal ways packets then take depends on the machine, so equal i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from clusim.fabric.arrays import arrays_of
@@ -69,6 +70,25 @@ class EqualPlaces:
             (spread.key, within, tuple(number[self.zone[r]] for r in ranks)), spread.proved
         )
 
+    def renamed(self, machines: dict[int, int]) -> Callable[[str], str]:
+        """Return what gives the name of the node that is to these machines what another one is to those they stand for.
+
+        Parameters
+        ----------
+        machines : dict
+            Machine by the machine that is equal to it.
+        """
+        switches = self._network.switches(machines)
+
+        def name(node: str) -> str:
+            machine, slash, own = node.partition("/")
+            if not slash or not machine[1:].isdigit():
+                return switches.get(node, node)
+            zone = int(machine[1:])
+            return f"n{machines.get(zone, zone)}/{own}"
+
+        return name
+
 
 class _Network:
     """What is between machines: switches, told apart by what is around them, and how far they are from each other."""
@@ -114,6 +134,16 @@ class _Network:
             }
         self._colors = colors
         self._far: dict[str, dict[str, int]] = {}
+
+    def switches(self, machines: dict[int, int]) -> dict[str, str]:
+        """Return the switches that equal machines hang on, by those of the others."""
+        found: dict[str, str] = {}
+        for old, new in machines.items():
+            ports = (
+                sorted(self._ports.get(zone, []), key=lambda port: port[0]) for zone in (old, new)
+            )
+            found |= {one[1]: two[1] for one, two in zip(*ports, strict=False)}
+        return found
 
     def around(self, zones: tuple[int, ...]) -> EqualPlace:
         """Return how machines are linked to the network and, where they are at different switches, to each other."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
+from clusim.folded import SUFFIX
 from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Step
@@ -88,7 +89,7 @@ class BlockEmitter(Emitter):
         self, ranks: Sequence[int], values: Mapping[int, Any], issue: Issue | None
     ) -> list[tuple[tuple[int, ...], Any]]:
         """Return the ranks for which one pause may stand, with the value that they share."""
-        if issue is not None or self.folder is None or not self.folder.joint:
+        if issue is not None:
             return [((rank,), values[rank]) for rank in ranks]
         one = values[ranks[0]]
         if all(values[rank] == one for rank in ranks):
@@ -110,9 +111,9 @@ class BlockEmitter(Emitter):
         tasks: dict[int, int] = {}
         for own, after in self._alike(ranks, waits, issue):
             tasks |= dict.fromkeys(own, self._pause(own, time_ps, name, (after, issue)))
-        times, none = dict.fromkeys(ranks, time_ps), dict.fromkeys(ranks, 0)
-        all_ps = time_ps * len(ranks)
-        found = Folded(times, times, none, none, {}, flops * len(ranks), {}, (all_ps, all_ps, 0, 0))
+        found = self.folder.kernels(
+            ranks, (time_ps, sum(kernel.bytes for kernel in kernels), flops)
+        )
         self._folded(FoldedBlock(tasks, waits, found, self.folder.last, coupled=False))
 
     def messages(
@@ -169,7 +170,7 @@ class BlockEmitter(Emitter):
         tasks: dict[int, int] = {}
         for own, end_ps in self._alike(ranks, found.end_ps, None):
             task = self.builder.delay(
-                own[0], end_ps, stream=stream, name=f"{exchange.name} [folded]", after=_all(waits)
+                own[0], end_ps, stream=stream, name=f"{exchange.name}{SUFFIX}", after=_all(waits)
             )
             tasks |= dict.fromkeys(own, task)
         self._folded(FoldedBlock(tasks, waits, found, self.folder.last, message=True))
@@ -185,7 +186,7 @@ class BlockEmitter(Emitter):
         """Add what stands for a block at these ranks; `given` is what it waits for, and what its host does."""
         after, issue = given
         host = self._issue(ranks[0], issue, name)
-        task = self.builder.delay(ranks[0], time_ps, name=f"{name} [folded]", after=after)
+        task = self.builder.delay(ranks[0], time_ps, name=f"{name}{SUFFIX}", after=after)
         for rank in ranks:
             self._behind(rank, task, host, issue)
         return task

@@ -24,6 +24,7 @@ from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
+from clusim.workload.orders import Action
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.legs import legs_of
@@ -32,9 +33,12 @@ from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
 from clusim.workload.spec import complain
 
-__all__ = ["Emitter", "Exchange"]
+__all__ = ["Block", "Emitter", "Exchange"]
 
 Tails = dict[int, tuple[int, ...]]
+
+Block = tuple[list[Step], tuple[str, tuple[int, ...]]]
+"""Steps that are done one after the other, and what tells them from those of other blocks."""
 
 STREAM = dict.fromkeys(
     ("replica", "expert_replica", "shard", "expert_shard", "copy", "expert_copy"), "data"
@@ -161,7 +165,7 @@ class Emitter:
             elif isinstance(step, Beside):
                 self._beside(stage, step, name)
             else:
-                self._join(self._open.pop((stage, step.key), {}))
+                self.join(self._open.pop((stage, step.key), {}))
         self.kernels(ranks, pending, name)
 
     def _beside(self, stage: int, both: Beside, name: str) -> None:
@@ -268,7 +272,7 @@ class Emitter:
         if step.key:
             self._open[stage, step.key] = done
         else:
-            self._join(done)
+            self.join(done)
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Return what lasts as long as the thread blocks of a communication need, beside its messages."""
@@ -284,13 +288,10 @@ class Emitter:
             found[rank] = (task,)
         return found
 
-    def _join(self, done: Tails) -> None:
-        for rank, tasks in done.items():
-            self.tail[rank] = (*self.tail.get(rank, ()), *tasks)
-
     def join(self, done: Tails) -> None:
         """Let the next kernels of ranks wait for these tasks too."""
-        self._join(done)
+        for rank, tasks in done.items():
+            self.tail[rank] = (*self.tail.get(rank, ()), *tasks)
 
     def collective(
         self,
@@ -410,6 +411,25 @@ class Emitter:
         done = self.collective(exchange, ends, stream or f"{exchange.dim} {src}>{dst}", after)
         return done[src][0], done[dst][0]
 
+    def between(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        size_bytes: int,
+        action: Action,
+        stream: str,
+        *,
+        both: bool,
+    ) -> Tails:
+        """Add messages between stages side by side, each behind what its sender has done, or what `both` ranks have."""
+        waits: Tails = {}
+        for src, dst in pairs:
+            waits[src] = self.tail.get(src, ())
+            waits[dst] = self.tail.get(dst, ()) if both else waits[src]
+        exchange = Exchange("pipeline", "send", size_bytes, str(action))
+        # A sender that waits for nobody goes on while its data are in buffers: that is no pause of one length.
+        write = self.written_messages if both else self.messages
+        return write(exchange, pairs, waits, stream)
+
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
@@ -430,6 +450,18 @@ class Emitter:
     def folds(self, *, beside: bool = False) -> bool:
         """Return whether equal blocks are folded, also those `beside` reductions."""
         return False
+
+    def blocks(
+        self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
+    ) -> None:
+        """Do the blocks of a pass, the first of them behind `prefix`."""
+        if not self.folds():
+            self.run(stage, [*prefix, *(step for steps, _ in blocks for step in steps)], name)
+            return
+        for steps, (kind, ids) in blocks:
+            own = [*prefix, *steps] if prefix else steps
+            self.block(stage, own, (kind, len(prefix), ids), name)
+            prefix = []
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Do the steps of a block; those with the same `key` are equal."""

@@ -9,12 +9,13 @@ and can write the others in full and run again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
+from clusim.folded import BlockTasks
 from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
@@ -24,17 +25,14 @@ __all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run of a block alone gives: times of its tasks [ps], compute, exposed and all communication by rank
-    [ps], busy time and bytes by name of wire, `clusim.training.sharing.Sharing` as numbers, and what it cost to
-    simulate: hops of bursts, and programs.
+    """What a run of a block alone gives: its tasks by slot, when each ends by its number in the schedule [ps], names of
+    the wires it uses, `clusim.training.sharing.Sharing` as numbers, and what it cost to simulate: hops of bursts, and
+    programs.
     """
 
-    start_ps: Any
+    done: BlockTasks
     end_ps: Any
-    compute_ps: dict[int, int]
-    exposed_ps: dict[int, int]
-    communication_ps: dict[int, int]
-    wires: dict[str, tuple[int, int]]
+    wires: tuple[str, ...] = ()
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
     hops: int = 0
     instances: int = 0
@@ -50,24 +48,23 @@ class Alone:
     flops: int
 
 
-Measure = Callable[[Schedule], Measured]
-"""Runs the schedule of a block."""
+Measure = Callable[[Schedule, tuple[int, ...]], Measured]
+"""Runs the schedule of a block on these ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A block by rank: when each rank is done, computes and is exposed to communication, from the common start [ps].
+    """A block at some ranks: when each is done from the common start [ps], and what they do, by their place in `ranks`.
 
     It is the `same` where it was simulated; elsewhere it may be only alike.
     """
 
+    ranks: tuple[int, ...]
     end_ps: dict[int, int]
-    compute_ps: dict[int, int]
-    exposed_ps: dict[int, int]
-    communication_ps: dict[int, int]
+    done: BlockTasks
     traffic: dict[str, Volume]
     flops: int
-    wires: dict[str, tuple[int, int]]
+    wires: tuple[str, ...] = ()
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
     hops: int = 0
     instances: int = 0
@@ -110,9 +107,6 @@ class Folder:
         Numbers of blocks that are written in full, because they were found to differ when they were folded.
     last : int
         Number of the block asked for last.
-    joint : bool
-        One pause stands for all ranks of a block that are done at the same time; else every rank has its own, as traces
-        show them.
     messages : bool
         Messages between stages are blocks, too.
     reductions : bool
@@ -125,16 +119,17 @@ class Folder:
     measured: int = 0
     written: frozenset[int] = frozenset()
     last: int = -1
-    joint: bool = True
     messages: bool = False
     reductions: bool = False
     _found: dict[Any, tuple[tuple[int, ...], Folded]] = field(default_factory=dict)
     _alias: dict[Any, Folded] = field(default_factory=dict)
+    _kernels: dict[Any, Folded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find which machines are alike."""
         self.places = EqualPlaces(self.fabric)
         self.zone = self.places.zone
+        self._wires = frozenset(arrays_of(self.fabric).wire_names)
 
     def restart(self, written: frozenset[int]) -> None:
         """Begin another schedule in which these blocks are written in full; keep what was simulated."""
@@ -160,48 +155,40 @@ class Folder:
         self._alias[exact] = found
         return found
 
+    def kernels(self, ranks: tuple[int, ...], each: tuple[int, int, int]) -> Folded:
+        """Return kernels only, of which each rank does as many: their time [ps], memory traffic [bytes], operations."""
+        key = (ranks, each)
+        if key not in self._kernels:
+            time_ps, memory_bytes, flops = each
+            done = BlockTasks.of_kernels(len(ranks), time_ps, memory_bytes)
+            all_ps, ends = time_ps * len(ranks), dict.fromkeys(ranks, time_ps)
+            shared = (all_ps, all_ps, 0, 0)
+            self._kernels[key] = Folded(ranks, ends, done, {}, flops * len(ranks), sharing=shared)
+        return self._kernels[key]
+
     def _simulate(self, ranks: tuple[int, ...], block: Alone) -> Folded:
-        result = self.measure(block.schedule)
+        result = self.measure(block.schedule, ranks)
         self.measured += 1
         end = {rank: max(int(result.end_ps[task]) for task in block.tail[rank]) for rank in ranks}
         return Folded(
-            end,
-            result.compute_ps,
-            result.exposed_ps,
-            result.communication_ps,
-            block.traffic,
-            block.flops,
-            result.wires,
-            result.sharing,
-            result.hops,
-            result.instances,
+            *(ranks, end, result.done, block.traffic, block.flops),
+            wires=result.wires,
+            sharing=result.sharing,
+            hops=result.hops,
+            instances=result.instances,
         )
 
     def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
         """Return a block as it is at other ranks, on machines that are alike."""
         there = dict(zip(origin, ranks, strict=True))
-        names = {
-            f"n{self.zone[old]}/": f"n{self.zone[new]}/"
-            for old, new in there.items()
-            if self.zone[old] != self.zone[new]
-        }
-        machine = re.compile(r"\bn\d+/")
+        names = self.places.renamed({self.zone[old]: self.zone[new] for old, new in there.items()})
 
         def renamed(wire: str) -> str:
-            return machine.sub(lambda found: names.get(found[0], found[0]), wire)
+            source, _, rest = wire.partition("->")
+            target, _, number = rest.rpartition(".")
+            found = f"{names(source)}->{names(target)}.{number}"
+            # Which of several equal ways packets take there is not known.
+            return found if found in self._wires else wire
 
-        def move(times: dict[int, int]) -> dict[int, int]:
-            return {there[rank]: value for rank, value in times.items() if rank in there}
-
-        return Folded(
-            move(found.end_ps),
-            move(found.compute_ps),
-            move(found.exposed_ps),
-            move(found.communication_ps),
-            found.traffic,
-            found.flops,
-            {renamed(name): value for name, value in found.wires.items()} if names else found.wires,
-            found.sharing,
-            found.hops,
-            found.instances,
-        )
+        end = {there[rank]: value for rank, value in found.end_ps.items()}
+        return replace(found, ranks=ranks, end_ps=end, wires=tuple(map(renamed, found.wires)))

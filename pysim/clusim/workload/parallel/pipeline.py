@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from clusim.errors import InputError
 from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
 from clusim.workload.orders import CUT, Action, before, beside
 from clusim.workload.parallel.checkpoints import Saving, checkpoint_of, save_behind
 from clusim.workload.parallel.data import DataParallel, Replicated
-from clusim.workload.parallel.emitter import Emitter, Exchange
+from clusim.workload.parallel.emitter import Block, Emitter, Exchange
 from clusim.workload.parallel.offload import Away
 from clusim.workload.parallel.rounds import Board, Rounds
 from clusim.workload.parallel.servers import Served
@@ -73,7 +72,9 @@ class StepWriter:
         self._ready: set[int] = set()
         self._summed: set[int] = set()
         self._partners: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
-        self._cut: dict[tuple[int, str, int], list[tuple[list[Step], Any]]] = {}
+        self._sizes: dict[tuple[int, int, str, int], int] = {}
+        self._around: dict[tuple[int, str, int], tuple[int | None, tuple[int, int] | None]] = {}
+        self._cut: dict[tuple[int, str, int], list[Block]] = {}
 
     def write(self, steps: int, *, saved: bool = False) -> None:
         """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
@@ -166,7 +167,8 @@ class StepWriter:
                 continue
             together = actions[index : index + 2] if index in pairs else [action]
             receives = [message for own in together for message in self._needs(stage, own)]
-            yield from self._exchange(sends, receives)
+            if sends or receives:
+                yield from self._exchange(sends, receives)
             is_last = [
                 pipedream
                 or last.get(("W" if own.kind == "BW" else own.kind, own.chunk)) == own.microbatch
@@ -268,21 +270,34 @@ class StepWriter:
             yield None
 
     def _needs(self, stage: int, action: Action) -> list[Message]:
-        own = self.crew.stage(stage)
-        source = before(action, own, self.layout)
-        if source is None or source[0] == own:
+        made = action.gives
+        source = self._near(stage, made)[0]
+        if source is None:
             return []
-        return [(self.crew.worker(source[0], action.microbatch), stage, action.gives)]
+        return [(self.crew.worker(source, made.microbatch), stage, made)]
+
+    def _near(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
+        """Return the stage that a pass has its input from, and stage and part that have its output; None is its own."""
+        key = stage, action.kind, action.chunk
+        if key not in self._around:
+            own, kind = self.crew.stage(stage), action.kind
+            source = before(action, own, self.layout)
+            step = 1 if kind == "F" else -1
+            target = None if kind == "W" else self.layout.next(own, action.chunk, step)
+            self._around[key] = (
+                None if source is None or source[0] == own else source[0],
+                None if target is None or target[0] == own else target,
+            )
+        return self._around[key]
 
     def _makes(self, stage: int, action: Action) -> list[Message]:
         """Return the messages that a pass makes for others."""
-        kind, microbatch, chunk = action.gives
-        own, step = self.crew.stage(stage), 1 if kind == "F" else -1
-        target = None if kind == "W" else self.layout.next(own, chunk, step)
-        if target is None or target[0] == own:
+        made = action.gives
+        target = self._near(stage, made)[1]
+        if target is None:
             return []
-        there = self.crew.worker(target[0], microbatch)
-        return [(stage, there, Action(kind, microbatch, target[1]))]
+        there = self.crew.worker(target[0], made.microbatch)
+        return [(stage, there, Action(made.kind, made.microbatch, target[1]))]
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
         """Send and receive between two passes; waits until the other sides are there."""
@@ -295,35 +310,31 @@ class StepWriter:
         for message in (*sends, *receives) if self.blocking else receives:
             while message not in self._sent:
                 yield None
+            received = message in receives
+            ranks = self.emitter.ranks(message[1] if received else message[0])
             done = self._sent[message]
-            side = message[0] if message in sends else message[1]
-            self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(side)})
-            if self.waits in ("receive", "pass") and message in receives and self.blocking:
-                self.emitter.synchronize(self.emitter.ranks(side))
+            self.emitter.join({rank: done[rank] for rank in ranks})
+            if self.waits in ("receive", "pass") and received and self.blocking:
+                self.emitter.synchronize(ranks)
 
     def _send(self, message: Message) -> None:
         """Write a message between all ranks of two stages."""
         source, target, action = message
-        plan, emitter = self.plan, self.emitter
-        size = self._size(source, target, action)
-        if (
-            self.mesh.tensor > 1
-            and not plan.shard.sequence_parallel
-            and plan.workload.pipeline.scatter_gather
-        ):
-            size = -(-size // self.mesh.tensor)
+        emitter, key = self.emitter, (source, target, action.kind, action.chunk)
+        if key not in self._sizes:
+            self._sizes[key] = self._part(self._size(source, target, action))
+        size = self._sizes[key]
         done: dict[int, tuple[int, ...]] = {}
         stream = f"pipeline {source}>{target} {action.kind}"
-        exchange = Exchange("pipeline", "send", size, str(action))
         for pairs in self._pairs(source, target):
-            tails: dict[int, tuple[int, ...]] = {}
-            for src, dst in pairs:
-                tails[src] = emitter.tail.get(src, ())
-                tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
-            # A sender that waits for nobody goes on while its data are in buffers: that is no pause of one length.
-            write = emitter.written_messages if self.blocking else emitter.messages
-            done |= write(exchange, pairs, tails, stream)
+            done |= emitter.between(pairs, size, action, stream, both=self.blocking)
         self._sent[message] = done
+
+    def _part(self, size: int) -> int:
+        """Return the bytes that one rank sends of a message of `size` bytes."""
+        plan, tensor = self.plan, self.mesh.tensor
+        cut = not plan.shard.sequence_parallel and plan.workload.pipeline.scatter_gather
+        return -(-size // tensor) if tensor > 1 and cut else size
 
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
         """Return who sends to whom between two stages, those together whose senders communicate."""
@@ -352,14 +363,7 @@ class StepWriter:
         name = f"{kind}{microbatch}"
         name = f"{name}.{chunk}" if self.chunks > 1 else name
         if not (self.away or data.hooked(kind, microbatch, last)):
-            pieces = self._blocks(stage, kind, chunk)
-            if not emitter.folds():
-                whole = (step for steps, _ in pieces for step in steps)
-                emitter.run(stage, [*prefix, *whole], name)
-                return
-            for steps, (pass_kind, ids) in pieces:
-                emitter.block(stage, [*prefix, *steps], (pass_kind, len(prefix), ids), name)
-                prefix = []
+            emitter.blocks(stage, self._blocks(stage, kind, chunk), prefix, name)
             return
         if prefix:
             emitter.run(stage, prefix, name)
@@ -379,7 +383,7 @@ class StepWriter:
             if data.hooked(kind, microbatch, last):
                 data.after(kind, chunk, index, last)
 
-    def _blocks(self, stage: int, kind: str, chunk: int) -> list[tuple[list[Step], Any]]:
+    def _blocks(self, stage: int, kind: str, chunk: int) -> list[Block]:
         """Return the steps of a pass in blocks, with what tells each from others: the same for every microbatch."""
         own = stage, kind, chunk
         if own not in self._cut:

@@ -44,8 +44,10 @@ def stages_of(
     """Return the workers of the stages, and the layers by worker and part, with what each computes again."""
     own, workers = workload.pipeline, ground.mesh.pipeline
     crew = Crew(tuple(own.replicas or [1] * workers))
-    times = [_time_ps(layer, workload, ground.chip) for layer in layers]
     counts: list[int] = []
+    times: list[int] = []
+    if own.partition != "even":
+        times = [_time_ps(layer, workload, ground.chip) for layer in layers]
     if own.partition == "replicated":
         costs = [
             LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)

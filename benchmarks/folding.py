@@ -1,0 +1,45 @@
+"""Folded steps against the same steps with nothing folded: the table in docs/training.md.
+
+``python benchmarks/folding.py NAME ...``: workloads, one step each; without names those that are small enough. Time is
+processor time of this process, all rounds of a run included. All are in bursts of one size, as blocks would else be cut
+more finely than a whole step.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Literal
+
+from clusim.training import TrainingResult, train
+from clusim.workload import load_workload
+
+WORKLOADS = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatron-22b")
+Fold = Literal["none", "auto", "all"]
+GRANULARITY = 65536
+"""Size of all bursts [bytes]."""
+
+
+def timed(name: str, fold: Fold) -> tuple[TrainingResult, float]:
+    """Return a step folded in some way, and the processor time that it took [s]."""
+    began_s = time.process_time()
+    found = train(load_workload(name), steps=1, fold=fold, granularity=GRANULARITY)
+    return found, time.process_time() - began_s
+
+
+def main(names: tuple[str, ...]) -> None:
+    """Print a row for every workload."""
+    print("| in `traces/` | step | | `auto` | blocks, proved | | `all` | blocks, proved | |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in names:
+        plain, plain_s = timed(name, "none")
+        cells = [f"`{name}`", f"{plain.step_ps[-1] / 1e9:,.3f} ms", f"{plain_s:.1f} s"]
+        for found, took_s in (timed(name, "auto"), timed(name, "all")):
+            error = found.step_ps[-1] / plain.step_ps[-1] - 1
+            blocks = f"{found.fold.folded}, {found.fold.proved}"
+            cells += [f"{error:+.4%}", blocks, f"{took_s:.1f} s"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(tuple(sys.argv[1:]) or WORKLOADS)

@@ -1,0 +1,83 @@
+"""A result with what its folded blocks moved: totals and histories of wires and memories.
+
+Within a block its bytes and busy times are taken as even; over the run they add up to what was simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bins import COLUMNS, Bins
+from clusim.folded import FoldedBlocks
+from clusim.result import Result
+
+__all__ = ["expanded"]
+
+Array = NDArray[Any]
+
+_LARGEST = ("queued_bytes", "queued_max", "held_max")
+"""Counters that are no sums: of two runs the larger one is that of both."""
+
+
+def expanded(result: Result) -> Result:
+    """Return the result of a run with what its folded blocks did; the same if it has none."""
+    folded = result.tasks.folded
+    if folded is None:
+        return result
+    times = np.array([(result.tasks.end_ps[own] >= 0).all(axis=1).sum() for own in folded.by_place])
+    counters = result.wires.counters.copy()
+    each = np.repeat(times, np.diff(folded.places_wires_off))
+    for name, values in folded.counters.items():
+        if name in _LARGEST:
+            done = each > 0
+            np.maximum.at(
+                counters[name], folded.wires_wire[done], values[done].astype(counters[name].dtype)
+            )
+        else:
+            np.add.at(
+                counters[name], folded.wires_wire, (values * each).astype(counters[name].dtype)
+            )
+    wires = replace(result.wires, counters=counters)
+    return replace(result, wires=wires, bins=_with_blocks(result, folded, times))
+
+
+def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
+    """Return histories with what blocks moved."""
+    bins, histories = result.bins, {name: own.copy() for name, own in result.bins.wires.items()}
+    hbm_bytes = bins.hbm_bytes.copy()
+    if len(bins.edge_ps) < 2:
+        return bins
+    wires_off, ranks_off = folded.places_wires_off.tolist(), folded.places_ranks_off.tolist()
+    sums = {name: COLUMNS[name][0] for name in histories if COLUMNS[name][0] in folded.counters}
+    for place in np.flatnonzero(times).tolist():
+        done = _done(result, folded.by_place[place])
+        own = slice(*wires_off[place : place + 2])
+        for name, counter in sums.items():
+            if counter not in _LARGEST:
+                grown = _grown(folded.counters[counter][own], done)
+                np.add.at(histories[name], folded.wires_wire[own], grown)
+        own = slice(*ranks_off[place : place + 2])
+        np.add.at(hbm_bytes, folded.ranks_endpoint[own], _grown(folded.ranks_hbm[own], done))
+    return Bins(bins.edge_ps, histories, hbm_bytes)
+
+
+def _done(result: Result, pauses: Array) -> Array:
+    """Return how many blocks of a place are done at every edge of the bins, in parts of blocks too."""
+    start, end = result.tasks.start_ps[pauses], result.tasks.end_ps[pauses]
+    ended = (end >= 0).all(axis=1)
+    low, high = start[ended].min(axis=1), end[ended].max(axis=1)
+    edges, found = result.bins.edge_ps, np.zeros(len(result.bins.edge_ps))
+    length = np.maximum(1, high - low)
+    for index, edge in enumerate(edges.tolist()):
+        found[index] = np.clip((edge - low) / length, 0.0, 1.0).sum()
+    found[-1] = len(low)
+    return found
+
+
+def _grown(each: Array, done: Array) -> Array:
+    """Return by row and bin what blocks add, of which each adds `each` in all: whole numbers that add up."""
+    return np.diff(np.floor(each[:, None] * done[None, :]).astype(np.int64), axis=1)
