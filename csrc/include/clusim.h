@@ -459,10 +459,9 @@ void clusim_model_destroy(clusim_model *model);
 CLUSIM_CHECKED int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
 void clusim_sim_destroy(clusim_sim *sim);
 
-/* Whether nodes work in windows of time, where the image allows it (1), or with an event for every
- * packet (0); without a call, or with -1, as it is faster. Results are the same. Before the first
- * run. Returns what works in windows: nothing (0), switches and NICs (1), endpoints, too (2), or
- * those, and some of them as one with the router beside them (3). */
+/* Whether nodes work in windows of time, where the image allows it (1), or with an event per packet
+ * (0); without a call, or with -1, as it is faster. Results are the same. Before the first run.
+ * Returns what works so: nothing (0), switches and NICs (1), endpoints, too (2), pairs, too (3). */
 int clusim_sim_use_windows(clusim_sim *sim, int use);
 
 /* Have up to `threads` threads work off what nodes do in windows of at least `pays` events
