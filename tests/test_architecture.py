@@ -105,7 +105,7 @@ MAY_IMPORT = {
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown"
+    " hardware lowering nccl nccl.calls nccl.programs nccltests report result resultjson run schedule shown unfinished"
     " units verdict vocabulary workload.recorded",
     "comparing": "analysis errors fabric image nccl.calls nccltests replaying report result run training"
     " training.estimating units verdict vocabulary workload.parallel",

@@ -20,7 +20,7 @@ from clusim_cli.terminal import draws
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from clusim.result import Result
+    from clusim.unfinished import Unfinished
 
 __all__ = ["Shown", "counted_progress", "said_ended", "shown_progress"]
 
@@ -112,8 +112,8 @@ class Shown:
     def interrupted(self) -> int:
         """Say on stderr how far a run got until Ctrl-C and what of its trace is kept; return the exit code."""
         self.stop()
-        at = f"{format_time(self.now_ps)} simulated"
-        click.echo(f"clusim: interrupted at {at}{self._trace.words}", err=True)
+        at = f" at {format_time(self.now_ps)} simulated" if self.now_ps else ""
+        click.echo(f"clusim: interrupted{at}{self._trace.words}", err=True)
         return 130
 
     def stop(self) -> None:
@@ -159,10 +159,9 @@ def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
         bar.stop()
 
 
-def said_ended(result: Result, shown: Shown) -> int:
-    """Return the exit code of a run; of one that was ended before its end, say on stderr where that was."""
-    ended = result.unfinished
-    return 0 if ended is None else shown.ended(ended.words(result.time_ps))
+def said_ended(ended: Unfinished | None, time_ps: int, shown: Shown) -> int:
+    """Return the exit code of a run; of one that was `ended` at `time_ps` before its end, say where on stderr."""
+    return 0 if ended is None else shown.ended(ended.words(time_ps))
 
 
 @contextmanager

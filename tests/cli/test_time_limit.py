@@ -12,6 +12,7 @@ import pytest
 from clusim.run.limit import Watch
 
 Clusim = Callable[..., Any]
+LOG = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
 
 
 @pytest.fixture
@@ -66,6 +67,22 @@ def test_training_steps_print_those_that_are_done_and_fail(clusim: Clusim, tmp_p
     text = clusim(*STEPS, "--time-limit", "90s")
     assert "  steps done      0 of 3\n" in text.out
     assert text.err.endswith("0 of 3 steps done\n")
+
+
+@pytest.mark.usefixtures("late")
+def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_path: Path) -> None:
+    """The whole log as one run: it is ended in its first slice of work."""
+    words = ("replay", LOG, "dgx-h100", "--calls", 6, "--whole", "--granularity", "packet")
+    trace = tmp_path / "t.h5"
+    done = clusim(*words, "--time-limit", "90s", "--trace-out", trace, "--json")
+    assert done.code == 1
+    said = json.loads(done.out)
+    assert (said["complete"], said["ended_by"]) == (False, "time limit of 90 s")
+    assert said["total_us"] <= said["least_time_ps"] / 1e6
+    assert done.err.startswith("clusim: time limit of 90 s: ended at ")
+    assert done.err.endswith(f"what was recorded is in {trace}.partial\n")
+    text = clusim(*words, "--time-limit", "90s")
+    assert "  ended by time limit of 90 s: " in text.out
 
 
 @pytest.mark.parametrize("option", [("--estimate",), ("--layers",), ("--scaling", "weak")])
