@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "units": "errors",
     "vocabulary": "errors",
     "resultjson": "",
-    "unfinished": "resultjson",
+    "unfinished": "errors resultjson units",
     "verdict": "errors forms units",
     # what clusim.h says, and what the engines read and write
     "abi": "errors",
@@ -93,7 +93,8 @@ MAY_IMPORT = {
     "run": "abi analysis bins collectives engine errors fabric files folded forms image lowering nccl nccl.calls"
     " nccl.programs outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files folded forms lowering nccl nccl.calls nccl.programs"
-    " outcome report result run schedule shown units verdict vocabulary workload workload.models workload.parallel",
+    " outcome report result resultjson run schedule shown unfinished units verdict vocabulary workload workload.models"
+    " workload.parallel",
     "training.__init__": "training",
     "training.estimating": "bounded collectives errors executors fabric files folded lowering run schedule training"
     " workload workload.parallel",
@@ -104,8 +105,8 @@ MAY_IMPORT = {
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict"
-    " vocabulary workload.recorded",
+    " hardware lowering nccl nccl.calls nccl.programs nccltests report result resultjson run schedule shown unfinished"
+    " units verdict vocabulary workload.recorded",
     "comparing": "analysis errors fabric image nccl.calls nccltests replaying report result run training"
     " training.estimating units verdict vocabulary workload.parallel",
     "api": "errors executors fabric files nccltests replaying run training",

@@ -25,6 +25,7 @@ from clusim.run.expected import ErrorClass, ExpectedJson, UnknownErrorJson
 from clusim.sweeping.points import Cell
 from clusim.training.measured.stepscorejson import StepReportJson
 from clusim.training.stepjson import (
+    EndedStepsJson,
     EstimatedStepJson,
     LayersJson,
     ScaledStepJson,
@@ -122,8 +123,14 @@ class EstimatedSaidJson(EstimatedStepJson, DoubtedJson):
     """A training step put together from parts, with --estimate."""
 
 
-TrainJson = SimulatedSaidJson | EstimatedSaidJson | LayersJson | list[ScaledStepJson]
-"""A step; or with --layers its layers, with --scaling a list of steps."""
+class EndedSaidJson(EndedStepsJson, DoubtedJson):
+    """Training steps that --time-limit ended."""
+
+
+TrainJson = (
+    SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersJson | list[ScaledStepJson]
+)
+"""A step, or what is known of steps that were ended; with --layers its layers, with --scaling a list of steps."""
 
 
 class ExplainSaidJson(ExplainJson, DoubtedJson):

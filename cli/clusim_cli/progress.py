@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,16 +18,35 @@ from clusim.units import format_time
 from clusim_cli.terminal import draws
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.progress import Progress as RichProgress
 
-    from clusim.result import Result
+    from clusim.unfinished import Unfinished
 
 __all__ = ["Shown", "counted_progress", "said_ended", "shown_progress"]
 
 QUIET_S = 2.0
 """A run shorter than this shows no progress [s]."""
+
+
+class _Recorded:
+    """The file of a trace that is not complete, as it is from when this is made."""
+
+    def __init__(self, trace_out: Path | None) -> None:
+        self._file = None if trace_out is None else Path(f"{destination(trace_out)}.partial")
+        self._before = self._stamp()
+
+    def _stamp(self) -> tuple[int, int] | None:
+        if self._file is None or not self._file.exists():
+            return None
+        about = self._file.stat()
+        return about.st_ino, about.st_mtime_ns
+
+    @property
+    def words(self) -> str:
+        """What is kept since then, behind what ended the run."""
+        if self._stamp() in (None, self._before):
+            return ""
+        return f"; what was recorded is in {self._file}"
 
 
 class Shown:
@@ -36,9 +56,12 @@ class Shown:
     ----------
     drawn : bool
         Whether anything is drawn at all.
+    trace_out : path or None
+        Where a trace goes.
     """
 
-    def __init__(self, drawn: bool) -> None:
+    def __init__(self, drawn: bool, trace_out: Path | None = None) -> None:
+        self._trace = _Recorded(trace_out)
         self._began_s = time.monotonic()
         self._bar: RichProgress | None = None
         self._what = ""
@@ -81,6 +104,18 @@ class Shown:
                 self._bar.update(task, total=1.0, completed=part, now=now)
             self._what = ""
 
+    def ended(self, words: str) -> int:
+        """Say on stderr what ended a run before its end and what of its trace is kept; return the exit code."""
+        click.echo(f"clusim: {words}{self._trace.words}", err=True)
+        return 1
+
+    def interrupted(self) -> int:
+        """Say on stderr how far a run got until Ctrl-C and what of its trace is kept; return the exit code."""
+        self.stop()
+        at = f" at {format_time(self.now_ps)} simulated" if self.now_ps else ""
+        click.echo(f"clusim: interrupted{at}{self._trace.words}", err=True)
+        return 130
+
     def stop(self) -> None:
         """Take the bar off the screen."""
         with self._lock:
@@ -115,32 +150,18 @@ def _start(what: str) -> RichProgress:
 @contextmanager
 def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
     """Give the callbacks of a run; on Ctrl-C say how far it got and what is kept."""
-    bar = Shown(_drawn(wanted))
+    bar = Shown(_drawn(wanted), trace_out)
     try:
         yield bar
     except KeyboardInterrupt:
-        bar.stop()
-        click.echo(
-            f"clusim: interrupted at {format_time(bar.now_ps)} simulated{_kept(trace_out)}",
-            err=True,
-        )
-        raise SystemExit(130) from None
+        raise SystemExit(bar.interrupted()) from None
     finally:
         bar.stop()
 
 
-def _kept(trace_out: Path | None) -> str:
-    return f"; what was recorded is in {destination(trace_out)}.partial" if trace_out else ""
-
-
-def said_ended(result: Result, trace_out: Path | None) -> int:
-    """Return the exit code of a run; of one that was ended before its end, say on stderr where that was."""
-    ended = result.unfinished
-    if ended is None:
-        return 0
-    at = f"{format_time(result.time_ps)} simulated, {ended.part_done:.1%} of the work"
-    click.echo(f"clusim: {ended.why}: ended at {at}{_kept(trace_out)}", err=True)
-    return 1
+def said_ended(ended: Unfinished | None, time_ps: int, shown: Shown) -> int:
+    """Return the exit code of a run; of one that was `ended` at `time_ps` before its end, say where on stderr."""
+    return 0 if ended is None else shown.ended(ended.words(time_ps))
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.errors import TimeLimitReached
 from clusim.resultjson import EndedJson
+from clusim.units import format_time
 
 __all__ = ["LEAST_PART", "Unfinished"]
 
@@ -29,6 +31,17 @@ class Unfinished:
     why: str
     part_done: float
     least_ps: int
+
+    def words(self, time_ps: int) -> str:
+        """Return in words what ended the run, at `time_ps` [ps]."""
+        at = f"{format_time(time_ps)} simulated, {self.part_done:.1%} of the work"
+        return f"{self.why}: ended at {at}"
+
+    def reached(self, where: str) -> TimeLimitReached:
+        """Return the error of a whole that is not known without this run, which is said to be in `where`."""
+        return TimeLimitReached(
+            f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; give it longer"
+        )
 
     def expected_ps(self, time_ps: int) -> int | None:
         """Return the time of the whole if the rest goes on as before [ps]; None where hardly anything was done."""

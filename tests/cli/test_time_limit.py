@@ -12,25 +12,24 @@ import pytest
 from clusim.run.limit import Watch
 
 Clusim = Callable[..., Any]
+LOG = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
 
 
-class _Late(Watch):
-    """Is over as soon as the engine runs."""
-
-    over = True
-
-    def begins(self, what: str) -> None:
-        """Let it be prepared."""
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every limit be reached as soon as the engine runs."""
+    monkeypatch.setattr(Watch, "over", property(lambda watch: watch.limit_ps is not None))
+    monkeypatch.setattr(Watch, "begins", lambda watch, what: None)
 
 
+@pytest.mark.usefixtures("late")
 @pytest.mark.parametrize(
     "words",
     [("run", "dgx-h100", "--size", "8MiB"), ("traffic", "fat-tree:k=4", "--message", "64MiB")],
 )
 def test_the_command_prints_what_is_known_and_fails(
-    clusim: Clusim, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]
+    clusim: Clusim, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("clusim.run.limit.Watch", _Late)
     trace = tmp_path / "t.h5"
     done = clusim(*words, "--time-limit", "90s", "--trace-out", trace, "--json")
     assert done.code == 1
@@ -48,6 +47,51 @@ def test_the_command_prints_what_is_known_and_fails(
     text = clusim(*words, "--time-limit", "90s")
     assert "  ended by " in text.out
     assert "  at least " in text.out
+
+
+STEPS = ("train", "resnet50-dgx1v", "--steps", 3, "--granularity", "packet", "--fold", "none")
+
+
+@pytest.mark.usefixtures("late")
+def test_training_steps_print_those_that_are_done_and_fail(clusim: Clusim, tmp_path: Path) -> None:
+    trace = tmp_path / "t.h5"
+    done = clusim(*STEPS, "--time-limit", "90s", "--trace-out", trace, "--json")
+    assert done.code == 1
+    said = json.loads(done.out)
+    assert (said["complete"], said["ended_by"]) == (False, "time limit of 90 s")
+    assert (said["steps"], said["steps_s"], said["doubts"]) == (3, [], [])
+    assert 0 < said["under_way_s"] <= round(said["least_time_ps"] / 1e12, 9)
+    assert done.err.startswith("clusim: time limit of 90 s: ended at ")
+    kept = f"0 of 3 steps done; what was recorded is in {trace}.partial"
+    assert done.err.endswith(f"{kept}\n")
+    text = clusim(*STEPS, "--time-limit", "90s")
+    assert "  steps done      0 of 3\n" in text.out
+    assert text.err.endswith("0 of 3 steps done\n")
+
+
+@pytest.mark.usefixtures("late")
+def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_path: Path) -> None:
+    """The whole log as one run: it is ended in its first slice of work."""
+    words = ("replay", LOG, "dgx-h100", "--calls", 6, "--whole", "--granularity", "packet")
+    trace = tmp_path / "t.h5"
+    done = clusim(*words, "--time-limit", "90s", "--trace-out", trace, "--json")
+    assert done.code == 1
+    said = json.loads(done.out)
+    assert (said["complete"], said["ended_by"]) == (False, "time limit of 90 s")
+    assert said["total_us"] <= said["least_time_ps"] / 1e6
+    assert done.err.startswith("clusim: time limit of 90 s: ended at ")
+    assert done.err.endswith(f"what was recorded is in {trace}.partial\n")
+    text = clusim(*words, "--time-limit", "90s")
+    assert "  ended by time limit of 90 s: " in text.out
+
+
+@pytest.mark.parametrize("option", [("--estimate",), ("--layers",), ("--scaling", "weak")])
+def test_a_limit_is_refused_for_what_is_not_one_simulation(
+    clusim: Clusim, option: tuple[str, ...]
+) -> None:
+    done = clusim("train", "resnet50-dgx1v", *option, "--time-limit", "9s")
+    assert done.code == 2
+    assert done.err == f"clusim: --time-limit ends one simulation of steps; not with {option[0]}\n"
 
 
 def test_a_limit_that_is_no_time_is_one_line(clusim: Clusim) -> None:

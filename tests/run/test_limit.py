@@ -12,25 +12,7 @@ from clusim.errors import InputError, TimeLimitReached
 from clusim.run.limit import Watch
 from clusim.trace.reader import read_result
 from clusim.unfinished import Unfinished
-
-SECOND_PS = 10**12
-
-
-class _Steps(Watch):
-    """Is over after it was asked so many times."""
-
-    def __init__(self, asked: int) -> None:
-        super().__init__(SECOND_PS)
-        self._left = asked
-        self.begun: list[str] = []
-
-    @property
-    def over(self) -> bool:
-        self._left -= 1
-        return self._left < 0
-
-    def begins(self, what: str) -> None:
-        self.begun.append(what)
+from support.limits import SECOND_PS, Asked
 
 
 def _ring(watch: Watch, size: str = "8MiB", **options: Any) -> clusim.Result:
@@ -41,7 +23,7 @@ def _ring(watch: Watch, size: str = "8MiB", **options: Any) -> clusim.Result:
 def test_a_run_that_is_ended_says_how_far_it_got(tmp_path: Path) -> None:
     whole = _ring(Watch())
     assert whole.unfinished is None
-    watch = _Steps(1)
+    watch = Asked(1)
     part = _ring(watch, trace_out=tmp_path / "t.h5")
     ended = part.unfinished
     assert ended is not None
@@ -57,7 +39,7 @@ def test_a_run_that_is_ended_says_how_far_it_got(tmp_path: Path) -> None:
 
 def test_no_run_takes_less_than_its_data_over_the_wires_of_an_endpoint() -> None:
     """All-reduce of S over n GPUs: 2 S (n - 1) / n comes to each, over 18 NVLinks of 25 GB/s and the PCIe lanes."""
-    ended = _ring(_Steps(1), "128MiB").unfinished
+    ended = _ring(Asked(1), "128MiB").unfinished
     assert ended is not None
     nvlinks_ps = 2 * (128 << 20) * 7 / 8 / (18 * 25e9) * SECOND_PS
     assert 0.8 * nvlinks_ps < ended.least_ps <= nvlinks_ps

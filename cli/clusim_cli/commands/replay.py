@@ -12,7 +12,7 @@ import click
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import RECORDING_KIND, SIZE, TIME, TOPOLOGY, command_line
-from clusim_cli.progress import counted_progress
+from clusim_cli.progress import counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
     from clusim.replaying import Replay, ReplayRequest
@@ -72,12 +72,13 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
 @options.strict("Far from what was measured, on a guessed machine, more ranks than GPUs.")
 @options.granularity()
+@options.time_limit()
 @options.trace_out()
 @options.html("Measured against simulated times on one axis.")
 @options.all_lines()
 @options.as_json("clusim_cli.forms:ReplaySaidJson")
 @options.no_progress()
-def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None:
+def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     """Simulate the job that LOG recorded, on its own machine and on others.
 
     LOG is what NCCL_DEBUG=INFO made NCCL or RCCL print, plain or compressed, - for standard input; several files are
@@ -90,10 +91,19 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
     from clusim.replaying import replay, replay_report
     from clusim.replaying.replaypage import replay_page
     from clusim.run.job import RunOptions
+    from clusim.run.limit import Watch
 
     request = asked(recording=recording, **given)
-    with counted_progress(not no_progress, "calls") as progress:
-        how = RunOptions(trace_out=given["trace_out"], command=command_line())
+    with (
+        shown_progress(False, given["trace_out"]) as shown,
+        counted_progress(not no_progress, "calls") as progress,
+    ):
+        how = RunOptions(
+            trace_out=given["trace_out"],
+            progress=shown.progress,
+            command=command_line(),
+            watch=Watch(given["time_limit"]),
+        )
         found = replay(request, how, progress)
     if given["html"] is not None:
         write_bytes(given["html"], replay_page(found).encode())
@@ -101,10 +111,11 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
     if given["as_json"]:
         errors = [{**item.to_json(), "calls": calls} for item, calls in expected.items()]
         click.echo(json.dumps({**found.to_json(), "expected_errors": errors}))
-        return
+        return said_ended(found.unfinished, found.total_ps, shown)
     click.echo(replay_report(found, everything=given["everything"]))
     for item, calls in expected.items():
         click.echo(f"  {item.text()}: {calls} call{'s' * (calls != 1)}")
+    return said_ended(found.unfinished, found.total_ps, shown)
 
 
 def asked(**given: Any) -> ReplayRequest:

@@ -103,7 +103,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     else:
         click.echo(collective_report(result))
     if result.unfinished is not None:
-        return said_ended(result, given["trace_out"])
+        return said_ended(result.unfinished, result.time_ps, shown)
     if given["verify"] and result.verified is None:
         reason = "the plan is a custom one, which has no definition to compare with"
         click.echo(f"clusim: data: not verified: {reason}", err=True)

@@ -81,4 +81,4 @@ def command(
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))
     else:
         click.echo(traffic_report(result))
-    return said_ended(result, given["trace_out"])
+    return said_ended(result.unfinished, result.time_ps, shown)

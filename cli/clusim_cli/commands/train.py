@@ -15,7 +15,9 @@ from clusim_cli.progress import shown_progress
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
     from clusim.training import TrainRequest
+    from clusim.training.ended import StepsEnded
     from clusim.workload import Workload
+    from clusim_cli.progress import Shown
 
 __all__ = ["asked", "command"]
 
@@ -39,6 +41,7 @@ __all__ = ["asked", "command"]
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
 @options.faults()
+@options.time_limit()
 @options.trace_out()
 @options.seed()
 @options.strict("What an importer assumed decides them.")
@@ -51,11 +54,14 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     moved, whether it fits into memory, and the busiest wires.
     """
     from clusim.run.job import RunOptions
+    from clusim.run.limit import Watch
     from clusim.training import scaling, trained, training_report
+    from clusim.training.ended import StepsEnded
     from clusim.training.estimating.estimate import estimated, stepped
     from clusim.training.inputs import inputs
 
     setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
+    _refuse_limit(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         if given["faults"]:
@@ -93,15 +99,41 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         return 0
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         how = RunOptions(
-            trace_out=given["trace_out"], progress=shown.progress, command=command_line()
+            trace_out=given["trace_out"],
+            progress=shown.progress,
+            command=command_line(),
+            watch=Watch(given["time_limit"], shown.begins),
         )
-        result = estimated(request) if request.estimate else trained(request, how)
+        try:
+            result = estimated(request) if request.estimate else trained(request, how)
+        except StepsEnded as error:
+            shown.stop()
+            return _said_known(error, doubtful, as_json, shown)
     for note in result.notes if as_json else ():
         click.echo(f"clusim: warning: {note}", err=True)
     click.echo(
         json.dumps({**result.to_json(), "doubts": doubtful}) if as_json else training_report(result)
     )
     return 0
+
+
+def _refuse_limit(given: dict[str, Any]) -> None:
+    """Refuse a limit for what is not one simulation."""
+    for option in ("estimate", "layers", "scaling"):
+        if given["time_limit"] is not None and given[option]:
+            raise click.UsageError(
+                f"--time-limit ends one simulation of steps; not with --{option}"
+            )
+
+
+def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Shown) -> int:
+    """Print what is known of steps whose time is up, and return the exit code."""
+    from clusim.training.trainingreport import ended_report
+
+    known = error.known
+    said = {**known.to_json(), "doubts": doubtful}
+    click.echo(json.dumps(said) if as_json else ended_report(known))
+    return shown.ended(known.words)
 
 
 def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:

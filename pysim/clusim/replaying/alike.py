@@ -23,8 +23,10 @@ from clusim.replaying.judged import calls_verdict
 from clusim.replaying.placing import machines_of
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
+from clusim.run.limit import Watch
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.unfinished import Unfinished
 from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.schedule import precision_of
 
@@ -216,8 +218,11 @@ class _Machine:
         return round(event.flops / known * 1e12)
 
 
-def replay_alike(recording: Recording, request: ReplayRequest) -> Replay:
-    """Replay such a recording on the machine that was asked for."""
+def replay_alike(
+    recording: Recording, request: ReplayRequest, watch: Watch | None = None
+) -> Replay:
+    """Replay such a recording on the machine asked for; `watch` is looked at before every kind of collective."""
+    watch = watch or Watch()
     if request.topology is None:
         raise InputError(
             f"{recording.name}: nothing in it ({recording.kind}) tells the machine; give --topology"
@@ -230,7 +235,7 @@ def replay_alike(recording: Recording, request: ReplayRequest) -> Replay:
     first = _machine(
         recording, request, request.setup(request.topology, request.version, request.env)
     )
-    times, played = _run(recording, first)
+    times, played, left = _run(recording, first, watch)
     machines = -(-recording.num_ranks // first.size)
     found = Replay(
         recording.kind,
@@ -253,12 +258,18 @@ def replay_alike(recording: Recording, request: ReplayRequest) -> Replay:
         " assume",
     ]
     others: dict[tuple[int, str, int], PerfKernel] = {}
-    if request.other is not None:
+    if left is not None:
+        found.unfinished = Unfinished(watch.words, *left)
+    elif request.other is not None:
         there = _machine(
             recording, request, request.setup(request.other, request.version, request.env)
         )
-        others, elsewhere = _run(recording, there)
+        others, elsewhere, left = _run(recording, there, watch)
         found.other, found.other_ps = there.setup.name, elsewhere.time_ps
+        if left is not None:
+            why = f"{watch.words}, reached on {there.setup.name}"
+            others, found.other, found.other_ps = {}, "", 0
+            found.unfinished = Unfinished(why, 1.0, played.time_ps)
     _fill(found, recording, times, others)
     for comm in found.comms:
         comm.hosts = split_of(recording.groups[comm.number].ranks, first.size)[0]
@@ -289,9 +300,12 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
 
 
 def _run(
-    recording: Recording, machine: _Machine
-) -> tuple[dict[tuple[int, str, int], PerfKernel], Played]:
-    """Return the times of distinct collectives, and of the whole."""
+    recording: Recording, machine: _Machine, watch: Watch
+) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
+    """Return the times of distinct collectives, of the whole, and where the time was up how far that got.
+
+    That is the share of the events that are known, and what the whole takes at least [ps]: as long as a stream.
+    """
     times: dict[tuple[int, str, int], PerfKernel] = {}
     steps: list[OwnStep] = []
     at: list[int] = []
@@ -306,13 +320,20 @@ def _run(
             steps.append(OwnStep(stream, deps, machine.compute_ps(event), machine.sms, kernel=True))
         elif event.kind == "collective":
             key = (event.group, event.operation, event.bytes)
+            if key not in times and watch.over and times:
+                alone: Counter[str] = Counter()
+                for step in steps:
+                    alone[step.stream] += step.time_ps
+                part = len(at) / len(recording.events)
+                return times, play(steps, machine.sms), (part, max(alone.values()))
             if key not in times:
+                watch.begins(f"{event.operation} of {event.bytes} B is simulated")
                 times[key] = machine.time(recording.groups[event.group], event)
             steps.append(OwnStep(stream, deps, times[key].time_ps, times[key].channels))
         else:
             steps.append(OwnStep(stream, deps, max(0, event.duration_ps)))
         at.append(len(steps) - 1)
-    return times, play(steps, machine.sms)
+    return times, play(steps, machine.sms), None
 
 
 def _fill(

@@ -58,7 +58,7 @@ def replay(
                 f"{first}: one rank stands for all {recording.num_ranks}, of whom no trace can be written; --calls N"
                 " replays the first calls of all ranks"
             )
-        return gate(replay_alike(recording, request), request)
+        return gate(replay_alike(recording, request, options.watch), request)
     found = replay_recording(recording, request, options)
     return gate(found, request)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from clusim.errors import InputError
+from clusim.errors import InputError, TimeLimitReached
 from clusim.fabric import Fabric
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
@@ -44,6 +45,7 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder
+from clusim.unfinished import Unfinished
 from clusim.vocabulary.operations import OF_NCCL, ROOTED, operation_named
 
 __all__ = ["Counted", "replay_log"]
@@ -222,7 +224,9 @@ def replay_log(
         placed = place(setup, ranks.hosts, ranks.devices)
         if kept.rings and request.faults and placed.setup.known is not placed.fabric:
             kept = _Kept(rings=False, choices=False, note=_WITHOUT)
-        return _Job(log, ranks, placed, request, kept)
+        made = _Job(log, ranks, placed, request, kept)
+        made.timer.watch = options.watch
+        return made
 
     job = job_on(topology, _kept(log, request))
     if request.whole:
@@ -245,8 +249,9 @@ def replay_log(
     found.doubts += _contradicted(log)
     _notes(found, job, other, table)
     _time_all(found, job, other, table, counted)
-    if options.trace_out is not None:
-        _trace(job, table, options)
+    if options.trace_out is not None and found.unfinished is None:
+        if not _trace(job, table, options):
+            found.unfinished = Unfinished(options.watch.words, 1.0, found.total_ps)
         found.notes.append(
             f"trace {options.trace_out}: every distinct call once, one after the other"
         )
@@ -356,12 +361,18 @@ def _time_all(
 ) -> None:
     counts = table.counts.tolist()
     measured = _measured(job.log)
-    times, others = [], []
+    times: list[int] = []
+    others: list[int] = []
     busy: Counter[str] = Counter()
     comms: dict[int, CommResult] = {}
     for number, call in enumerate(table.distinct):
-        timed = job.time(table, number)
-        there = other.time(table, number) if other is not None else None
+        try:
+            timed = job.time(table, number)
+            there = other.time(table, number) if other is not None else None
+        except TimeLimitReached:
+            if not times:
+                raise
+            break
         times.append(timed.time_ps)
         others.append(there.time_ps if there is not None else 0)
         for name, busy_ps in timed.busy:
@@ -398,6 +409,10 @@ def _time_all(
     found.verdict = calls_verdict(found.calls)
     found.total_ps = _span(table, times, job.request.gap)
     found.other_ps = _span(table, others, job.request.gap) if other is not None else 0
+    if len(times) < len(table.distinct):
+        found.total_calls = _first_known(table, times)
+        part = found.total_calls / len(table.call)
+        found.unfinished = Unfinished(job.timer.watch.words, part, found.total_ps)
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         found.recorded_ps = (max(stamps) - min(stamps)) * 1000
@@ -438,12 +453,14 @@ def _measured(log: Log) -> dict[tuple[int, str, int], float]:
 
 
 def _span(table: CallTable, times: list[int], gap: str | int) -> int:
-    """Return the time from the first call to the end of the last [ps]."""
+    """Return the time from the first call to the end of the last before one whose time is not known [ps]."""
+    known = _first_known(table, times)
     pause = gap if isinstance(gap, int) else 0
     ready: dict[tuple[str, int], int] = {}
     first = min((t for t in table.time_ns if t >= 0), default=0)
     last = 0
-    for number, stream, stamp in zip(table.call, table.stream, table.time_ns, strict=True):
+    rows = islice(zip(table.call, table.stream, table.time_ns, strict=True), known)
+    for number, stream, stamp in rows:
         comm = ("comm", table.distinct[number].comm)
         start = ready.get(comm, 0)
         if stream >= 0:
@@ -458,11 +475,21 @@ def _span(table: CallTable, times: list[int], gap: str | int) -> int:
     return last
 
 
-def _trace(job: _Job, table: CallTable, options: RunOptions) -> None:
-    """Write a trace in which every distinct call runs once."""
+def _first_known(table: CallTable, times: list[int]) -> int:
+    """Return how many calls of the job there are before one whose time is not known."""
+    unknown = (at for at, number in enumerate(table.call) if number >= len(times))
+    return next(unknown, len(table.call))
+
+
+def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:
+    """Write a trace in which every distinct call runs once, and return whether it is complete."""
     request, setup = job.request, job.setup
     builder = ProgramBuilder(setup.fabric.num_ranks, f"distinct calls of {request.files[0]}")
     for call in table.distinct:
         members = job.built(call.comm)
         emit_call(builder, job.nccl, members, job.planned(call), stream=f"comm{call.comm}")
-    result_of(ScheduleRequest(setup, builder.build(), granularity=request.granularity), options)
+    asked = ScheduleRequest(setup, builder.build(), granularity=request.granularity)
+    try:
+        return result_of(asked, options).unfinished is None
+    except TimeLimitReached:
+        return False

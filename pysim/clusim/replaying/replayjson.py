@@ -6,6 +6,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from clusim.resultjson import EndedJson
 from clusim.verdict import VerdictJson
 
 __all__ = ["OtherCallJson", "ReplayJson", "ReplayedCallJson", "ReplayedCommJson", "WireShareJson"]
@@ -101,8 +102,8 @@ class WireShareJson(TypedDict):
     busy: float
 
 
-class ReplayJson(TypedDict):
-    """A recorded job again.
+class ReplayJson(EndedJson):
+    """A recorded job again; of a replay that was ended, the calls that were done, in time from the first on.
 
     Attributes
     ----------

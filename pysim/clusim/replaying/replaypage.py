@@ -32,6 +32,8 @@ def replay_page(found: Replay) -> str:
     if found.recorded_ps >= 0:
         whole += f", recorded {format_time(found.recorded_ps)}"
     told = [f"{found.num_ranks} ranks, {found.total_calls:,} calls: {whole}"]
+    if found.unfinished is not None:
+        told.append(found.unfinished.words(found.total_ps))
     told += [*found.doubts, *found.faults, *found.notes]
     parts.append(element("div", *(element("p", line) for line in told), class_="summary"))
     longest = sorted(found.calls, key=lambda call: -call.time_ps * call.count)[:SHOWN_CALLS]

@@ -132,6 +132,10 @@ def _row(found: Replay, call: CallResult) -> list[str]:
 
 def _totals(found: Replay) -> list[str]:
     lines = [f"total  {found.total_calls} calls, {format_time(found.total_ps)} on {found.fabric}"]
+    if found.unfinished is not None:
+        ended = found.unfinished
+        lines.append(f"  ended by {ended.why}: {ended.part_done:.1%} of the work done")
+        lines.append(f"  at least {format_time(ended.least_ps)}")
     if found.bounds_ps is not None:
         least, most = (format_time(at) for at in found.bounds_ps)
         lines.append(

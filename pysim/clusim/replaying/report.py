@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.replaying.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
+from clusim.resultjson import EndedJson
 from clusim.shown import Columns, Shown, Summary
+from clusim.unfinished import Unfinished
 from clusim.units import format_time
 from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
@@ -167,6 +169,9 @@ class Replay(Shown):
         Between which times `total_ps` is, where not everything was simulated together [ps].
     verdict : Verdict or None
         On the whole job, or on its calls one after the other.
+    unfinished : Unfinished or None
+        How far the replay got if it was ended before its end: `calls` are those that were done, `total_calls` the first
+        of the job that are known, and `total_ps` their time.
     """
 
     kind: str
@@ -192,6 +197,7 @@ class Replay(Shown):
     doubts: list[str] = field(default_factory=list)
     bounds_ps: tuple[int, int] | None = None
     verdict: Verdict | None = None
+    unfinished: Unfinished | None = None
 
     def summary(self) -> Summary:
         """Return what was replayed where, and how long it takes."""
@@ -216,7 +222,11 @@ class Replay(Shown):
     def to_json(self) -> ReplayJson:
         """Return the numbers a script wants."""
         errors = [abs(c.error) for c in self.calls if c.error is not None]
+        ended: EndedJson = {}
+        if self.unfinished is not None:
+            ended = self.unfinished.to_json(self.total_ps, 0.0)
         return {
+            **ended,
             "kind": self.kind,
             "source": self.source,
             "fabric": self.fabric,

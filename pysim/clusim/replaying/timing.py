@@ -15,10 +15,11 @@ from clusim.nccl.programs import Moved
 from clusim.nccltests.harness import Harness
 from clusim.result import Result
 from clusim.run.job import RunOptions
+from clusim.run.limit import Watch
 from clusim.run.plan import OVERLAPPING
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
+from clusim.run.simulate import whole_of
 from clusim.run.streams import ITERATIONS
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.verdict import Verdict
@@ -86,11 +87,18 @@ def emit_call(
 
 
 class Timer:
-    """Simulates calls on one setup, each kind once."""
+    """Simulates calls on one setup, each kind once.
+
+    Attributes
+    ----------
+    watch : Watch
+        Ends a call whose time on the wall is up, with `TimeLimitReached`.
+    """
 
     def __init__(self, setup: Setup, nccl: Communicators, granularity: str | int = "auto") -> None:
         self.setup, self.nccl = setup, nccl
         self.granularity = granularity
+        self.watch = Watch()
         self._known: dict[Any, Timed] = {}
 
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
@@ -135,7 +143,8 @@ class Timer:
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
-        return result_of(asked, RunOptions(bins=BINS, confirm=False))
+        options = RunOptions(bins=BINS, confirm=False, watch=self.watch)
+        return whole_of(asked, options, f"{call.operation} of {call.bytes} B")
 
 
 def _signature(members: Members) -> tuple[Any, ...]:

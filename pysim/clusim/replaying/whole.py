@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
-from clusim.errors import InputError, one_line
+from clusim.errors import InputError, TimeLimitReached, one_line
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
@@ -23,6 +23,7 @@ from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
+from clusim.unfinished import Unfinished
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.emitter import NcclEmitter
@@ -106,19 +107,23 @@ def replay_recording(
         skipped=dict(recording.skipped),
         family=placed.family,
         verdict=result.verdict,
+        unfinished=result.unfinished,
     )
     found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
     found.notes += assumed
     found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=recorded)
     others: dict[Key, list[_Span]] = {}
-    if request.other is not None:
+    if request.other is not None and result.unfinished is None:
         there = _on(request.setup(request.other, version, request.env), recording)
-        untraced = replace(options, trace_out=None)
-        moved, outcome = _run(recording, request, untraced, there, recorded=False)
-        others = _spans(recording, moved, outcome, recorded=False)
-        found.other, found.other_ps = there.placed.fabric.name, outcome.time_ps
-        found.notes += there.placed.notes
+        try:
+            moved, outcome = _moved(recording, request, options, there)
+            others = _spans(recording, moved, outcome, recorded=False)
+            found.other, found.other_ps = there.placed.fabric.name, outcome.time_ps
+            found.notes += there.placed.notes
+        except TimeLimitReached:
+            why = f"{options.watch.words}, reached on {there.placed.fabric.name}"
+            found.unfinished = Unfinished(why, 1.0, result.time_ps)
     _fill(found, recording, spans, others, placed)
     if any(event.kind == "compute" for event in recording.events):
         found.compute_ps = _compute(recording)
@@ -149,6 +154,17 @@ def _run(
     translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
     asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
     return translation, result_of(asked, options)
+
+
+def _moved(
+    recording: Recording, request: ReplayRequest, options: RunOptions, where: KnownMachine
+) -> tuple[Translation, Result]:
+    """Run a recording on another machine to its end, without a trace."""
+    untraced = replace(options, trace_out=None)
+    translation, result = _run(recording, request, untraced, where, recorded=False)
+    if result.unfinished is not None:
+        raise result.unfinished.reached(f"the replay on {where.placed.fabric.name}")
+    return translation, result
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:
@@ -191,6 +207,8 @@ def _spans(
         tasks = [t for number in unit.events for t in unit.tasks.get(number, ())]
         if event.kind not in ("collective", "send", "recv") or not tasks:
             continue
+        if min(int(end[t]) for t in tasks) < 0:
+            continue  # the run was ended before it
         key = (event.group, event.operation, event.bytes, event.dtype)
         if event.kind != "collective":
             key = (event.group, "messages", _most_moved(recording, unit), "uint8")

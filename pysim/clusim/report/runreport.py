@@ -20,12 +20,12 @@ from clusim.result import Result
 from clusim.units import format_size, format_time
 from clusim.verdict import Verdict
 
-__all__ = ["collective_report", "said", "traffic_report", "verdict_lines"]
+__all__ = ["collective_report", "ended_rows", "said", "traffic_report", "verdict_lines"]
 
 
 def collective_report(result: Result) -> str:
     """Return the report of a run of collectives."""
-    rows = [("time", format_time(result.time_ps)), *_ended_rows(result)]
+    rows = [("time", format_time(result.time_ps)), *ended_rows(result)]
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:
@@ -34,7 +34,7 @@ def collective_report(result: Result) -> str:
     return _report(result, rows)
 
 
-def _ended_rows(result: Result) -> list[tuple[str, str]]:
+def ended_rows(result: Result) -> list[tuple[str, str]]:
     """Return what is known of a run that was ended before its end."""
     ended = result.unfinished
     if ended is None:
@@ -56,7 +56,7 @@ def _ended_rows(result: Result) -> list[tuple[str, str]]:
 def traffic_report(result: Result) -> str:
     """Return the report of a run of synthetic traffic."""
     rows = _latency_rows(summarise(result))
-    return _report(result, [("time", format_time(result.time_ps)), *_ended_rows(result), *rows])
+    return _report(result, [("time", format_time(result.time_ps)), *ended_rows(result), *rows])
 
 
 def _GBps(rate: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusim.errors import TimeLimitReached
 from clusim.run.job import Job, RunOptions, run_job
 
 __all__ = ["BRIEF", "Times", "known_times", "learn", "time_of"]
@@ -36,9 +35,8 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
         options.watch.begins(f"{job.provenance.fabric} stands for it")
         result = run_job(job, options)
         if result.unfinished is not None:
-            raise TimeLimitReached(
-                f"{result.unfinished.why}: reached in a run on {job.provenance.fabric} that stands for the whole, of"
-                f" which {result.unfinished.part_done:.0%} was done; give it longer"
+            raise result.unfinished.reached(
+                f"a run on {job.provenance.fabric} that stands for the whole"
             )
         _TIMES[key] = result.time_ps
     return _TIMES[key]

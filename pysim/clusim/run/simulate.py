@@ -19,7 +19,7 @@ from clusim.run.standin import stood_for
 from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
 
-__all__ = ["result_of", "simulate", "simulate_traffic"]
+__all__ = ["result_of", "simulate", "simulate_traffic", "whole_of"]
 
 
 def simulate(
@@ -111,6 +111,20 @@ def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result
     whole = cache(partial(job_of, request, options))
     found = stood_for(request, options, whole) if isinstance(request, Request) else None
     return found or run_job(whole(), options)
+
+
+def whole_of(request: AnyRequest, options: RunOptions, where: str) -> Result:
+    """Run what a request asks for to its end, as part of something larger, which is said to be in `where`.
+
+    Raises
+    ------
+    TimeLimitReached
+        The time on the wall that `options` allow is up.
+    """
+    result = result_of(request, options)
+    if result.unfinished is not None:
+        raise result.unfinished.reached(where)
+    return result
 
 
 def simulate_traffic(

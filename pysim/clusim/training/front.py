@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from clusim.fabric import Fabric
 from clusim.files import guarded
 from clusim.run.job import RunOptions
+from clusim.run.limit import Watch
 from clusim.run.notebook import shown_in_notebook
 from clusim.run.session import Progress
 from clusim.training.inputs import inputs
@@ -20,7 +21,7 @@ from clusim.workload import Workload
 
 __all__ = ["TrainOptions", "train"]
 
-_OF_RUN = ("trace_out", "progress", "command", "confirm")
+_OF_RUN = ("trace_out", "progress", "command", "confirm", "watch")
 
 
 class TrainOptions(TypedDict, total=False):
@@ -40,6 +41,8 @@ class TrainOptions(TypedDict, total=False):
         As of `clusim.simulate`.
     confirm : bool or None
         Whether the verdict simulates the steps again without what held them back first; None: if that is cheap.
+    watch : clusim.run.limit.Watch
+        Ends the steps after a time on the wall, with `StepsEnded`.
     """
 
     nodes: int | None
@@ -53,6 +56,7 @@ class TrainOptions(TypedDict, total=False):
     progress: Progress | None
     command: str
     confirm: bool | None
+    watch: Watch
 
 
 def train(
@@ -80,6 +84,8 @@ def train(
     ------
     InputError
         A name, size or option that has no meaning here, or with `strict_memory` too little memory.
+    clusim.training.ended.StepsEnded
+        The time of `watch` is up; its `known` is what is known of the steps.
     """
     given: dict[str, Any] = dict(options)
     how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})

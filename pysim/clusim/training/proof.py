@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from clusim.folded import merged
 from clusim.training.breakdown import NOTHING, Spans
+from clusim.training.stepjson import FoldedJson
 from clusim.units import format_time
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
@@ -61,6 +62,17 @@ class FoldReport:
     proved: int = 0
     disturbed_share: float = 0.0
     skew_ps: int = 0
+
+    def to_json(self) -> FoldedJson:
+        """Return the numbers a script wants."""
+        return {
+            "simulated": self.simulated,
+            "folded": self.folded,
+            "alone": self.alone,
+            "proved_identical": self.proved,
+            "disturbed_share": round(self.disturbed_share, 6),
+            "skew_ps": self.skew_ps,
+        }
 
     @property
     def text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from clusim.result import Result
 from clusim.schedule.ir import Schedule
@@ -12,7 +13,7 @@ from clusim.training.breakdown import Breakdown, Spans, spans_of
 from clusim.training.culprits import full_wire, heavy_stage, slow_ranks
 from clusim.training.expected import expected_text
 from clusim.training.phases import StepSpans, step_phases
-from clusim.training.proof import BlockState
+from clusim.training.proof import BlockState, FoldReport, fold_report, states
 from clusim.verdict import Verdict
 from clusim.workload.parallel.fold import FoldedBlock
 from clusim.workload.parallel.pipeline import StepWriter
@@ -62,6 +63,35 @@ class Ran:
             max(int(end[t]) for own in step.values() for t in own) for step in self.writer.steps
         ]
         return [max(ends[0], self.result.time_ps)] if len(ends) == 1 else ends
+
+    @property
+    def steps_ps(self) -> list[int]:
+        """Return how long every step took [ps]."""
+        return [b - a for a, b in pairwise([0, *self.ends])]
+
+    @property
+    def ended(self) -> list[int]:
+        """Return the ends of the steps that are done, of a run that was ended before its end [ps].
+
+        The only step of a run ends with it.
+        """
+        if len(self.writer.steps) == 1:
+            return []
+        end = self.result.tasks.end_ps
+        found: list[int] = []
+        for step in self.writer.steps:
+            own = [int(end[t]) for tasks in step.values() for t in tasks]
+            if min(own) < 0:
+                break
+            found.append(max(own))
+        return found
+
+    @cached_property
+    def fold(self) -> FoldReport:
+        """Return what is known of the blocks that pauses stand for."""
+        start, end = self.result.tasks.start_ps, self.result.tasks.end_ps
+        known = self.states or states(self.blocks, self.spans, start, end)
+        return fold_report(self.writer.emitter.folder, known)
 
     @property
     def window(self) -> tuple[int, int]:

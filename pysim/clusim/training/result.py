@@ -279,14 +279,7 @@ class TrainingResult(StepResult):
         return {
             **self.figures(),
             "busiest_wires": [{"wire": name, "busy": round(busy, 6)} for name, busy in self.wires],
-            "folded": {
-                "simulated": self.fold.simulated,
-                "folded": self.fold.folded,
-                "alone": self.fold.alone,
-                "proved_identical": self.fold.proved,
-                "disturbed_share": round(self.fold.disturbed_share, 6),
-                "skew_ps": self.fold.skew_ps,
-            },
+            "folded": self.fold.to_json(),
             "broken_wires": broken_wires_json(self.result),
             "granularity": self.result.provenance.granularity_note,
             "tasks": self.tasks,

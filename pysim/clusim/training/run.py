@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from clusim.analysis.expanded import expanded
 from clusim.bounded import uncollected
+from clusim.errors import TimeLimitReached
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering.grain import COARSE, STEP
 from clusim.result import Result
@@ -17,14 +21,15 @@ from clusim.run.evidence import Told
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
+from clusim.run.simulate import result_of, whole_of
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import spans_of
 from clusim.training.depth import by_depth
+from clusim.training.ended import EndedSteps, StepsEnded, WholeSteps, knowing
 from clusim.training.expected import expected_text
 from clusim.training.mended import is_cheap, with_faster_kernels, without_first
 from clusim.training.planned import memory_notes, plan_notes, written
-from clusim.training.proof import affordable, fold_report, states
+from clusim.training.proof import affordable, states
 from clusim.training.quantum import relaxed
 from clusim.training.ran import Ran
 from clusim.training.request import WANTED_ERROR, TrainRequest
@@ -39,6 +44,7 @@ from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.spec import Workload
 
 __all__ = ["trained"]
 
@@ -58,18 +64,24 @@ def _messages(plan: TrainingPlan) -> int:
     return 2 * plan.microbatches * plan.mesh.size * plan.layout.chunks
 
 
+def _part_of(options: RunOptions) -> RunOptions:
+    """Return the options of a run of which only times are wanted, and that the same clock may end."""
+    return RunOptions(bins=2, histories=False, watch=options.watch)
+
+
 @dataclass
 class _Runs:
     """Runs schedules of blocks, all in the same way."""
 
     setup: Setup
     granularity: str | int
+    options: RunOptions
     errors: list[float | None] = field(default_factory=list)
 
     def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> Measured:
         """Run the schedule of a block, alone."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = result_of(asked, RunOptions(bins=2, histories=False))
+        result = whole_of(asked, self.options, "a block of work that pauses are to stand for")
         self.errors.append(result.provenance.error_bound)
         start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
         used = np.flatnonzero(result.wires.counters["busy_ps"])
@@ -84,7 +96,15 @@ class _Runs:
 
 
 def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
-    """Simulate training steps; the last one is reported, those before it warm up."""
+    """Simulate training steps; the last one is reported, those before it warm up.
+
+    Raises
+    ------
+    StepsEnded
+        The time on the wall that `options` allow is up; it has what is known.
+    TimeLimitReached
+        The time is up before any step was begun.
+    """
     # Schedules are hundreds of thousands of small objects without circles.
     with uncollected():
         return _trained(request, options)
@@ -100,7 +120,9 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     enough = found.error_bound is not None and found.error_bound <= WANTED_ERROR
     if enough and options.trace_out is None:
         return found
-    again = _simulated(coarse if enough else request, options)
+    whole = WholeSteps(found.step_ps, found.result.provenance.granularity_note, found.fold)
+    with knowing(found.plan, request.steps, options.watch.words, whole):
+        again = _simulated(coarse if enough else request, options)
     return replace(again, wall_s=found.wall_s + again.wall_s)
 
 
@@ -117,11 +139,9 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     notes = memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric) if request.held is None else []
     if workload.depth is not None:
-        found = by_depth(
-            workload, plan, lambda part: _simulated(replace(request, workload=part), options)
-        )
+        found = by_depth(workload, plan, partial(_shallow, request, options))
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
-    runs = _Runs(setup, request.granularity)
+    runs = _Runs(setup, request.granularity, _part_of(options))
     folder = Folder(plan.fabric, runs)
     if request.held is not None:
         plan = replace(plan, fabric=request.held.known)
@@ -136,7 +156,9 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     else:
         run = steps.proved(folder)
     found = _evaluate(run, memory, notes, time.perf_counter() - began)
-    found = replace(found, saved=steps.with_checkpoint(run))
+    with steps.knowing(run):
+        found = replace(found, saved=steps.with_checkpoint(run))
+        options.watch.begins("collectives of switches are compared with rings")
     done = switching(
         Setup(setup.known), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
@@ -146,6 +168,16 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     judged = steps.told[0] if steps.told else steps.verdict(run)
     told = replace(found.result, judge=Told(judged))
     return replace(found, switching=done, grain_error=worst, result=told, judged=judged)
+
+
+def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
+    """Simulate the steps of fewer layers, whose times are not those of the whole."""
+    try:
+        return _simulated(replace(request, workload=part), options)
+    except StepsEnded as error:
+        raise TimeLimitReached(
+            f"{error.known.words} of fewer layers, which stand for the whole; give it longer"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -187,20 +219,42 @@ class _Steps:
 
         result = result_of(asked, replace(options, judge=judge))
         # Without what the judge holds: the schedule is large.
-        return Ran(self.plan, writer, schedule, replace(result, judge=None))
+        run = Ran(self.plan, writer, schedule, replace(result, judge=None))
+        if result.unfinished is not None:
+            done = [b - a for a, b in pairwise([0, *run.ended])]
+            why = result.unfinished.why
+            raise StepsEnded(
+                EndedSteps(self.plan, request.steps, why, done, run.result, len(blocks))
+            )
+        return run
+
+    def knowing(self, run: Ran) -> AbstractContextManager[None]:
+        """Have what is known of `run` told where the time is up in what follows."""
+        note = run.result.provenance.granularity_note
+        return knowing(
+            *(self.plan, self.request.steps, self.options.watch.words),
+            WholeSteps(run.steps_ps, note, run.fold),
+        )
 
     def verdict(self, run: Ran) -> Verdict:
         """Return what held the last step back, and what it is without that, if that is cheap to simulate."""
         found, confirm = run.verdict, self.options.confirm
         if found.headline is None or not (is_cheap(run) if confirm is None else confirm):
             return found
-        if found.headline.kind is CauseKind.COMPUTE:
+        try:
+            return self._confirmed(run, found, found.headline.kind)
+        except TimeLimitReached:
+            return found
+
+    def _confirmed(self, run: Ran, found: Verdict, first: CauseKind) -> Verdict:
+        """Return the verdict with what the step is without its first cause."""
+        if first is CauseKind.COMPUTE:
             low, high = self._computing_faster().window
             return found.simulated(run.step_ps - (high - low))
         fix = without_first(self.asked, found)
         if fix is None:
             return found
-        again = _simulated(fix.request, RunOptions(confirm=False))
+        again = _simulated(fix.request, RunOptions(confirm=False, watch=self.options.watch))
         return found.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
 
     def _computing_faster(self) -> Ran:
@@ -209,7 +263,7 @@ class _Steps:
         schedule = with_faster_kernels(schedule)
         own = self.request
         asked = ScheduleRequest(own.setup, schedule, granularity=own.granularity, seed=own.seed)
-        result = result_of(asked, RunOptions(bins=2, histories=False))
+        result = whole_of(asked, _part_of(self.options), "the steps with faster kernels")
         return Ran(self.plan, writer, schedule, result)
 
     def proved(self, folder: Folder) -> Ran:
@@ -218,9 +272,10 @@ class _Steps:
         if self.options.trace_out is None:
             return run
         again = run.writer.emitter.folder
-        if again is not None:
-            again.restart(again.written)
-        return self.run(again)
+        with self.knowing(run):
+            if again is not None:
+                again.restart(again.written)
+            return self.run(again)
 
     def with_checkpoint(self, run: Ran) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
@@ -240,32 +295,35 @@ class _Steps:
         Unless all must be proved, only as long as that is affordable.
         """
         always = self.request.folding == "proved"
-        for _ in range(MOST_ROUNDS):
-            run = self.run(folder, traced=False)
+        run = self.run(folder, traced=False)
+        for left in reversed(range(MOST_ROUNDS)):
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
             spans = spans_of(run.schedule, start, end)
             found = states(folder.blocks, spans, start, end)
             rest = [block for block, state in found if not state.proved]
             if not rest or not (always or affordable(run.result.grants, rest)):
                 return replace(run, states=found)
-            folder.restart(folder.written | {block.number for block in rest})
-        return self.run(None, traced=False)
+            run = replace(run, states=found)
+            with self.knowing(run):
+                folder.restart(folder.written | {block.number for block in rest})
+                run = self.run(folder if left else None, traced=False)
+        return run
 
 
 def _evaluate(run: Ran, memory: list[Memory], notes: list[str], wall_s: float) -> TrainingResult:
     plan, writer, schedule, result = run.plan, run.writer, run.schedule, run.result
     start, end = result.tasks.start_ps, result.tasks.end_ps
-    emitter, ends, blocks = writer.emitter, run.ends, run.blocks
+    emitter, blocks = writer.emitter, run.blocks
     return TrainingResult(
         plan=plan,
-        step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
+        step_ps=run.steps_ps,
         ranks=run.rows,
         memory=memory,
         traffic=emitter.traffic,
         wires=_wires(expanded(result)),
-        fold=fold_report(emitter.folder, run.states or states(blocks, run.spans, start, end)),
+        fold=run.fold,
         result=result,
-        executed_flops=emitter.flops // len(ends),
+        executed_flops=emitter.flops // len(run.ends),
         wall_s=wall_s,
         tasks=len(schedule.tasks),
         notes=notes,

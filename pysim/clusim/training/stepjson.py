@@ -8,11 +8,13 @@ from typing_extensions import TypedDict
 
 from clusim.analysis.tablejson import BrokenWireJson
 from clusim.forms import FieldsOf
+from clusim.resultjson import EndedJson
 from clusim.training.expected import StepClass
 from clusim.verdict import VerdictJson
 
 __all__ = [
     "BusyWireJson",
+    "EndedStepsJson",
     "EstimatedStepJson",
     "FoldedJson",
     "GoodputJson",
@@ -29,6 +31,7 @@ __all__ = [
     "SimulatedStepJson",
     "StepJson",
     "SwitchedSideJson",
+    "WholeStepsJson",
 ]
 
 
@@ -273,6 +276,45 @@ class SimulatedStepJson(StepJson):
     granularity: str
     tasks: int
     fingerprint: str
+
+
+class WholeStepsJson(TypedDict):
+    """Steps that were simulated to their end: their times [s], how finely, and what was folded."""
+
+    steps_s: list[float]
+    granularity: str
+    folded: FoldedJson
+
+
+class EndedStepsJson(EndedJson):
+    """Training steps that were ended before their end.
+
+    Attributes
+    ----------
+    steps : int
+        That were asked for.
+    steps_s : list of float
+        Times of those that were done [s].
+    under_way_s : float
+        Time simulated of the step that was under way [s].
+    granularity : str
+        How finely the run that was under way is simulated.
+    blocks_folded : int
+        Blocks of work that pauses stand for in it.
+    before : object or None
+        What was simulated to its end before: more coarsely, with more blocks folded, or without a checkpoint.
+    """
+
+    workload: str
+    model: str
+    fabric: str
+    gpus: int
+    steps: int
+    steps_s: list[float]
+    under_way_s: float
+    granularity: str
+    blocks_folded: int
+    before: WholeStepsJson | None
 
 
 class PartsJson(TypedDict):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from clusim.report.runreport import said, verdict_lines
+from clusim.report.runreport import ended_rows, said, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
+from clusim.training.ended import EndedSteps
 from clusim.training.result import StepResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["training_report"]
+__all__ = ["ended_report", "training_report"]
 
 SHOWN_RANKS = 16
 
@@ -29,6 +30,32 @@ def training_report(result: StepResult) -> str:
     ]
     parts.append(_foot(result))
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def ended_report(known: EndedSteps) -> str:
+    """Return what `clusim train` prints of steps whose time on the wall was up."""
+    plan, before = known.plan, known.before
+    done = f"{len(known.step_ps)} of {known.steps}"
+    if known.step_ps:
+        done += f": {', '.join(format_time(ps) for ps in known.step_ps)}"
+    rows = [] if known.result is not None else [("ended by", known.why)]
+    if known.result is not None:
+        rows += [
+            ("steps done", done),
+            ("step under way", f"{format_time(known.under_way_ps)} simulated"),
+        ]
+        rows += [*ended_rows(known.result), ("granularity", known.granularity)]
+    if known.folded:
+        rows.append(("folded", f"{known.folded:,} blocks, not yet proved identical"))
+    if before is not None:
+        times = ", ".join(format_time(ps) for ps in before.step_ps)
+        rows.append(("steps before", f"{times}; {before.granularity}"))
+        if before.fold.folded:
+            rows.append(("folded in them", before.fold.text))
+    title = (
+        f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
+    )
+    return "\n".join([title, *_table(rows)])
 
 
 def _head(result: StepResult) -> list[str]:

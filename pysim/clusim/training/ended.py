@@ -1,0 +1,127 @@
+"""What is known of training steps that the clock on the wall ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from clusim.errors import TimeLimitReached
+from clusim.result import Result
+from clusim.training.proof import FoldReport
+from clusim.training.stepjson import EndedStepsJson
+from clusim.unfinished import Unfinished
+from clusim.workload.parallel.plan import TrainingPlan
+
+__all__ = ["EndedSteps", "StepsEnded", "WholeSteps", "knowing"]
+
+
+@dataclass(frozen=True)
+class WholeSteps:
+    """Steps that were simulated to their end: their times [ps], how finely, and what is known of folded blocks."""
+
+    step_ps: list[int]
+    granularity: str
+    fold: FoldReport
+
+
+@dataclass(frozen=True)
+class EndedSteps:
+    """What is known of steps whose time on the wall was up.
+
+    Attributes
+    ----------
+    steps : int
+        That were asked for.
+    why : str
+        What ended them.
+    step_ps : list of int
+        Times of those that were done in the run that was under way [ps].
+    result : Result or None
+        Of that run; None if it had not begun.
+    folded : int
+        Blocks of work that pauses stand for in it.
+    before : WholeSteps or None
+        What was simulated to its end before: more coarsely, with more blocks folded, or without a checkpoint.
+    """
+
+    plan: TrainingPlan
+    steps: int
+    why: str
+    step_ps: list[int]
+    result: Result | None
+    folded: int = 0
+    before: WholeSteps | None = None
+
+    @property
+    def time_ps(self) -> int:
+        """Time simulated in the run that was under way [ps]."""
+        return 0 if self.result is None else self.result.time_ps
+
+    @property
+    def under_way_ps(self) -> int:
+        """Time simulated of the step that was under way [ps]."""
+        return self.time_ps - sum(self.step_ps)
+
+    @property
+    def granularity(self) -> str:
+        """How finely the run that was under way is simulated."""
+        return "" if self.result is None else self.result.provenance.granularity_note
+
+    @property
+    def words(self) -> str:
+        """What ended them, and where."""
+        if self.result is None:
+            return f"{self.why}: ended before the steps were simulated again"
+        done = f"{len(self.step_ps)} of {self.steps} steps done"
+        return f"{self._unfinished.words(self.time_ps)}, {done}"
+
+    @property
+    def _unfinished(self) -> Unfinished:
+        known = None if self.result is None else self.result.unfinished
+        return known or Unfinished(self.why, 0.0, 0)
+
+    def to_json(self) -> EndedStepsJson:
+        """Return the numbers a script wants."""
+        wall_s = 0.0 if self.result is None else self.result.wall_s
+        before = self.before
+        return {
+            **self._unfinished.to_json(self.time_ps, wall_s),
+            "workload": self.plan.workload.name,
+            "model": self.plan.model.name,
+            "fabric": self.plan.fabric.name,
+            "gpus": self.plan.mesh.size,
+            "steps": self.steps,
+            "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
+            "under_way_s": round(self.under_way_ps / 1e12, 9),
+            "granularity": self.granularity,
+            "blocks_folded": self.folded,
+            "before": None
+            if before is None
+            else {
+                "steps_s": [round(ps / 1e12, 9) for ps in before.step_ps],
+                "granularity": before.granularity,
+                "folded": before.fold.to_json(),
+            },
+        }
+
+
+class StepsEnded(TimeLimitReached):
+    """The time that steps may take by the clock on the wall is up; `known` is what is known of them."""
+
+    def __init__(self, known: EndedSteps) -> None:
+        super().__init__(known.words)
+        self.known = known
+
+
+@contextmanager
+def knowing(plan: TrainingPlan, steps: int, why: str, whole: WholeSteps) -> Iterator[None]:
+    """Add what was simulated `whole` before to what is known where the time is up, unless more is known already."""
+    try:
+        yield
+    except StepsEnded as error:
+        if error.known.before is not None:
+            raise
+        raise StepsEnded(replace(error.known, before=whole)) from None
+    except TimeLimitReached:
+        raise StepsEnded(EndedSteps(plan, steps, why, [], None, before=whole)) from None

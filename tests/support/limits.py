@@ -1,0 +1,62 @@
+"""Clocks on the wall for tests: over after they were asked so often, whatever the time is."""
+
+from __future__ import annotations
+
+from clusim.errors import TimeLimitReached
+from clusim.run.limit import Watch
+
+__all__ = ["SECOND_PS", "Again", "Asked", "Reached"]
+
+SECOND_PS = 10**12
+
+
+class Asked(Watch):
+    """Is over after engines asked it so many times; what is prepared may take as long as it does."""
+
+    def __init__(self, asked: int) -> None:
+        super().__init__(SECOND_PS)
+        self._left = asked
+        self.begun: list[str] = []
+
+    @property
+    def over(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def begins(self, what: str) -> None:
+        self.begun.append(what)
+
+
+class Reached(Watch):
+    """Is over from when `progress`, given to a run as such, was told of a simulated time."""
+
+    def __init__(self, now_ps: int) -> None:
+        super().__init__(SECOND_PS)
+        self._now_ps, self._late = now_ps, False
+
+    @property
+    def over(self) -> bool:
+        return self._late
+
+    def progress(self, _part: float, now_ps: int) -> None:
+        """Look at the time that is simulated [ps]."""
+        self._late = self._late or now_ps >= self._now_ps
+
+    def begins(self, what: str) -> None:
+        """Let it be prepared."""
+
+
+class Again(Watch):
+    """Is over when one run more than so many is prepared."""
+
+    over = False
+
+    def __init__(self, runs: int) -> None:
+        super().__init__(SECOND_PS)
+        self._left = runs
+
+    def begins(self, what: str) -> None:
+        """Count what every run begins with."""
+        self._left -= what == "the fabric is built"
+        if self._left < 0:
+            raise TimeLimitReached(f"{self.words}: reached before {what}")
