@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "cluster_workloads",
     "find_topology",
     "find_workload",
     "shipped_topologies",
@@ -16,6 +17,9 @@ __all__ = [
 
 TOPOLOGIES = "CLUSIM_TOPOLOGIES"
 """Environment variable with directories of one's own presets."""
+
+CLUSTERS = "traces/clusters"
+"""Workloads of clusters so large that they are estimated and not simulated: what runs all others leaves these out."""
 
 
 def _dirs(kind: str) -> Iterator[Path]:
@@ -38,8 +42,13 @@ def shipped_topologies() -> dict[str, Path]:
 
 
 def shipped_workloads() -> dict[str, Path]:
-    """Return the shipped workload files by name."""
-    return _shipped("traces")
+    """Return the shipped workload files by name, those of large clusters last."""
+    return _shipped("traces") | cluster_workloads()
+
+
+def cluster_workloads() -> dict[str, Path]:
+    """Return the shipped workload files of clusters too large to be simulated whole, by name."""
+    return _shipped(CLUSTERS)
 
 
 def _shipped(kind: str) -> dict[str, Path]:
@@ -58,7 +67,7 @@ def find_topology(name: str) -> Path | None:
 
 def find_workload(name: str) -> Path | None:
     """Return the path of the shipped workload called `name`, or None."""
-    return _find("traces", name)
+    return _find("traces", name) or _find(CLUSTERS, name)
 
 
 def _find(kind: str, name: str) -> Path | None:

@@ -163,7 +163,7 @@ def test_a_real_shell_offers_the_words(shell: str) -> None:
         ("explain dgxa100", "did you mean 'dgx-a100'?"),
         ("topo show mega", "did you mean 'gcp-a3-mega'?"),
         ("traffic fattree", "did you mean 'fat-tree'?"),
-        ("train llama", "did you mean 'llama3-70b-fsdp'?"),
+        ("train llama", "did you mean 'llama3-70b-fsdp' or 'llama3-405b-16k'?"),
         ("run dgx-1v -c all", "did you mean 'allreduce', 'all_gather' or 'alltoall'?"),
         ("run dgx-1v -c ar", "did you mean 'allreduce'?"),
         ("crossover dgx-1v -c a2a_", "did you mean 'alltoall'?"),

@@ -21,6 +21,7 @@ from clusim.errors import InputError
 from clusim.fabric.catalogue import preset_nic
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.builder import Builder
+from clusim.nccl.communicator import _searched
 from clusim.nccl.connect import binary_tree, double_tree, nvls_trees
 from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.graph import Graph
@@ -290,6 +291,24 @@ def test_a_machine_is_searched_once_and_another_for_itself() -> None:
         changed = system()
         change(changed)
         assert changed.key() != before, change.__name__
+
+
+def test_machines_of_a_cluster_are_searched_once() -> None:
+    """Names decide nothing: what is found of a machine is found of every other that is built as it is."""
+    cluster = fabric.load("dgx-h100", nodes=2)
+    settings = parse_env({})
+    here, there = (
+        build_system(cluster, parse_version("2.27"), settings, zone=zone, ranks=list(range(8)))
+        for zone in (0, 1)
+    )
+    assert [gpu.name for gpu in here.gpus] != [gpu.name for gpu in there.gpus]
+    assert here.key() == there.key()
+    for pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.NVLS):
+        assert search(here, pattern) == search(there, pattern)
+    communicator(cluster, ranks=range(8))
+    searches = _searched.cache_info().misses
+    communicator(cluster, ranks=range(8, 16))
+    assert _searched.cache_info().misses == searches
 
 
 @pytest.mark.parametrize(

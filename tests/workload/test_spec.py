@@ -8,7 +8,7 @@ import pytest
 
 import clusim
 from clusim.errors import ClusimError
-from clusim.resources import shipped_workloads
+from clusim.resources import cluster_workloads, find_workload, shipped_workloads
 from clusim.workload import load_workload, loads_workload, make_plan
 
 GOOD = "model: gpt2-xl\nsequence: 1024\nbatch: {global: 16, micro: 1}\n"
@@ -232,6 +232,33 @@ def test_shipped_workloads_have_a_plan_that_fits(name: str) -> None:
     assert workload.topology is not None
     plan = make_plan(workload, clusim.load(workload.topology, nodes=workload.nodes))
     assert all(not plan.memory(stage).missing for stage in range(plan.mesh.pipeline))
+
+
+def test_workloads_of_clusters_are_found_apart_from_those_that_are_run() -> None:
+    apart = cluster_workloads()
+    assert "llama3-405b-16k" in apart
+    assert {path.parent.name for path in apart.values()} == {"clusters"}
+    rest = {name: path for name, path in shipped_workloads().items() if name not in apart}
+    assert {path.parent.name for path in rest.values()} == {"traces"}
+    assert all(find_workload(name) == path for name, path in (apart | rest).items())
+
+
+def test_llama3_405b_is_laid_out_as_published() -> None:
+    workload = load_workload("llama3-405b-16k")
+    plan = make_plan(workload, clusim.load("dgx-h100", nodes=workload.nodes))
+    mesh = plan.mesh
+    assert (mesh.tensor, mesh.context, mesh.pipeline, mesh.data) == (8, 1, 16, 128)
+    # arXiv 2407.21783, table 4: 16 million tokens a step, a sequence in each of 16 microbatches.
+    assert workload.batch.all * workload.sequence == 16 * 2**20
+    assert plan.microbatches == 16
+    # One layer less at both ends: of 16 stages with 4 parts, the first and the last have 7, the others 8.
+    blocks = [
+        sum(layer.kind == "block" for part in stage for layer in part) for stage in plan.stages
+    ]
+    assert blocks == [7, *[8] * 14, 7]
+    assert sum(blocks) == 126
+    parameters = [layer.parameters for stage in plan.stages for part in stage for layer in part]
+    assert sum(parameters) * mesh.tensor == pytest.approx(405e9, rel=0.01)
 
 
 def test_a_configuration_is_found_beside_the_file(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class System:
         }
 
     def key(self) -> tuple[Hashable, ...]:
-        """Return what is equal for two systems whose devices, links and paths are alike, one by one."""
+        """Return what is equal for two systems whose devices, links and paths are alike, one by one, but for names."""
         every = [*self.gpus, *self.adapters, *self.cpus, *self.others]
         number = {device: i for i, device in enumerate(every)}
         for device in every:  # and adapters that were forgotten, which links still lead to
@@ -221,8 +221,9 @@ class System:
 
 _DEVICES = {"gpus", "adapters", "cpus", "switch", "others", "routes"}
 _SYSTEM = [one.name for one in fields(System) if one.name not in _DEVICES]
-_DEVICE = [one.name for one in fields(Device) if one.name != "links"]
-"""Fields that say something of their own: all that are not devices, and links and paths between them."""
+_DEVICE = [one.name for one in fields(Device) if one.name not in {"links", "name", "members"}]
+"""Fields that say something of their own: all that are not devices, and links and paths between them; nor what devices
+are called, which decides nothing, so that the machines of a cluster are alike."""
 
 
 def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
