@@ -17,7 +17,7 @@ from clusim.schedule import Schedule, Shape
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("allsum", "ring", 64), "'allsum': unknown; there are allreduce"),
+        (("allsum", "ring", 64), "'allsum': unknown; did you mean 'allreduce'?"),
         (("allreduce", "zigzag", 64), "no algorithm 'zigzag' besides nccl.*; there are ring"),
         (("allreduce", "ring", 0), "size 0 bytes; must be at least 1"),
         (("allreduce", "ring", -4), "size -4 bytes"),

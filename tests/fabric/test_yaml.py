@@ -132,7 +132,7 @@ GOLDEN = [
         GOOD + "superpod: My Pod\n",
         "7:11: superpod: 'My Pod': must be small letters, digits and '-', such as superpod-h100",
     ),
-    (GOOD + "logs: {network: ib}\n", "7:17: logs.network: 'ib' is not known; there are IB, OFI"),
+    (GOOD + "logs: {network: ib}\n", "7:17: logs.network: 'ib' is not known; did you mean 'IB'?"),
     (GOOD + "logs: {bus: [1]}\n", "7:8: logs.bus: unknown key; did you mean 'buses'?"),
     (
         GOOD + "logs: {buses: [1, 300]}\n",

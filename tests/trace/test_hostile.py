@@ -22,7 +22,7 @@ from clusim.trace.records import RecordFile
 from clusim.trace.tables import iterate_table
 from fuzz import traces
 
-RING, NVLS, STEP, TRAFFIC = range(4)
+RING, NVLS, STEP, FOLDED, TRAFFIC = range(5)
 NONE = 0xFFFFFFFF
 
 
@@ -157,7 +157,7 @@ def test_a_doctored_trace_is_refused_in_one_line(action: str, words: str, tmp_pa
     assert words.removesuffix(": the file is too small") in str(caught.value)
 
 
-@pytest.mark.parametrize("sample", [RING, NVLS, STEP, TRAFFIC])
+@pytest.mark.parametrize("sample", [RING, NVLS, STEP, FOLDED, TRAFFIC])
 def test_a_good_trace_passes_everything(sample: int, tmp_path: Path) -> None:
     doctored(tmp_path, lambda file: None, sample)
     refused = traces.use(tmp_path, every=True)
