@@ -12,6 +12,7 @@ of several channels in one request. **Parameters**: `Shape`, as of NVLS or with 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -134,36 +135,51 @@ def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
         load, store = (
             plan.connect(own, own, channel, kind="multimem", members=members) for _ in range(2)
         )
-        copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
         ready = [pipes.ready[index, head] for head in heads]
-        template = local.shared("sharp/copy", partial(list, copy))
-        local.program(index, template, ready, "sharp/scatter", sm=1)
-        wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
-        fetch = Prim("reduceLoad", send=size, coef=1, src="scratch", dst="scratch")
-        prims = [*wait, fetch, Prim("signal", send=size + 1, coef=1)]
+        local.program(index, _shared(local, "sharp/copy", _copy), ready, "sharp/scatter", sm=1)
         into = [pipes.ready[member, index] for member in range(size)]
-        _head(local, index, prims, [*into, load, before], "sharp/reduce")
+        _head(local, index, _shared(local, "sharp/reduce", _reduce), [*into, load, before])
         _aggregate(local, index, [before, net, after], "scratch")
-        spread = Prim("multicastStore", send=size, coef=1, src="scratch", dst="scratch")
-        tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
-        prims = [Prim("waitSignal", recv=size + 1, coef=1), spread, *tell]
         out = [pipes.done[index, member] for member in range(size)]
-        _head(local, index, prims, [*out, store, after], "sharp/spread")
-        gather = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
-        template = local.shared("sharp/gather", partial(list, gather))
-        local.program(index, template, [pipes.done[head, index] for head in heads], "sharp/gather")
+        _head(local, index, _shared(local, "sharp/spread", _spread), [*out, store, after])
+        done = [pipes.done[head, index] for head in heads]
+        local.program(index, _shared(local, "sharp/gather", _gather), done, "sharp/gather")
 
 
-def _head(local: Local, index: int, prims: list[Prim], pipes: list[int], name: str) -> None:
+def _shared(local: Local, name: str, make: Callable[[int], list[Prim]]) -> int:
+    """Return the template that `make` gives for machines of that size; ranks and channels share it."""
+    key = ("by switches", name, local.size)
+    return local.plan.shared_template(key, name, partial(make, local.size), local.size)
+
+
+def _copy(size: int) -> list[Prim]:
+    return [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
+
+
+def _reduce(size: int) -> list[Prim]:
+    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
+    fetch = Prim("reduceLoad", send=size, coef=1, src="scratch", dst="scratch")
+    return [*wait, fetch, Prim("signal", send=size + 1, coef=1)]
+
+
+def _spread(size: int) -> list[Prim]:
+    store = Prim("multicastStore", send=size, coef=1, src="scratch", dst="scratch")
+    tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
+    return [Prim("waitSignal", recv=size + 1, coef=1), store, *tell]
+
+
+def _gather(size: int) -> list[Prim]:
+    return [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
+
+
+def _head(local: Local, index: int, template: int, pipes: list[int]) -> None:
     """Write a program of a head, whose flags of all members share one fixed cost."""
     local.plan.program(
         local.positions[index],
         local.part,
-        prims,
+        template,
         pipes,
         rotation=index,
-        nchunks=local.size,
         sm=0,
-        fixed_div=len(prims),
-        name=name,
+        fixed_div=local.size + 2,
     )

@@ -62,6 +62,7 @@ class FabricArrays:
     _nearest: dict[tuple[int, int], list[tuple[int, int]]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _leaving: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_ranks(self) -> int:
@@ -293,10 +294,19 @@ class FabricArrays:
 
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires from a rank to switches with a reduction unit, in order of id."""
-        own = self.wires["src"] == self.node_of(rank)
-        return [
-            int(w) for w in np.flatnonzero(own & (self.nodes["unit"][self.wires["dst"]] != NONE))
-        ]
+        own = self.wires_from(self.node_of(rank))
+        found: list[int] = own[self.nodes["unit"][self.wires["dst"][own]] != NONE].tolist()
+        return found
+
+    def wires_from(self, node: int) -> Array:
+        """Return the wires that leave a node, in order of id."""
+        if not self._leaving:
+            source = self.wires["src"]
+            order = np.argsort(source, kind="stable")
+            self._leaving["wires"] = order
+            self._leaving["off"] = np.searchsorted(source[order], np.arange(len(self.nodes) + 1))
+        low, high = self._leaving["off"][node : node + 2]
+        return self._leaving["wires"][low:high]
 
     def _node(self, node: int | str) -> int:
         if isinstance(node, int):

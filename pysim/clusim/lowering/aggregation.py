@@ -132,21 +132,15 @@ class Trees:
             arrays = self.arrays
             way = arrays.steps(int(arrays.endpoints["node"][endpoint]), (nic,))
             adapter = int(arrays.targets["node"][nic])
-            away = np.flatnonzero(
-                (arrays.wires["src"] == adapter)
-                & (arrays.nodes["zone"][arrays.wires["dst"]] == NONE)
-            )
-            usable = [
-                int(wire)
-                for wire in away
-                if arrays.nodes["unit"][arrays.wires["dst"][wire]] != NONE
-            ]
-            if not usable:
+            away = arrays.wires_from(adapter)
+            switches = arrays.nodes[arrays.wires["dst"][away]]
+            usable = away[(switches["zone"] == NONE) & (switches["unit"] != NONE)]
+            if not len(usable):
                 name = arrays.fabric.nodes[adapter].name
                 raise ScheduleError(
                     f"{arrays.fabric.name}: the switch at NIC {name} has no reduction unit; use ring or tree"
                 )
-            self._ups[key] = [*way, usable[0]]
+            self._ups[key] = [*way, int(usable[0])]
         return self._ups[key]
 
     def _graph(self) -> dict[int, dict[int, list[int]]]:

@@ -91,6 +91,7 @@ class LinkLowering:
         self._unit_groups: dict[int, int] = {}
         self._unit_wires: dict[int, list[int]] = {}
         self._unit_ways: dict[int, tuple[int, frozenset[int]]] = {}
+        self._tree_packets: dict[int, int] = {}
         self._paths: list[list[int]] = []
         self.trees = Trees(self.arrays, self._paths)
         self._vertex: dict[int, int] = {}
@@ -153,15 +154,15 @@ class LinkLowering:
         nic, adapter = self._adapter(connection.src, connection.channel)
         end = self.places.endpoint(connection.src)
         way = self.trees.way_up(end, nic)
-        packet = min(
-            self._adapter(member, connection.channel)[1].mtu_bytes for member in connection.members
-        )
+        if connection.key not in self._tree_packets:
+            adapters = (self._adapter(rank, connection.channel)[1] for rank in connection.members)
+            self._tree_packets[connection.key] = min(item.mtu_bytes for item in adapters)
         return Leg(
             src=end,
             dst=end,
             kind=ConnKind.AGGREGATION,
             hops=2 * len(way),
-            packet_bytes=packet,
+            packet_bytes=self._tree_packets[connection.key],
             forms=self.places.formats(way),
             nic=adapter,
         )

@@ -16,8 +16,9 @@ __all__ = ["validate"]
 
 def validate(schedule: Schedule) -> None:
     """Raise `ScheduleError` unless every index, size and connection of `schedule` makes sense."""
+    known: set[int] = set()
     for index, connection in enumerate(schedule.connections):
-        _check_connection(index, connection, schedule.num_ranks)
+        _check_connection(index, connection, schedule.num_ranks, known)
     for index, task in enumerate(schedule.tasks):
         _check_range(task.rank, schedule.num_ranks, "task", index, "rank")
         if task.call != ABSENT:
@@ -46,9 +47,12 @@ def _check_range(value: int, size: int, what: str, index: int, field: str) -> No
         raise ScheduleError(f"{what} {index}: {field} {value}: out of range; must be 0..{size - 1}")
 
 
-def _check_connection(index: int, connection: Connection, num_ranks: int) -> None:
-    for rank in (connection.src, connection.dst, *connection.members):
+def _check_connection(index: int, connection: Connection, num_ranks: int, known: set[int]) -> None:
+    """Check a connection; `known` are the members that were checked, as objects: all of a group share them."""
+    fresh = () if id(connection.members) in known else connection.members
+    for rank in (connection.src, connection.dst, *fresh):
         _check_range(rank, num_ranks, "connection", index, "rank")
+    known.add(id(connection.members))
     if connection.slots < 1:
         raise ScheduleError(f"connection {index}: slots={connection.slots}; must be >= 1")
     if (connection.kind in ("multimem", "aggregation")) != bool(connection.members):
@@ -97,17 +101,22 @@ def _kind_needed(op: str) -> str:
 def _check_groups(schedule: Schedule) -> None:
     """Check that every member of an aggregation group has one connection in it."""
     groups: dict[int, dict[int, tuple[int, ...]]] = {}
+    # Members share one object, which is compared once: groups are as large as there are machines.
+    sets: dict[int, frozenset[int]] = {}
     for index, connection in enumerate(schedule.connections):
         if connection.kind == "aggregation":
-            own = groups.setdefault(connection.key, {})
-            if connection.src in own or connection.src not in connection.members:
+            own, members = groups.setdefault(connection.key, {}), connection.members
+            if id(members) not in sets:
+                sets[id(members)] = frozenset(members)
+            if connection.src in own or connection.src not in sets[id(members)]:
                 raise ScheduleError(
                     f"connection {index}: rank {connection.src} must be in group {connection.key} once"
                 )
-            own[connection.src] = connection.members
+            own[connection.src] = members
     for key, own in groups.items():
         members = next(iter(own.values()))
-        if any(other != members for other in own.values()) or set(members) != set(own):
+        others = {id(other): other for other in own.values()}.values()
+        if any(other != members for other in others) or sets[id(members)] != set(own):
             raise ScheduleError(
                 f"aggregation group {key}: connections of ranks {sorted(own)}, members {sorted(members)};"
                 " every member needs one connection, with the same members"
