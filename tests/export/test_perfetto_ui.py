@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.export.perfetto import PS_PER_NS, write_perfetto
+from clusim.export.packets import PS_PER_NS
+from clusim.export.perfetto import write_perfetto
 from clusim.export.run import Run
 from support.browser import chromium
 

@@ -10,109 +10,23 @@ nanoseconds: times are rounded down to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.analysis.tasks import RankTasks
 from clusim.export import protobuf as pb
-from clusim.export.run import Piece, Run, TaskRow
+from clusim.export.packets import Counts, Event, PacketWriter
+from clusim.export.run import Piece, Run
 from clusim.files import replacing
+from clusim.folded import KINDS
 from clusim.units import format_size
 
-__all__ = ["Counts", "write_perfetto"]
+__all__ = ["write_perfetto"]
 
 Array = NDArray[Any]
-
-PS_PER_NS = 1000
-
-# Numbers of fields and values in Perfetto's definitions.
-_PACKET, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 1, 8, 10, 11, 12, 13, 60
-_CLEARED, _NEEDS_STATE = 1, 2
-_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
-_EXPLICIT_ORDER = 3
-_ROOT = 1
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was written."""
-
-    tracks: int = 0
-    slices: int = 0
-    arrows: int = 0
-    samples: int = 0
-
-
-@dataclass(slots=True)
-class _Writer:
-    """Writes packets of one sequence; names are sent once and then called by number."""
-
-    out: BinaryIO
-    counts: Counts = field(default_factory=Counts)
-    names: dict[tuple[int, str], int] = field(default_factory=dict)
-    started: bool = False
-
-    def packet(self, *parts: bytes) -> None:
-        flags = _NEEDS_STATE if self.started else _NEEDS_STATE | _CLEARED
-        self.started = True
-        head = pb.number(_SEQUENCE, 1) + pb.number(_FLAGS, flags)
-        self.out.write(pb.field(_PACKET, head, *parts))
-
-    def track(self, parent: int, name: str, order: int, counter: bytes | None = None) -> int:
-        """Add a track below another and return its number."""
-        self.counts.tracks += 1
-        uuid = _ROOT + self.counts.tracks
-        parts = [pb.number(1, uuid), pb.text(2, name), pb.number(11, _EXPLICIT_ORDER)]
-        parts.append(pb.number(12, order))
-        if parent:
-            parts.append(pb.number(5, parent))
-        if counter is not None:
-            parts.append(pb.field(8, counter))
-        self.packet(pb.field(_TRACK, *parts))
-        return uuid
-
-    def name(self, kind: int, name: str) -> int:
-        """Return the number of a name of an event (2), a category (1) or an argument (3)."""
-        number = self.names.get((kind, name))
-        if number is None:
-            number = self.names[kind, name] = len(self.names) + 1
-            entry = pb.field(kind, pb.number(1, number), pb.text(2, name))
-            self.packet(pb.field(_INTERNED, entry))
-        return number
-
-    def slice(
-        self, track: int, span: tuple[int, int], name: str, category: str, more: bytes
-    ) -> None:
-        """Add a slice from begin to end [ps]; `more` are further fields of its event."""
-        self.counts.slices += 1
-        head = pb.number(11, track)
-        named = pb.number(10, self.name(2, name)) + pb.number(3, self.name(1, category))
-        low, high = (pb.number(_TIMESTAMP, time // PS_PER_NS) for time in span)
-        if span[0] == span[1]:
-            self.packet(low, pb.field(_EVENT, pb.number(9, _INSTANT), head, named, more))
-            return
-        self.packet(low, pb.field(_EVENT, pb.number(9, _BEGIN), head, named, more))
-        self.packet(high, pb.field(_EVENT, pb.number(9, _END), head))
-
-    def argument(self, name: str, value: int | str) -> bytes:
-        """Return an argument of an event."""
-        key = pb.number(1, self.name(3, name))
-        shown = pb.text(6, value) if isinstance(value, str) else pb.number(4, value)
-        return pb.field(4, key, shown)
-
-    def samples(self, track: int, edge_ps: Array, values: Array) -> None:
-        """Add a counter's values from edge to edge [ps], leaving out those that are as the one before."""
-        keep = np.append(True, values[1:] != values[:-1])
-        head = pb.number(9, _COUNTER) + pb.number(11, track)
-        times = (edge_ps[:-1][keep] // PS_PER_NS).tolist()
-        for time, value in zip(times, values[keep].tolist(), strict=True):
-            self.packet(pb.number(_TIMESTAMP, time), pb.field(_EVENT, head, pb.real(44, value)))
-        last = int(edge_ps[-1]) // PS_PER_NS
-        self.packet(pb.number(_TIMESTAMP, last), pb.field(_EVENT, head, pb.real(44, 0.0)))
-        self.counts.samples += len(times) + 1
 
 
 def write_perfetto(
@@ -129,16 +43,15 @@ def write_perfetto(
     """
     run = Run.open(path)
     with replacing(target, [path]) as out:
-        writer = _Writer(out)
+        writer = PacketWriter(out)
         _write(writer, run, slices=slices, counters=counters)
     return writer.counts
 
 
-def _write(writer: _Writer, run: Run, *, slices: bool, counters: bool) -> None:
+def _write(writer: PacketWriter, run: Run, *, slices: bool, counters: bool) -> None:
     nodes = _Nodes(writer, run)
-    tracks: dict[tuple[int, str], int] = {}
-    for tasks in run.by_rank():
-        _write_tasks(writer, run, nodes, tasks, tracks)
+    tasks = _Tasks(writer, run, nodes)
+    tasks.write()
     if slices and run.has_pieces():
         _write_pieces(writer, run, nodes)
     if counters:
@@ -149,10 +62,14 @@ def _write(writer: _Writer, run: Run, *, slices: bool, counters: bool) -> None:
 class _Nodes:
     """Tracks of nodes, below their machine if there are several; only those under which something is shown."""
 
-    def __init__(self, writer: _Writer, run: Run) -> None:
-        ranks = [run.rank_name(rank) for rank in range(run.num_ranks)]
-        others = [name for name in run.inputs.nodes if name not in set(ranks)]
-        self._order = {name: place for place, name in enumerate([*ranks, *others])}
+    def __init__(self, writer: PacketWriter, run: Run) -> None:
+        names = dict.fromkeys(run.rank_name(rank) for rank in range(run.num_ranks))
+        names.update(dict.fromkeys(run.inputs.nodes))
+        self._order = {name: place for place, name in enumerate(names)}
+        self._machines: dict[str, int] = {}
+        for name, place in self._order.items():
+            while name := name.rpartition("/")[0]:
+                self._machines.setdefault(name, place)
         self._writer = writer
         self._root = writer.track(0, run.result.provenance.fabric, 0)
         self._tracks: dict[str, int] = {}
@@ -169,45 +86,64 @@ class _Nodes:
         if not name:
             return self._root
         if name not in self._tracks:
-            order = min(place for node, place in self._order.items() if node.startswith(f"{name}/"))
-            self._tracks[name] = self._writer.track(self._root, name, order)
+            self._tracks[name] = self._writer.track(self._root, name, self._machines[name])
         return self._tracks[name]
 
 
-def _write_tasks(
-    writer: _Writer,
-    run: Run,
-    nodes: _Nodes,
-    tasks: list[TaskRow],
-    tracks: dict[tuple[int, str], int],
-) -> None:
-    for task in tasks:
-        key = (task.rank, task.stream)
-        if key not in tracks:
-            tracks[key] = writer.track(
-                nodes[run.rank_name(task.rank)], f"stream {task.stream}", len(tracks)
+class _Tasks:
+    """Writes the tasks of ranks, those that differ in their times only by one event."""
+
+    def __init__(self, writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
+        self._writer, self._run, self._nodes = writer, run, nodes
+        self._streams: dict[tuple[int, str], int] = {}
+        self._tasks = run.columns()
+        known: dict[tuple[int, str], int] = {}
+        if self._tasks is not None:
+            sizes = run.inputs.numbers("calls/bytes").tolist()
+            calls = zip(sizes, run.inputs.texts("calls/algorithm"), strict=True)
+            self._call = np.array([known.setdefault(call, len(known)) for call in calls] + [-1])
+        self._calls = list(known)
+
+    def write(self) -> None:
+        """Write the tasks of all ranks."""
+        for tasks in self._tasks or ():
+            # The last of the calls is that of tasks without one.
+            columns = (tasks.stream, tasks.name, tasks.kind, self._call[tasks.call])
+            rows, first, which = np.unique(
+                np.stack(columns), axis=1, return_index=True, return_inverse=True
             )
-        more = writer.argument("rank", task.rank)
-        if task.call >= 0:
-            size = int(run.inputs.numbers("calls/bytes")[task.call])
-            more += writer.argument("bytes", size) + writer.argument("size", format_size(size))
-            more += writer.argument("algorithm", run.inputs.texts("calls/algorithm")[task.call])
-        writer.slice(tracks[key], (task.start_ps, task.end_ps), task.name, task.kind, more)
+            order = np.argsort(first)
+            places = np.argsort(order)[which.ravel()]
+            events = [self._event(tasks, *row) for row in rows[:, order].T.tolist()]
+            self._writer.slices(events, places, tasks.start_ps, tasks.end_ps)
+
+    def _event(self, tasks: RankTasks, stream: int, name: int, kind: int, call: int) -> Event:
+        assert self._tasks is not None
+        more = self._writer.argument("rank", tasks.rank)
+        if call >= 0:
+            size, algorithm = self._calls[call]
+            more += self._writer.argument("bytes", size)
+            more += self._writer.argument("size", format_size(size))
+            more += self._writer.argument("algorithm", algorithm)
+        track = self._stream(tasks.rank, self._tasks.streams[stream])
+        return Event(track, self._tasks.names[name], KINDS[kind], more)
+
+    def _stream(self, rank: int, stream: str) -> int:
+        key = rank, stream
+        if key not in self._streams:
+            below = self._nodes[self._run.rank_name(rank)]
+            self._streams[key] = self._writer.track(below, f"stream {stream}", len(self._streams))
+        return self._streams[key]
 
 
-def _write_pieces(writer: _Writer, run: Run, nodes: _Nodes) -> None:
+def _write_pieces(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
     tracks = _channel_tracks(writer, run, nodes)
     for piece in run.pieces():
-        writer.slice(
-            tracks(piece.track),
-            (piece.start_ps, piece.end_ps),
-            piece.name,
-            "slice",
-            _details(writer, piece),
-        )
+        event = Event(tracks(piece.track), piece.name, "slice", _details(writer, piece))
+        writer.slice(event, piece.start_ps, piece.end_ps)
 
 
-def _details(writer: _Writer, piece: Piece) -> bytes:
+def _details(writer: PacketWriter, piece: Piece) -> bytes:
     more = writer.argument("bytes", piece.size_bytes)
     if piece.sends_to >= 0:
         more += writer.argument("to rank", piece.sends_to)
@@ -221,7 +157,7 @@ def _details(writer: _Writer, piece: Piece) -> bytes:
     return more
 
 
-def _channel_tracks(writer: _Writer, run: Run, nodes: _Nodes) -> Callable[[int], int]:
+def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[int], int]:
     """Return what finds the track of an instance: one for each rank, stream and channel, and each role in it.
 
     Instances of one task and channel run side by side (a send and a receive): the first of every task share a track,
@@ -253,7 +189,7 @@ def _unit(name: str) -> bytes:
     return pb.text(6, name)
 
 
-def _write_memory(writer: _Writer, run: Run, nodes: _Nodes) -> None:
+def _write_memory(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
     bins = run.result.bins
     width = np.maximum(np.diff(bins.edge_ps), 1)
     endpoint_nodes = run.inputs.image["endpoints"]["node"]
@@ -266,7 +202,7 @@ def _write_memory(writer: _Writer, run: Run, nodes: _Nodes) -> None:
             writer.samples(track, bins.edge_ps, np.round(row * 1e3 / width, 3))
 
 
-def _write_wires(writer: _Writer, run: Run, nodes: _Nodes) -> None:
+def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
     """Write the wires that carried anything: below their machine, or the network, by class, after its mean."""
     bins, wires = run.result.bins, run.result.wires
     width = np.maximum(np.diff(bins.edge_ps), 1)

@@ -7,8 +7,14 @@ are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and ``trac
 from __future__ import annotations
 
 import struct
+from typing import Any
 
-__all__ = ["field", "fixed64", "number", "real", "text", "varint"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["field", "fixed64", "number", "real", "reals", "text", "varint", "varints"]
+
+Array = NDArray[Any]
 
 _SMALL = [bytes([value]) for value in range(128)]
 
@@ -24,6 +30,25 @@ def varint(value: int) -> bytes:
         value >>= 7
     parts.append(value)
     return bytes(parts)
+
+
+def varints(values: Array) -> list[bytes]:
+    """Return numbers of an array, none negative, as `varint` does each."""
+    left = values.astype(np.uint64)
+    found = np.zeros((len(left), 10), np.uint8)
+    for place in range(10):
+        found[:, place] = (left & np.uint64(127)) | (np.uint64(128) * (left > 127))
+        left >>= np.uint64(7)
+        if not left.any():
+            break
+    # NumPy's texts end before the zeros behind them, and only the varint of 0 ends with one.
+    return [text or _SMALL[0] for text in found.view("S10").ravel().tolist()]
+
+
+def reals(values: Array) -> list[bytes]:
+    """Return numbers of an array as fields of type double have them, without their keys."""
+    raw = values.astype("<f8").tobytes()
+    return [raw[place : place + 8] for place in range(0, len(raw), 8)]
 
 
 def number(key: int, value: int) -> bytes:

@@ -117,12 +117,17 @@ class Run:
             raise TraceError(f"{self.path}: calls/dtype: {one_line(word)}: not a known type")
         return found
 
+    def columns(self) -> RunTasks | None:
+        """Return what `by_rank` yields as columns; None for synthetic traffic."""
+        if not self.inputs.texts("tasks/stream"):
+            return None
+        return RunTasks(self.result, self.schedule, by_place=True)
+
     def by_rank(self) -> Iterator[list[TaskRow]]:
         """Yield the tasks of every rank that started, by start, those of folded blocks in place of their pauses."""
-        if not self.inputs.texts("tasks/stream"):
+        run, beyond = self.columns(), len(self.result.tasks.names)
+        if run is None:
             return
-        run = RunTasks(self.result, self.schedule, by_place=True)
-        beyond = len(self.result.tasks.names)
         for tasks in run:
             own = tasks.number.copy()
             # Numbers of their own: several stand for the same pause.
