@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusim.errors import TimeLimitReached
 from clusim.run.limit import Watch
 
-__all__ = ["SECOND_PS", "Again", "Asked", "Reached"]
+__all__ = ["SECOND_PS", "Again", "Asked", "Counted", "Reached", "Second"]
 
 SECOND_PS = 10**12
 
@@ -46,17 +46,43 @@ class Reached(Watch):
         """Let it be prepared."""
 
 
-class Again(Watch):
-    """Is over when one run more than so many is prepared."""
+class Counted(Watch):
+    """Counts the runs that are prepared; is never over."""
 
     over = False
 
-    def __init__(self, runs: int) -> None:
+    def __init__(self) -> None:
         super().__init__(SECOND_PS)
-        self._left = runs
+        self.runs = 0
 
     def begins(self, what: str) -> None:
         """Count what every run begins with."""
-        self._left -= what == "the fabric is built"
-        if self._left < 0:
+        self.runs += what == "the fabric is built"
+
+
+class Second(Counted):
+    """Is over when the second run, whose `progress` is given to it as such, is under way."""
+
+    _under_way = False
+
+    @property
+    def over(self) -> bool:
+        return self._under_way
+
+    def progress(self, _part: float, _now_ps: int) -> None:
+        """See which run is under way."""
+        self._under_way = self.runs == 2
+
+
+class Again(Counted):
+    """Is over when one run more than so many is prepared."""
+
+    def __init__(self, runs: int) -> None:
+        super().__init__()
+        self._most = runs
+
+    def begins(self, what: str) -> None:
+        """Refuse the run that is one too many."""
+        super().begins(what)
+        if self.runs > self._most:
             raise TimeLimitReached(f"{self.words}: reached before {what}")

@@ -12,10 +12,12 @@ from clusim.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.training.ended import EndedSteps, StepsEnded
 from clusim.training.trainingreport import ended_report
-from support.limits import Again, Asked, Reached
+from support.limits import Again, Asked, Reached, Second
 from support.workloads import tiny
 
 STEPS = 3
+FINE = "parallel: {tensor: 2, pipeline: 2, data: 2}\npipeline: {messages: overlapped}"
+"""Of which more is exposed than coarse bursts are good enough for, and not all that is folded is proved at once."""
 
 
 def _steps(text: str = "parallel: {data: 4}", **options: Any) -> TrainingResult:
@@ -76,13 +78,33 @@ def test_a_checkpoint_that_is_not_simulated_leaves_the_steps_without_it(
     assert "steps before" in ended_report(known)
 
 
-def test_a_coarse_answer_is_told_where_the_run_that_is_traced_has_no_time(tmp_path: Path) -> None:
-    coarse = _steps(granularity="coarse")
-    known = _known(granularity="step", watch=Again(1), trace_out=tmp_path / "t.h5")
+def test_a_coarse_answer_is_told_where_the_finer_run_has_no_time_and_its_trace_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "t.h5"
+    trace.write_text("of a run before")
+    coarse = _steps(FINE, granularity="coarse")
+    known = _known(text=FINE, granularity="step", watch=Again(1), trace_out=trace)
     assert known.before is not None
     assert known.before.step_ps == coarse.step_ps
     assert known.before.granularity == coarse.result.provenance.granularity_note
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["t.h5"]
+    assert trace.read_text() == "of a run before"
+
+
+def test_a_finer_run_that_is_ended_leaves_its_own_beginning_and_not_the_coarse_trace(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "t.h5"
+    watch = Second()
+    known = _known(
+        text=FINE, granularity="step", watch=watch, progress=watch.progress, trace_out=trace
+    )
+    assert known.before is not None
+    assert not trace.exists()
+    kept = read_result(Path(f"{trace}.partial"))
+    assert kept.provenance.granularity_note == known.granularity != known.before.granularity
+    assert (kept.complete, kept.time_ps) == (False, known.time_ps)
 
 
 def test_steps_of_fewer_layers_are_not_told_as_those_of_the_whole() -> None:

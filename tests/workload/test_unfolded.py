@@ -31,6 +31,7 @@ from clusim.report.feed import Feed
 from clusim.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload
+from support.limits import Counted
 from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
@@ -75,6 +76,26 @@ def test_totals_of_a_trace_are_those_of_the_command(name: str, tmp_path: Path) -
     assert found.wires == [(wire, pytest.approx(wires[wire])) for wire, _ in found.wires]
     assert blame(path).facts["time_ps"] == found.step_ps[-1]
     assert sum(row["time_ps"] for row in blame(path).rows()) == found.step_ps[-1]
+
+
+@pytest.mark.parametrize("fold", ["none", "all", "proved"])
+@pytest.mark.parametrize("granularity", ["coarse", "step"])
+def test_a_trace_takes_no_run_more_and_has_the_answer_of_steps_without(
+    fold: str, granularity: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "step.h5"
+    plain, kept = Counted(), Counted()
+    told: dict[str, Any] = {"fold": fold, "granularity": granularity, "confirm": False}
+    work = tiny(CASES["overlapped"])
+    found = train(work, A100, watch=plain, **told)
+    traced = train(work, A100, watch=kept, trace_out=path, **told)
+    assert kept.runs == plain.runs
+    assert (traced.step_ps, traced.fold, traced.ranks) == (found.step_ps, found.fold, found.ranks)
+    shown = read_result(path)
+    assert shown.fingerprint == traced.result.fingerprint == found.result.fingerprint
+    assert shown.provenance.granularity_note == found.result.provenance.granularity_note
+    folded = shown.tasks.folded
+    assert found.fold.folded == (0 if folded is None else len(folded.blocks_place))
 
 
 @pytest.mark.parametrize("name", ["pipeline", "overlapped"])

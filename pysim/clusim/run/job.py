@@ -77,8 +77,9 @@ class RunOptions:
 
     Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
     the engine; None: as many as there are cores, at most four. `confirm` is whether a verdict simulates the run again
-    without its first cause; None: if that is cheap. `judge` makes another verdict than the critical path's. `watch`
-    ends a run whose time on the wall is up.
+    without its first cause; None: if that is cheap. `judge` makes another verdict than the critical path's. `keep` says
+    of a run that is done whether its trace is kept, as no better one follows; None: it is. `watch` ends a run at a
+    time on the wall.
     """
 
     bins: int = MAX_BINS
@@ -91,6 +92,7 @@ class RunOptions:
     threads: int | None = 1
     confirm: bool | None = None
     judge: Callable[[Result], Verdict] | None = None
+    keep: Callable[[Result], bool] | None = None
     watch: Watch = field(default_factory=Watch)
 
 
@@ -383,6 +385,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         elif checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
+        unwanted = trace is not None and result.complete and not _kept(result, options)
     except BaseException as error:
         if trace is not None:
             trace.abandon(session.engine.now_ps, session.engine, recorder)
@@ -390,11 +393,18 @@ def run_job(job: Job, options: RunOptions) -> Result:
             raise error.named(job.wires.names[error.index]) from None
         raise
     if trace is not None:
-        if result.complete:
+        if unwanted:
+            trace.discard()
+        elif result.complete:
             trace.finish(result)
         else:
             trace.abandon(session.engine.now_ps, session.engine, recorder)
     return result
+
+
+def _kept(result: Result, options: RunOptions) -> bool:
+    """Return whether the trace of a run that is done is kept."""
+    return options.keep is None or options.keep(result)
 
 
 def _held(job: Job, options: RunOptions) -> HeldRecords | None:

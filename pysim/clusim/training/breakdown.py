@@ -147,6 +147,13 @@ def _pairs(rows: list[Any]) -> Array:
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
+def error_of(grain_error: float | None, rows: Sequence[Breakdown], step_ps: int) -> float | None:
+    """Return the bound on the relative error of a step against exact packets: that of what is exposed."""
+    if grain_error is None:
+        return None
+    return grain_error * float(np.mean([row.exposed_ps for row in rows])) / step_ps
+
+
 def breakdown(
     spans: Mapping[int, Spans], ranks: Sequence[int], low: int, high: int, pipeline_end: int = 0
 ) -> list[Breakdown]:

@@ -12,7 +12,7 @@ from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
 from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.training.account import step_verdict
-from clusim.training.breakdown import PARTS, Breakdown
+from clusim.training.breakdown import PARTS, Breakdown, error_of
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
@@ -107,10 +107,8 @@ class StepResult(Shown):
 
     @property
     def error_bound(self) -> float | None:
-        """Bound on the relative error of the step against exact packets: that of what is exposed; None is not known."""
-        if self.grain_error is None:
-            return None
-        return self.grain_error * self.mean("exposed") / self.step_time_s
+        """Bound on the relative error of the step against exact packets; None is not known."""
+        return error_of(self.grain_error, self.ranks, self.step_ps[-1])
 
     @property
     def samples_per_s(self) -> float:

@@ -23,13 +23,13 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of, whole_of
 from clusim.schedule.ir import Schedule
-from clusim.training.breakdown import spans_of
+from clusim.training.breakdown import error_of, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.ended import EndedSteps, StepsEnded, WholeSteps, knowing
 from clusim.training.expected import expected_text
 from clusim.training.mended import is_cheap, with_faster_kernels, without_first
 from clusim.training.planned import memory_notes, plan_notes, written
-from clusim.training.proof import affordable, states
+from clusim.training.proof import BlockState, affordable, states
 from clusim.training.quantum import relaxed
 from clusim.training.ran import Ran
 from clusim.training.request import WANTED_ERROR, TrainRequest
@@ -41,7 +41,7 @@ from clusim.training.unfold import block_tasks, folded_blocks
 from clusim.verdict import CauseKind, Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 from clusim.workload.spec import Workload
@@ -94,6 +94,37 @@ class _Runs:
             len(schedule.instances),
         )
 
+    def worst(self, run: Ran) -> float | None:
+        """Return the bound on the error of communication in a run and in its blocks; None is not known."""
+        errors = [run.result.provenance.error_bound, *self.errors]
+        known = [error for error in errors if error is not None]
+        return max(known) if len(known) == len(errors) else None
+
+
+@dataclass
+class _Proof:
+    """What a run says of its folded blocks, found once.
+
+    Attributes
+    ----------
+    always : bool
+        All must be proved, whatever it takes.
+    rest : list of FoldedBlock
+        Those that were not.
+    """
+
+    always: bool
+    states: list[tuple[FoldedBlock, BlockState]] | None = None
+    rest: list[FoldedBlock] = field(default_factory=list)
+
+    def enough(self, run: Ran) -> bool:
+        """Return whether no run is to follow in which the rest is written in full."""
+        if self.states is None:
+            start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
+            self.states = states(run.blocks, spans_of(run.schedule, start, end), start, end)
+            self.rest = [block for block, state in self.states if not state.proved]
+        return not self.rest or not (self.always or affordable(run.result.grants, self.rest))
+
 
 def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
     """Simulate training steps; the last one is reported, those before it warm up.
@@ -114,11 +145,13 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     """Choose the grain by what it costs in error, where that is asked for."""
     if request.granularity != STEP:
         return _simulated(request, options)
-    coarse = replace(request, granularity=COARSE)
-    confirm = options.confirm if options.trace_out is None else False
-    found = _simulated(coarse, replace(options, trace_out=None, confirm=confirm))
+    coarse, first = replace(request, granularity=COARSE), options
+    if options.trace_out is not None and request.workload.depth is not None:
+        # How fine a deep model must be is known only when all runs of it are done.
+        first = replace(options, trace_out=None, confirm=False)
+    found = _simulated(coarse, first, WANTED_ERROR)
     enough = found.error_bound is not None and found.error_bound <= WANTED_ERROR
-    if enough and options.trace_out is None:
+    if enough and first is options:
         return found
     whole = WholeSteps(found.step_ps, found.result.provenance.granularity_note, found.fold)
     with knowing(found.plan, request.steps, options.watch.words, whole):
@@ -126,7 +159,10 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     return replace(again, wall_s=found.wall_s + again.wall_s)
 
 
-def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
+def _simulated(
+    request: TrainRequest, options: RunOptions, wanted: float | None = None
+) -> TrainingResult:
+    """Simulate steps as finely as is asked for, with a trace if they are within the `wanted` error."""
     began = time.perf_counter()
     asked, setup, workload = request, request.setup, request.workload
     plan = make_plan(workload, setup.known)
@@ -148,7 +184,8 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     folder.messages = _messages(plan) > MOST_MESSAGES
     folder.reductions = plan.mesh.size > MOST_RANKS
     error = expected_text(plan.chip.name, workload.host.framework)
-    steps = _Steps(asked, request, plan, (*notes, f"expected error of a step: {error}"), options)
+    notes_of_run = (*notes, f"expected error of a step: {error}")
+    steps = _Steps(asked, request, plan, notes_of_run, options, runs, wanted)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)
     elif request.folding == "all":
@@ -162,12 +199,9 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     done = switching(
         Setup(setup.known), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
-    errors = [run.result.provenance.error_bound, *runs.errors]
-    known = [error for error in errors if error is not None]
-    worst = max(known) if len(known) == len(errors) else None
     judged = steps.told[0] if steps.told else steps.verdict(run)
     told = replace(found.result, judge=Told(judged))
-    return replace(found, switching=done, grain_error=worst, result=told, judged=judged)
+    return replace(found, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
 def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
@@ -188,6 +222,10 @@ class _Steps:
     ----------
     asked, request : TrainRequest
         As it was, and with links as bursts need them.
+    runs : callable
+        What runs blocks of them.
+    wanted : float or None
+        Error within which no finer run follows; None if none does anyway.
     told : list of Verdict
         What the last trace says.
     """
@@ -197,12 +235,19 @@ class _Steps:
     plan: TrainingPlan
     notes: tuple[str, ...]
     options: RunOptions
+    runs: _Runs
+    wanted: float | None
     told: list[Verdict] = field(default_factory=list)
 
-    def run(self, folder: Folder | None, *, traced: bool = True, saved: bool = False) -> Ran:
-        """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`."""
+    def run(
+        self, folder: Folder | None, proof: _Proof | None = None, *, saved: bool = False
+    ) -> Ran:
+        """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`.
+
+        The trace, which has no checkpoint, is kept where `proof` finds it enough.
+        """
         request = self.request
-        options = self.options if traced else replace(self.options, trace_out=None)
+        options = replace(self.options, trace_out=None) if saved else self.options
         writer, schedule = written(self.plan, folder, request.steps, saved=saved)
         blocks = folder.blocks if folder is not None else []
         asked = ScheduleRequest(
@@ -217,7 +262,12 @@ class _Steps:
             self.told[:] = [self.verdict(Ran(self.plan, writer, schedule, result))]
             return self.told[0]
 
-        result = result_of(asked, replace(options, judge=judge))
+        def keep(result: Result) -> bool:
+            """Return whether no other run follows."""
+            run = Ran(self.plan, writer, schedule, result)
+            return (proof is None or proof.enough(run)) and self._fine(run)
+
+        result = result_of(asked, replace(options, judge=judge, keep=keep))
         # Without what the judge holds: the schedule is large.
         run = Ran(self.plan, writer, schedule, replace(result, judge=None))
         if result.unfinished is not None:
@@ -227,6 +277,13 @@ class _Steps:
                 EndedSteps(self.plan, request.steps, why, done, run.result, len(blocks))
             )
         return run
+
+    def _fine(self, run: Ran) -> bool:
+        """Return whether no finer run is to follow."""
+        if self.wanted is None:
+            return True
+        error = error_of(self.runs.worst(run), run.rows, run.step_ps)
+        return error is not None and error <= self.wanted
 
     def knowing(self, run: Ran) -> AbstractContextManager[None]:
         """Have what is known of `run` told where the time is up in what follows."""
@@ -266,17 +323,6 @@ class _Steps:
         result = whole_of(asked, _part_of(self.options), "the steps with faster kernels")
         return Ran(self.plan, writer, schedule, result)
 
-    def proved(self, folder: Folder) -> Ran:
-        """Run them until what is folded is proved identical, and once more if there is to be a trace."""
-        run = self._rounds(folder)
-        if self.options.trace_out is None:
-            return run
-        again = run.writer.emitter.folder
-        with self.knowing(run):
-            if again is not None:
-                again.restart(again.written)
-            return self.run(again)
-
     def with_checkpoint(self, run: Ran) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
         own, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
@@ -285,28 +331,27 @@ class _Steps:
         folder = run.writer.emitter.folder
         if folder is not None:
             folder = replace(folder, blocks=[], last=-1)
-        again = self.run(folder, traced=False, saved=True)
+        again = self.run(folder, saved=True)
         plain_ps, saved_ps = (own.ends[-1] for own in (run, again))
         return SavedStep(checkpoint, saved_ps - plain_ps, own.every)
 
-    def _rounds(self, folder: Folder) -> Ran:
+    def proved(self, folder: Folder) -> Ran:
         """Run again and again, writing in full what was not proved identical, until every folded block is.
 
         Unless all must be proved, only as long as that is affordable.
         """
         always = self.request.folding == "proved"
-        run = self.run(folder, traced=False)
+        proof = _Proof(always)
+        run = self.run(folder, proof)
         for left in reversed(range(MOST_ROUNDS)):
-            start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
-            spans = spans_of(run.schedule, start, end)
-            found = states(folder.blocks, spans, start, end)
-            rest = [block for block, state in found if not state.proved]
-            if not rest or not (always or affordable(run.result.grants, rest)):
-                return replace(run, states=found)
-            run = replace(run, states=found)
+            enough = proof.enough(run)
+            run = replace(run, states=proof.states or [])
+            if enough:
+                break
             with self.knowing(run):
-                folder.restart(folder.written | {block.number for block in rest})
-                run = self.run(folder if left else None, traced=False)
+                folder.restart(folder.written | {block.number for block in proof.rest})
+                proof = _Proof(always)
+                run = self.run(folder if left else None, proof)
         return run
 
 
