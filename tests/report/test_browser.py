@@ -12,7 +12,9 @@ import pytest
 from clusim.report.feed import Feed
 from clusim.report.html import page as report
 from clusim.report.server import PageServer
+from clusim.training import train
 from support.browser import chromium, until, watched
+from support.workloads import tiny
 
 READY = "document.documentElement.dataset.ready === 'true'"
 
@@ -258,6 +260,88 @@ def test_the_keyboard_goes_from_lane_to_lane_and_says_what_is_under_way(opened: 
     assert opened.evaluate("clusim.timeline.marked") == 1
 
 
+def test_the_keyboard_goes_from_line_to_line_of_the_machine_and_says_each(opened: Any) -> None:
+    opened.locator("#machine").focus()
+    labels = opened.evaluate("clusim.overview.lines.labels")
+    lines = opened.evaluate("[...document.querySelectorAll('#machine .seen')].length")
+    assert len(labels) == lines
+    for key, line in (("Home", 0), ("ArrowRight", 1), ("ArrowDown", 2), ("ArrowUp", 1)):
+        opened.keyboard.press(key)
+        frame(opened)
+        assert opened.evaluate(
+            "[...document.querySelectorAll('#machine .seen')].flatMap((e, i) => e.matches('.chosen') ? [i] : [])"
+        ) == [line]
+        shown = labels[line].replace("->", " → ")
+        assert opened.locator("#said").inner_text().startswith(f"{labels[line]}: Rate")
+        tip = opened.locator("#tip")
+        assert tip.evaluate("(e) => e.style.visibility") == "visible"
+        assert tip.inner_text().splitlines()[0] == opened.locator("#wire-name").inner_text()
+        assert opened.locator("#wire-name").inner_text() == shown
+    focus = opened.evaluate(
+        "(() => { const own = getComputedStyle(document.activeElement);"
+        " return [document.activeElement.id, own.outlineStyle, own.outlineWidth]; })()"
+    )
+    assert focus == ["machine", "solid", "2px"]
+    coloured = "getComputedStyle(document.querySelector('#machine .chosen')).stroke"
+    reached = opened.evaluate(coloured)
+    opened.locator("#heat").focus()
+    assert opened.evaluate(coloured) != reached
+    opened.locator("#machine").focus()
+    opened.keyboard.press("End")
+    opened.keyboard.press("ArrowRight")
+    frame(opened)
+    assert opened.evaluate("clusim.chosenLine") == lines - 1
+    opened.keyboard.press("Tab")
+    assert opened.locator("#tip").evaluate("(e) => e.style.visibility") == "hidden"
+
+
+@pytest.mark.parametrize("zoomed", [False, True])
+def test_the_keyboard_goes_from_bar_to_bar_of_a_lane_and_says_each(
+    zoomed: bool, browser: Any, tmp_path: Path
+) -> None:
+    """Every bar of the lane is reached in its order, also those out of the window."""
+    trace, path = tmp_path / "step.h5", tmp_path / "report.html"
+    work = tiny("parallel: {tensor: 2, data: 1}", batch="{global: 1, micro: 1}")
+    train(work, "dgx-a100", steps=1, granularity="coarse", fold="none", trace_out=trace)
+    path.write_text(report(Feed.open(trace)), encoding="utf-8")
+    opened, troubles = watched(browser, viewport={"width": 1280, "height": 900})
+    opened.goto(path.as_uri())
+    until(opened, READY)
+    opened.locator("#timeline").focus()
+    for _ in range(6 * zoomed):
+        opened.keyboard.press("+")
+    lane, starts = max(
+        enumerate(
+            opened.evaluate(
+                "clusim.overview.lanes.ranks.map((_, lane) =>"
+                " [...clusim.tasks.start].filter((_, i) => clusim.tasks.lane[i] === lane))"
+            )
+        ),
+        key=lambda item: len(item[1]),
+    )
+    assert len(set(starts)) == len(starts) > 3
+    for _ in range(lane + 1):
+        opened.keyboard.press("ArrowDown")
+    opened.evaluate("clusim.moveCursor(0)")
+    frame(opened)
+    first, marked = (1 if min(starts) == 0 else 0), opened.evaluate(PIXELS, "timeline")
+    for start in sorted(starts)[first:]:
+        opened.keyboard.press(".")
+        frame(opened)
+        low, cursor, high = opened.evaluate("[clusim.from, clusim.cursor, clusim.until]")
+        assert low <= cursor == start <= high
+        tip = opened.locator("#tip").inner_text()
+        assert opened.locator("#said").inner_text() == ", ".join(tip.splitlines())
+        assert f"rank {opened.evaluate(f'clusim.overview.lanes.ranks[{lane}]')}, stream " in tip
+    assert opened.evaluate(PIXELS, "timeline") != marked
+    opened.keyboard.press(".")
+    assert opened.evaluate("clusim.cursor") == max(starts)
+    opened.keyboard.press(",")
+    assert opened.evaluate("clusim.cursor") == sorted(starts)[-2]
+    assert troubles == []
+    opened.close()
+
+
 def test_what_is_searched_is_chosen_one_after_the_other(opened: Any) -> None:
     opened.locator("#class").select_option("nvlink gpu->switch")
     opened.locator("#find").fill("GPU7 nvswitch1 ->gpu")
@@ -293,7 +377,17 @@ def test_everything_can_be_reached_and_is_named(opened: Any) -> None:
     for _ in range(40):
         reached.add(opened.evaluate("document.activeElement.id"))
         opened.keyboard.press("Tab")
-    assert {"find", "theme", "measure", "slider", "heat", "timeline", "path-on", "steps"} <= reached
+    assert {
+        "find",
+        "theme",
+        "measure",
+        "slider",
+        "machine",
+        "heat",
+        "timeline",
+        "path-on",
+        "steps",
+    } <= reached
 
 
 def test_a_narrow_window_has_no_sideways_scroll(browser: Any, file: Path) -> None:

@@ -22,6 +22,7 @@ SCRIPTS = (
     "colour.js",
     "plots.js",
     "path.js",
+    "machine.js",
     "detail.js",
     "search.js",
     "main.js",

@@ -89,8 +89,11 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
         joined(parts, "\n"),
         id="machine",
         viewBox=f"0 0 {picture.width:.0f} {picture.height:.0f}",
-        role="img",
-        aria_label=f"The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load",
+        tabindex=0,
+        role="application",
+        aria_roledescription="machine",
+        aria_label=f"The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load; "
+        "use the arrow keys",
     )
 
 

@@ -36,7 +36,9 @@ class Page {
     this.slider = document.getElementById("slider");
     if (document.getElementById("find")) new Search(this, overview);
     this.svgLines = [...document.querySelectorAll("#machine .seen")];
-    this.controls(tip);
+    const machine = document.getElementById("machine");
+    if (machine) new Lines(machine, this, tip);
+    this.controls();
   }
 
   async start() {
@@ -90,6 +92,12 @@ class Page {
     this.draw();
   }
 
+  // The line of the picture that has what is chosen.
+  get chosenLine() {
+    const { row, line } = this.chosen;
+    return row >= 0 ? this.overview.rows.line[row] : line;
+  }
+
   word(measure, value) {
     return measure === "queue" ? `up to ${showSize((value / 255) * this.queue_max)}` : `${Math.round(value / 2.55)} %`;
   }
@@ -119,8 +127,7 @@ class Page {
     const values = lines && (lines[this.measure] || lines.load);
     const columns = lines ? lines.edges.length - 1 : 0;
     const whole = { load: "busy", peak: "busiest", credit: "credit", contended: "contended", queue: "queue" }[this.measure];
-    const { row, line } = this.chosen;
-    const chosen = row >= 0 ? this.overview.rows.line[row] : line;
+    const { chosenLine } = this;
     const column = cursor !== null && lines ? columnAt(lines.edges, cursor) : 0;
     const idle = cssColour("rule");
     this.svgLines.forEach((element, i) => {
@@ -129,7 +136,7 @@ class Page {
       const shade = Math.min(255, Math.max(0, Math.round(value)));
       // On paper a thin line of little load would be paler than an idle one.
       element.style.stroke = value > 0 ? colours.text[Math.max(PALEST, shade)] : idle;
-      element.classList.toggle("chosen", i === chosen);
+      element.classList.toggle("chosen", i === chosenLine);
     });
     const moment = document.getElementById("moment");
     if (moment) moment.textContent = cursor === null ? "whole run" : `at ${showTime(cursor)}`;
@@ -166,7 +173,7 @@ class Page {
     this.playing = requestAnimationFrame(step);
   }
 
-  controls(tip) {
+  controls() {
     const on = (id, kind, act) => document.getElementById(id)?.addEventListener(kind, act);
     on("slider", "input", () => this.moveCursor((this.slider.value / 1000) * this.time));
     on("whole", "click", () => this.moveCursor(null));
@@ -183,14 +190,6 @@ class Page {
     on("class", "change", arrange);
     on("path-on", "change", (event) => { this.pathShown = event.target.checked; this.draw(); });
     on("order", "change", arrange);
-    document.querySelectorAll("#machine .hit").forEach((element, i) => {
-      element.addEventListener("click", () => this.choose("line", i));
-      element.addEventListener("pointermove", (event) => {
-        const stats = this.overview.lines;
-        tip.show(event, `${stats.labels[i].replace("->", " → ")}\nbusy ${showPart(stats.busy[i])} of the run`);
-      });
-      element.addEventListener("pointerleave", () => tip.hide());
-    });
     window.addEventListener("resize", () => { LEFT = leftRoom(); this.draw(); });
     const scheme = window.matchMedia("(prefers-color-scheme: dark)");
     scheme.addEventListener("change", () => { this.theme("auto"); this.draw(); });

@@ -255,6 +255,7 @@ class Timeline extends TimePlot {
     this.tall = this.lanes.ranks.length > 80 ? 12 : 17;
     this.hits = [];
     this.marked = -1;
+    canvas.addEventListener("blur", () => { tip.hide(); this.state.draw(); });
   }
 
   draw() {
@@ -288,6 +289,14 @@ class Timeline extends TimePlot {
     if (this.marked >= 0) {
       draw.strokeStyle = cssColour("mark");
       draw.strokeRect(1, this.marked * this.tall + 0.5, this.right - 1, this.tall - 1);
+      const under = document.activeElement === this.canvas ? this.under : -1;
+      const own = this.hits.find((hit) => hit[3] === under);
+      if (own) {
+        draw.strokeStyle = cssColour("focus");
+        draw.lineWidth = 2;
+        draw.strokeRect(own[0], this.marked * this.tall + 1, Math.max(4, own[1]), this.tall - 2);
+        draw.lineWidth = 1;
+      }
     }
     this.overlay(draw, bottom);
   }
@@ -345,25 +354,71 @@ class Timeline extends TimePlot {
   hover(event) {
     const i = this.find(event);
     if (i < 0) { this.tip.hide(); return; }
+    this.tip.show(event, this.numbers(i).join("\n"));
+  }
+
+  numbers(i) {
     const { tasks } = this.state;
     const lane = tasks.lane[i];
-    this.tip.show(event, [
+    return [
       this.title(i),
       `rank ${this.lanes.ranks[lane]}, stream ${this.lanes.streams[lane]}, ${this.lanes.kinds[tasks.kind[i]]}`,
       `${showTime(tasks.start[i])} to ${showTime(tasks.start[i] + tasks.duration[i])}: ${showTime(tasks.duration[i])}`,
-    ].join("\n"));
+    ];
   }
 
   pick(event) { this.state.moveCursor(this.timeAt(event.offsetX)); }
 
-  // From lane to lane; what is under way there at the cursor is said.
+  // What is under way in the marked lane at the cursor.
+  get under() {
+    const { tasks, cursor, from } = this.state;
+    const time = cursor ?? from;
+    return tasks ? tasks.lane.findLastIndex((lane, i) => lane === this.marked && tasks.start[i] <= time && (time < tasks.start[i] + tasks.duration[i] || time === tasks.start[i])) : -1;
+  }
+
+  // The bar of the marked lane that begins next to the cursor, before or after it.
+  beside(after) {
+    const { tasks, cursor, from } = this.state;
+    const time = cursor ?? (after ? from - 1 : from);
+    let found = -1;
+    tasks.lane.forEach((lane, i) => {
+      const start = tasks.start[i];
+      if (lane !== this.marked || (after ? start <= time : start >= time)) return;
+      if (found < 0 || (after ? start < tasks.start[found] : start > tasks.start[found])) found = i;
+    });
+    return found;
+  }
+
+  // Go to a bar, into view if it is not, and say what a pointer is shown there.
+  go(i) {
+    const { state } = this;
+    const start = state.tasks.start[i];
+    const numbers = this.numbers(i);
+    const span = state.until - state.from;
+    if (start < state.from || start > state.until) {
+      const low = Math.min(state.time - span, Math.max(0, start - span / 2));
+      state.show(low, low + span);
+    }
+    state.moveCursor(start);
+    const { left, top } = this.canvas.getBoundingClientRect();
+    this.tip.show({ clientX: left + this.xOf(start), clientY: top + (this.marked + 1) * this.tall }, numbers.join("\n"));
+    document.getElementById("said").textContent = numbers.join(", ");
+  }
+
+  // From lane to lane, and with "," and "." from bar to bar; what is under way there at the cursor is said.
   otherKey(event) {
+    if (event.key === "," || event.key === ".") {
+      if (this.marked < 0) this.showLane(0);
+      const to = this.state.tasks ? this.beside(event.key === ".") : -1;
+      if (to >= 0) this.go(to);
+      return true;
+    }
     const step = { ArrowUp: -1, ArrowDown: 1, PageUp: -10, PageDown: 10 }[event.key];
     if (!step) return false;
     this.showLane(Math.min(this.lanes.ranks.length - 1, Math.max(0, this.marked + step)));
     const { tasks, cursor, from } = this.state;
     const time = cursor ?? from;
-    const at = tasks.lane.findIndex((lane, i) => lane === this.marked && tasks.start[i] <= time && time < tasks.start[i] + tasks.duration[i]);
+    const at = this.under;
     const what = at < 0 ? "nothing" : `${this.title(at)}, ${this.lanes.kinds[tasks.kind[at]]}`;
     const where = `rank ${this.lanes.ranks[this.marked]}, stream ${this.lanes.streams[this.marked]}`;
     document.getElementById("said").textContent = `${where}: ${what} at ${showTime(time)}`;
