@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from clusim.export import protobuf as pb
-from clusim.export.packets import Event, PacketWriter
+from clusim.export.packets import PacketWriter, TrackEvent
 from support.work import calls_of
 
-EVENTS = [Event(1, "forward", "kernel", b""), Event(300, "all-reduce", "program", b"\x22\x00" * 90)]
+EVENTS = [
+    TrackEvent(1, "forward", "kernel", b""),
+    TrackEvent(300, "all-reduce", "program", b"\x22\x00" * 90),
+]
 
 
 def test_numbers_of_an_array_are_encoded_as_each_is() -> None:

@@ -131,6 +131,7 @@ def test_defaults_are_those_of_packet_level_comparisons() -> None:
         ("mesh:8xx8", "must be a whole number above 0"),
         ("mesh:1", "at least 2 hosts"),
         ("torus:0x4", "must be a whole number above 0"),
+        ("ring:n=4", "host_latency; sizes have no name: ring:8"),
         ("ring:-3", "must be a whole number above 0"),
         ("star:4,rat=3", "unknown option 'rat'; did you mean 'rate'?"),
         ("star:4,rate=3", "rate: '3': a rate needs a unit"),

@@ -26,7 +26,8 @@ MOST_SHOWN = 40
 @click.command("sweep", cls=GuardedCommand, short_help="Run all combinations of a grid.")
 @click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @options.output(
-    "A Parquet table; one of a sweep before is continued.", "GRID with the ending .parquet"
+    "A Parquet table, which needs pyarrow; one of a sweep before is continued.",
+    "GRID with the ending .parquet",
 )
 @options.jobs()
 @options.executor()

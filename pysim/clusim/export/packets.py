@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clusim.export import protobuf as pb
 
-__all__ = ["Counts", "Event", "PacketWriter"]
+__all__ = ["Counts", "PacketWriter", "TrackEvent"]
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ class Counts:
     samples: int = 0
 
 
-class Event(NamedTuple):
+class TrackEvent(NamedTuple):
     """What slices that differ in their times only have in common; `more` are further fields of their beginning."""
 
     track: int
@@ -94,7 +94,7 @@ class PacketWriter:
         shown = pb.text(6, value) if isinstance(value, str) else pb.number(4, value)
         return pb.field(4, key, shown)
 
-    def slice(self, event: Event, start_ps: int, end_ps: int) -> None:
+    def slice(self, event: TrackEvent, start_ps: int, end_ps: int) -> None:
         """Add one slice from begin to end [ps]."""
         self.counts.slices += 1
         begin, instant, end = self._forms(event)
@@ -105,7 +105,9 @@ class PacketWriter:
         self.packet(low, begin)
         self.packet(high, end)
 
-    def slices(self, events: Sequence[Event], which: Array, start_ps: Array, end_ps: Array) -> None:
+    def slices(
+        self, events: Sequence[TrackEvent], which: Array, start_ps: Array, end_ps: Array
+    ) -> None:
         """Add slices in this order: the event of each by its place in `events`, from begin to end [ps]."""
         if not len(which):
             return
@@ -122,7 +124,7 @@ class PacketWriter:
         parts[instant, 1] = b""
         self.out.write(b"".join(parts.ravel().tolist()))
 
-    def _forms(self, event: Event) -> tuple[bytes, bytes, bytes]:
+    def _forms(self, event: TrackEvent) -> tuple[bytes, bytes, bytes]:
         """Return an event as it begins, as it is without a length, and as it ends."""
         head = pb.number(11, event.track)
         named = pb.number(10, self.name(2, event.name)) + pb.number(3, self.name(1, event.category))

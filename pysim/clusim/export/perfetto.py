@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis.tasks import RankTasks
 from clusim.export import protobuf as pb
-from clusim.export.packets import Counts, Event, PacketWriter
+from clusim.export.packets import Counts, PacketWriter, TrackEvent
 from clusim.export.run import Piece, Run
 from clusim.files import replacing
 from clusim.folded import KINDS
@@ -117,7 +117,7 @@ class _Tasks:
             events = [self._event(tasks, *row) for row in rows[:, order].T.tolist()]
             self._writer.slices(events, places, tasks.start_ps, tasks.end_ps)
 
-    def _event(self, tasks: RankTasks, stream: int, name: int, kind: int, call: int) -> Event:
+    def _event(self, tasks: RankTasks, stream: int, name: int, kind: int, call: int) -> TrackEvent:
         assert self._tasks is not None
         more = self._writer.argument("rank", tasks.rank)
         if call >= 0:
@@ -126,7 +126,7 @@ class _Tasks:
             more += self._writer.argument("size", format_size(size))
             more += self._writer.argument("algorithm", algorithm)
         track = self._stream(tasks.rank, self._tasks.streams[stream])
-        return Event(track, self._tasks.names[name], KINDS[kind], more)
+        return TrackEvent(track, self._tasks.names[name], KINDS[kind], more)
 
     def _stream(self, rank: int, stream: str) -> int:
         key = rank, stream
@@ -139,7 +139,7 @@ class _Tasks:
 def _write_pieces(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
     tracks = _channel_tracks(writer, run, nodes)
     for piece in run.pieces():
-        event = Event(tracks(piece.track), piece.name, "slice", _details(writer, piece))
+        event = TrackEvent(tracks(piece.track), piece.name, "slice", _details(writer, piece))
         writer.slice(event, piece.start_ps, piece.end_ps)
 
 

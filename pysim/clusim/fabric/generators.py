@@ -347,10 +347,12 @@ def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) ->
     )
 
 
-def _known_option(generator: _Generator, key: str) -> None:
+def _known_option(generator: _Generator, key: str, *, sized: bool = True) -> None:
     if key not in _OPTIONS:
         known = [*generator.arguments, *_OPTIONS]
-        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        unsized = generator.grid is not None and not sized
+        sizes = f"; sizes have no name: {generator.example}" if unsized else ""
+        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}{sizes}")
 
 
 def _arguments(
@@ -373,7 +375,7 @@ def _arguments(
         elif key in generator.arguments:
             args[key] = _integer(key, value)
         else:
-            _known_option(generator, key)
+            _known_option(generator, key, sized=bool(shape))
             given[key] = value.strip()
     missing = [
         key for key, value in generator.arguments.items() if value is None and key not in args
