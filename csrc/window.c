@@ -168,6 +168,15 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     return CLUSIM_OK;
 }
 
+enum { AHEAD = 6 }; /* that are fetched before it is their turn */
+
+/* A response names its operation, which has waited for it since long. */
+static void fetch_operation(const clusim_sim *s, const window_arrival *a) {
+    const packet *p = packet_at(s, a->packet);
+    if (p->kind == CLUSIM_KIND_RED_DATA && a->candidate != RESULT)
+        __builtin_prefetch(packet_at(s, p->op), 1);
+}
+
 /* What a unit does, in order of time; at one time results come behind what arrives. All results of
  * this window are of operations before it. */
 static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
@@ -182,6 +191,7 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_wire_sort(s, &work, p->desk.num_work));
     for (uint32_t k = 0; k < p->desk.num_work; k++) {
         window_arrival a = work[k];
+        if (k + AHEAD < p->desk.num_work) fetch_operation(s, &work[k + AHEAD]);
         s->agenda.now_ps = a.at_ps;
         if (a.candidate == RESULT) {
             TRY(unit_result(s, a.packet));

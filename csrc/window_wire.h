@@ -24,7 +24,7 @@ typedef struct window_way {
     uint32_t control_256; /* which has bits of all that it comes to owe in this window */
 } window_way;
 
-enum { WINDOW_AHEAD = 8 }; /* packets that are fetched before they are looked at */
+enum { WINDOW_AHEAD = 16 }; /* packets that are fetched before they are looked at */
 
 static inline void window_prefetch(const clusim_sim *s, const window_ring *ring) {
     for (uint32_t k = 0; k < WINDOW_AHEAD && k < inbox_len(ring); k++)
