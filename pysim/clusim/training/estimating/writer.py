@@ -16,7 +16,8 @@ import numpy as np
 
 from clusim.folded import RankPattern, merged
 from clusim.training.estimating.clock import Clock, RankRows, Repeated
-from clusim.training.estimating.parts import StepPart, StepParts, Write
+from clusim.training.estimating.fewer import Write
+from clusim.training.estimating.parts import StepPart, StepParts
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
 from clusim.workload.orders import Action
