@@ -154,7 +154,7 @@ def _made(request: TrainRequest, plan: TrainingPlan, parts: StepParts) -> StepEs
     passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
     last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
-    rows = last.whole()
+    rows = last.whole
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {
         rank: replace(own, rank=rank)
