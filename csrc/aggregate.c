@@ -160,11 +160,11 @@ STATUS aggregate_up(clusim_sim *s, packet_id index) {
     if (fits(s, vertex, packet_at(s, index))) {
         return admit(s, vertex, index);
     }
-    packet_at(s, index)->next = NO(packet);
+    *next_of(s, index) = NO(packet);
     if (packet_none(state->wait_head)) {
         state->wait_head = index;
     } else {
-        packet_at(s, state->wait_tail)->next = index;
+        *next_of(s, state->wait_tail) = index;
     }
     state->wait_tail = index;
     return CLUSIM_OK;
@@ -175,12 +175,12 @@ static STATUS admit_waiting(clusim_sim *s, vertex_id vertex) {
     vertex_state *state = vertex_at(s, vertex);
     packet_id index = state->wait_head, last = NO(packet);
     while (!packet_none(index)) {
-        packet_id next = packet_at(s, index)->next;
+        packet_id next = *next_of(s, index);
         if (fits(s, vertex, packet_at(s, index))) {
             if (packet_none(last)) {
                 state->wait_head = next;
             } else {
-                packet_at(s, last)->next = next;
+                *next_of(s, last) = next;
             }
             if (packet_is(state->wait_tail, index)) state->wait_tail = last;
             TRY(admit(s, vertex, index));

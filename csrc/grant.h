@@ -210,15 +210,14 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
 static inline packet_id grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candidate) {
     voq *q = &w->queues[candidate];
     packet_id index = q->head;
-    const packet *p = packet_at(s, index);
-    q->head = p->next;
+    q->head = *next_of(s, index);
     if (!packet_none(q->head)) {
-        __builtin_prefetch(packet_at(s, q->head));
+        pool_fetch(s, q->head);
     } else {
         w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
         w->num_ready--;
     }
-    w->queued_bytes -= p->wire_bytes;
+    w->queued_bytes -= packet_at(s, index)->wire_bytes;
     return index;
 }
 

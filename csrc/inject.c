@@ -18,8 +18,7 @@
 
 /* What packets of a transfer have in common. */
 static packet make_like(const clusim_sim *s, const xfer *x, xfer_id id) {
-    packet p = {.next = NO(packet),
-                .xfer = id,
+    packet p = {.xfer = id,
                 .held_wire = NO(wire),
                 .dst = x->dst,
                 .shared = NO(buffer),

@@ -181,9 +181,9 @@ STATUS node_respond(clusim_sim *s, packet_id index) {
 static void insert_by_wire(clusim_sim *s, packet_id *list, packet_id index) {
     packet_id *link = list;
     while (!packet_none(*link) && packet_at(s, *link)->out.i <= packet_at(s, index)->out.i) {
-        link = &packet_at(s, *link)->next;
+        link = next_of(s, *link);
     }
-    packet_at(s, index)->next = *link;
+    *next_of(s, index) = *link;
     *link = index;
 }
 
@@ -216,7 +216,7 @@ STATUS node_settle(clusim_sim *s) {
         packet_id index = *list;
         *list = NO(packet);
         while (!packet_none(index)) {
-            packet_id next = packet_at(s, index)->next;
+            packet_id next = *next_of(s, index);
             TRY(consume(s, index, packet_at(s, index)->out));
             index = next;
         }

@@ -16,6 +16,7 @@ void pool_init(clusim_sim *s) {
 void pool_free(clusim_sim *s) {
     for (uint32_t i = 0; i < s->xfers.size; i++) free(s->xfers.all[i].own_group);
     free(s->packets.block);
+    free(s->packets.next);
     free(s->buffers.all);
     free(s->xfers.all);
 }
@@ -29,6 +30,9 @@ static STATUS grow_packets(packets_part *p) {
     enum { LINE = sizeof *p->all };
     uint32_t old = p->size, bigger = old ? 2 * old : 256;
     size_t skipped = old ? (size_t)((char *)p->all - (char *)p->block) : 0;
+    packet_id *next = realloc(p->next, bigger * sizeof *next);
+    if (next == NULL) return CLUSIM_ERR_NO_MEMORY;
+    p->next = next;
     char *block = realloc(p->block, (size_t)bigger * LINE + LINE);
     if (block == NULL) return CLUSIM_ERR_NO_MEMORY;
     size_t skip = (LINE - (uintptr_t)block % LINE) % LINE;
@@ -37,7 +41,7 @@ static STATUS grow_packets(packets_part *p) {
     p->all = (packet *)(void *)(block + skip);
     p->size = bigger;
     for (uint32_t i = p->size; i-- > old;) {
-        p->all[i].next = p->free;
+        next[i] = p->free;
         p->free = ID(packet, i);
     }
     return CLUSIM_OK;
@@ -98,6 +102,7 @@ static enum clusim_status grow_whole(void *context, uint32_t member) {
     if (xfer_none(whole->xfers.free)) TRY(grow_xfers(&whole->xfers));
     if (buffer_none(whole->buffers.free)) TRY(grow_buffers(&whole->buffers));
     s->packets.all = whole->packets.all;
+    s->packets.next = whole->packets.next;
     s->xfers.all = whole->xfers.all;
     s->buffers.all = whole->buffers.all;
     return CLUSIM_OK;

@@ -56,6 +56,11 @@ AT(vertex, vertex_state, trees.all)
 AT(flow, flow_control, congestion.controls)
 #undef AT
 
+/* What comes after a packet in the list that it is in. */
+static inline packet_id *next_of(const clusim_sim *s, packet_id id) {
+    return &s->packets.next[id.i];
+}
+
 static inline const wire_info *info_at(const clusim_sim *s, wire_id id) {
     return &s->wires.info[id.i];
 }

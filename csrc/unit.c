@@ -80,11 +80,11 @@ STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
     if (packet_none(u->wait_head) && fits(s, unit, index)) {
         return admit(s, index);
     }
-    p->next = NO(packet);
+    *next_of(s, index) = NO(packet);
     if (packet_none(u->wait_head)) {
         u->wait_head = index;
     } else {
-        packet_at(s, u->wait_tail)->next = index;
+        *next_of(s, u->wait_tail) = index;
     }
     u->wait_tail = index;
     return CLUSIM_OK;
@@ -120,7 +120,7 @@ STATUS unit_result(clusim_sim *s, packet_id op) {
     TRY(wire_enqueue(s, op, inner_queue(s, out, x->vc_response)));
     while (!packet_none(u->wait_head) && fits(s, unit, u->wait_head)) {
         packet_id next = u->wait_head;
-        u->wait_head = packet_at(s, next)->next;
+        u->wait_head = *next_of(s, next);
         TRY(admit(s, next));
     }
     return CLUSIM_OK;

@@ -21,7 +21,7 @@ static STATUS unbalanced(clusim_error *e, uint64_t index, const char *what, int6
 static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
         if (packet_none(s->wires.voqs[q].head)) continue;
-        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = packet_at(s, p)->next) {
+        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {
             const packet *x = packet_at(s, p);
             ++*packets;
             if (wire_none(x->held_wire) || (x->copy && !buffer_none(x->shared))) continue;
@@ -33,7 +33,7 @@ static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
 /* Buffers of multicast packets some of whose copies are stuck: found through any one copy. */
 static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
-        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = packet_at(s, p)->next) {
+        for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {
             const packet *x = packet_at(s, p);
             if (wire_none(x->held_wire) || !x->copy || buffer_none(x->shared) || seen[x->shared.i])
                 continue;

@@ -168,6 +168,15 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     return CLUSIM_OK;
 }
 
+enum { AHEAD = 6 }; /* that are fetched before it is their turn */
+
+/* A response names its operation, which has waited for it since long. */
+static void fetch_operation(const clusim_sim *s, const window_arrival *a) {
+    const packet *p = packet_at(s, a->packet);
+    if (p->kind == CLUSIM_KIND_RED_DATA && a->candidate != RESULT)
+        __builtin_prefetch(packet_at(s, p->op), 1);
+}
+
 /* What a unit does, in order of time; at one time results come behind what arrives. All results of
  * this window are of operations before it. */
 static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
@@ -182,6 +191,7 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_wire_sort(s, &work, p->desk.num_work));
     for (uint32_t k = 0; k < p->desk.num_work; k++) {
         window_arrival a = work[k];
+        if (k + AHEAD < p->desk.num_work) fetch_operation(s, &work[k + AHEAD]);
         s->agenda.now_ps = a.at_ps;
         if (a.candidate == RESULT) {
             TRY(unit_result(s, a.packet));
@@ -277,11 +287,38 @@ static void fetch_in(const clusim_sim *s, node_id node) {
     }
 }
 
+/* What is under way over the wire back of the `k`-th of those out of all nodes, or nothing. */
+static const window_ring *ring_back(const clusim_sim *s, uint32_t k) {
+    static const window_ring nothing;
+    wire_id back = end_at(s, ID(wire, s->model->out_wires[k]))->reverse;
+    return wire_none(back) ? &nothing : &s->windows.ins[back.i].under_way;
+}
+
+/* ... then the places where the first packets on these are listed ... */
+static void fetch_listed(const clusim_sim *s, node_id node) {
+    for (uint32_t k = s->model->out_off[node.i]; k < s->model->out_off[node.i + 1]; k++) {
+        const window_ring *ring = ring_back(s, k);
+        if (inbox_len(ring)) __builtin_prefetch(inbox_entry(ring, 0));
+    }
+}
+
+/* ... and these packets. */
+static void fetch_packets(const clusim_sim *s, node_id node) {
+    enum { MOST = 3 };
+    for (uint32_t k = s->model->out_off[node.i]; k < s->model->out_off[node.i + 1]; k++) {
+        const window_ring *ring = ring_back(s, k);
+        for (uint32_t first = 0; first < MOST && first < inbox_len(ring); first++)
+            __builtin_prefetch(packet_at(s, inbox_entry(ring, first)->packet), 1);
+    }
+}
+
 enum { FAR = 512 }; /* nodes that do not fit into near caches */
 
 static void fetch_ahead(const clusim_sim *s, const node_list *list, uint32_t at) {
-    if (at + 2 < list->len) fetch_out(s, list->ids[at + 2]);
-    if (at + 1 < list->len) fetch_in(s, list->ids[at + 1]);
+    if (at + 4 < list->len) fetch_out(s, list->ids[at + 4]);
+    if (at + 3 < list->len) fetch_in(s, list->ids[at + 3]);
+    if (at + 2 < list->len) fetch_listed(s, list->ids[at + 2]);
+    if (at + 1 < list->len) fetch_packets(s, list->ids[at + 1]);
 }
 
 /* What is due is found anew: of packets under way, of wires, and of what they send on. Nodes that

@@ -24,7 +24,7 @@ typedef struct window_way {
     uint32_t control_256; /* which has bits of all that it comes to owe in this window */
 } window_way;
 
-enum { WINDOW_AHEAD = 8 }; /* packets that are fetched before they are looked at */
+enum { WINDOW_AHEAD = 16 }; /* packets that are fetched before they are looked at */
 
 static inline void window_prefetch(const clusim_sim *s, const window_ring *ring) {
     for (uint32_t k = 0; k < WINDOW_AHEAD && k < inbox_len(ring); k++)
@@ -241,6 +241,14 @@ ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows)
 typedef STATUS (*window_work)(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more);
 
+/* Heads of the first queues of a wire: they have waited there since a former window. */
+ALWAYS_INLINE void window_fetch_heads(const clusim_sim *s, const wire_state *w) {
+    if (w->num_ready == 0) return;
+    uint64_t flows = w->num_voqs < 64 ? ~UINT64_C(0) << w->num_voqs : 0;
+    for (uint64_t bits = w->ready[0] & ~flows; bits; bits &= bits - 1)
+        __builtin_prefetch(packet_at(s, w->queues[__builtin_ctzll(bits)].head), 1);
+}
+
 /* What the next wire of a list needs first. */
 ALWAYS_INLINE void window_fetch(const clusim_sim *s, enum window_list list, wire_id next) {
     const window_in *x = &s->windows.ins[next.i];
@@ -252,6 +260,7 @@ ALWAYS_INLINE void window_fetch(const clusim_sim *s, enum window_list list, wire
     __builtin_prefetch(x, 1);
     __builtin_prefetch(wire_at(s, next), 1);
     __builtin_prefetch(&wire_at(s, next)->packets, 1);
+    window_fetch_heads(s, wire_at(s, next));
 }
 
 /* Work off a list of a node's wires; those with more to do stay on it. */

@@ -109,13 +109,13 @@ static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_ind
                               uint32_t candidate) {
     packet *p = packet_at(s, packet_index);
     voq *q = &w->queues[candidate];
-    p->next = NO(packet);
+    *next_of(s, packet_index) = NO(packet);
     if (LIKELY(packet_none(q->head))) {
         q->head = packet_index;
         w->ready[candidate >> 6] |= UINT64_C(1) << (candidate & 63);
         w->num_ready++;
     } else {
-        packet_at(s, q->tail)->next = packet_index;
+        *next_of(s, q->tail) = packet_index;
     }
     q->tail = packet_index;
     w->queued_bytes += p->wire_bytes;

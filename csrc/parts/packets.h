@@ -1,7 +1,8 @@
 /* parts/packets.h - packets, and the input buffers that copies of one share.
  *
- * A packet is named by its place in the pool; its `next` links it into exactly one list (a VOQ, a
- * unit's waiting line, the pool's free list).
+ * A packet is named by its place in the pool. What is `next` to it in exactly one list (a VOQ, a
+ * unit's waiting line, the pool's free list) lies apart: lists are followed ahead of the packets,
+ * which are fetched by then.
  */
 #ifndef CLUSIM_PARTS_PACKETS_H
 #define CLUSIM_PARTS_PACKETS_H
@@ -9,7 +10,6 @@
 #include "ids.h"
 
 typedef struct packet {
-    packet_id next;
     xfer_id xfer;
     uint32_t key;        /* route key */
     uint32_t wire_bytes; /* on the wire `out` */
@@ -33,6 +33,7 @@ typedef struct packet {
     uint8_t adaptive : 1, marked : 1, leg : 2; /* leg: which target `dst` is, LEG_LAST the last */
     uint16_t members;                          /* operations: responses still missing */
     wire_id in_wire;                           /* operations: wire on which the request came */
+    uint32_t pad;
 } packet;
 
 enum { LEG_FIRST, LEG_SECOND, LEG_LAST };
@@ -49,6 +50,7 @@ typedef struct shared_buffer {
 typedef struct packets_part {
     void *block; /* owned; in which they are */
     packet *all;
+    packet_id *next; /* owned; what comes after each in its list (state.h) */
     packet_id free;
     packet_id chains; /* lists of free packets that threads have left over, linked by `op` */
     uint32_t size, live;
