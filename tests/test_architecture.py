@@ -96,8 +96,8 @@ MAY_IMPORT = {
     " outcome report result resultjson run schedule shown unfinished units verdict vocabulary workload workload.models"
     " workload.parallel",
     "training.__init__": "training",
-    "training.estimating": "bounded collectives errors executors fabric files folded lowering run schedule training"
-    " workload workload.parallel",
+    "training.estimating": "bounded collectives errors executors fabric files folded lowering nccl nccl.calls"
+    " nccl.programs run schedule training units workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",
     "training.measured": "bounded errors executors files forms hardware lowering run training version workload"

@@ -11,6 +11,7 @@ from clusim.errors import TopologyError
 from clusim.fabric import check, loads
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import bisection_Bps, network_bisection_Bps
+from clusim.fabric.check_flow import never_tapers
 from support.work import calls_of
 
 BASE = """\
@@ -208,3 +209,21 @@ def test_the_work_of_a_check_grows_as_the_cluster_does() -> None:
         arrays_of(machine)
     half, whole = (calls_of(partial(check, machine)) for machine in machines)
     assert 1.5 < whole / half < 2.2
+
+
+@pytest.mark.parametrize(
+    ("network", "full"),
+    [
+        ("single:node=alps-gh200,nodes=4", True),
+        ("rail:node=dgx-a100,nodes=4,unit=2", True),
+        ("rail:node=dgx-a100,nodes=4,unit=2,oversubscription=2", False),
+        ("rail:node=dgx-a100,nodes=2,unit=2,spines=0", True),
+        ("dragonfly:node=alps-gh200,nodes=12", False),
+        ("torus:node=dgx-a100,nodes=4", False),
+        ("dgx-h100", True),
+    ],
+)
+def test_networks_taper_where_less_leads_up_than_down_or_anything_across(
+    network: str, full: bool
+) -> None:
+    assert never_tapers(fabric.load(network)) is full

@@ -243,6 +243,16 @@ def test_workloads_of_clusters_are_found_apart_from_those_that_are_run() -> None
     assert all(find_workload(name) == path for name, path in (apart | rest).items())
 
 
+def test_gpt3_of_data_parallelism_is_the_published_model_on_every_gpu() -> None:
+    workload = load_workload("gpt3-1.3b-ddp")
+    plan = make_plan(workload, clusim.load("dgx-h100", nodes=workload.nodes))
+    assert (plan.mesh.data, plan.mesh.size, plan.microbatches) == (1024, 1024, 1)
+    # arXiv 2005.14165, table 2.1: GPT-3 XL has 24 layers and 1.3 billion parameters.
+    layers = [layer for stage in plan.stages for part in stage for layer in part]
+    assert sum(layer.kind == "block" for layer in layers) == 24
+    assert sum(layer.parameters for layer in layers) == pytest.approx(1.3e9, rel=0.02)
+
+
 def test_llama3_405b_is_laid_out_as_published() -> None:
     workload = load_workload("llama3-405b-16k")
     plan = make_plan(workload, clusim.load("dgx-h100", nodes=workload.nodes))

@@ -8,6 +8,7 @@ import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.training import train, training_report
 from clusim.workload.parallel.volumes import SpannedMachines, sent_bytes
+from support.wires import leaving_gpus
 from support.workloads import tiny
 
 SIZE = 4 << 20
@@ -19,10 +20,7 @@ def leaving(topology: str, nodes: int, operation: str, algorithm: str, ranks: Se
     builder = ScheduleBuilder(fabric)
     builder.collective(operation, SIZE, algorithm=algorithm, ranks=tuple(ranks))
     assert builder.last_call.algorithm == algorithm
-    wires = clusim.simulate(fabric, builder.build(), granularity=65536, bins=2).wires
-    sources = [name.partition("->")[0].rpartition("/")[2] for name in wires.names]
-    own = [index for index, name in enumerate(sources) if name.startswith("gpu")]
-    return float(wires.counters["payload"][own].sum())
+    return leaving_gpus(clusim.simulate(fabric, builder.build(), granularity=65536, bins=2).wires)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +93,5 @@ def test_what_nccl_leaves_to_switches_is_compared_with_its_rings(
     assert found.switch.sms < found.ring.sms or nodes > 1
     assert found.switch.memory_bytes < found.ring.memory_bytes
     assert found.switch.sent_bytes < found.ring.sent_bytes
-    wires = result.result.wires
-    sources = [name.partition("->")[0].rpartition("/")[2] for name in wires.names]
-    own = [index for index, name in enumerate(sources) if name.startswith("gpu")]
-    on_wires = wires.counters["payload"][own].sum() / 8 / nodes
+    on_wires = leaving_gpus(result.result.wires) / 8 / nodes
     assert result.to_json()["volume_bytes_per_gpu"]["data"] == pytest.approx(on_wires, rel=1e-3)

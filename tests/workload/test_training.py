@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import runpy
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.arrays import arrays_of
-from clusim.folded import merged
+from clusim.folded import RankPattern, merged
 from clusim.resources import cluster_workloads, shipped_workloads
 from clusim.run.setup import Setup
 from clusim.training import scaling, train, training_report
-from clusim.training.breakdown import Spans, breakdown, covered
+from clusim.training.breakdown import Spans, breakdown
 from clusim.training.contention import Streams, contention
 from clusim.training.quantum import relaxed
 from clusim.training.request import TrainRequest
@@ -34,23 +35,30 @@ def spans(*pairs: tuple[int, int]) -> Any:
 
 
 class TestBreakdown:
-    def test_unions_and_overlaps(self) -> None:
+    def test_unions(self) -> None:
         assert merged(spans((5, 9), (0, 3), (2, 4), (9, 10))).tolist() == [[0, 4], [5, 10]]
         assert merged(spans((0, 10), (2, 3), (4, 12))).tolist() == [[0, 12]]
-        assert covered(spans((0, 10)), spans((2, 4), (8, 20))) == 4
-        assert covered(spans(), spans((2, 4))) == 0
 
     def test_every_picosecond_is_one_thing(self) -> None:
         own = Spans(spans((0, 40), (60, 80)), spans((30, 50)), spans((20, 50)), [])
-        row = breakdown({0: own}, [0], 0, 100, 90)[0]
+        ((row,),) = breakdown({0: own}, [0], [(0, 100)], 90)
         assert (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps) == (60, 10, 20, 10)
         assert row.communication_ps == 20
         assert row.total_ps == 100
 
     def test_the_window_cuts(self) -> None:
         own = Spans(spans((0, 40)), spans((30, 50)), spans((30, 50)), [])
-        row = breakdown({0: own}, [0], 35, 45)[0]
+        ((row,),) = breakdown({0: own}, [0], [(35, 45)])
         assert (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps) == (5, 5, 0, 0)
+
+    def test_phases_of_a_step_add_up_to_it(self) -> None:
+        folded = [(np.array([10, 50]), RankPattern(spans((0, 20)), spans((15, 30)), 30))]
+        own = Spans(spans((90, 95)), spans((35, 60)), spans(), folded, spans((78, 90)))
+        (whole,), *parts = breakdown({0: own}, [0], [(0, 100), (0, 40), (40, 80), (80, 100)], 85)
+        # Computes 10-30, 50-70 and 90-95; data move 25-40, 35-60 and 65-80; the host is waited for 80-90.
+        assert astuple(whole) == (0, 45, 30, 10, 5, 50, 10)
+        sums = np.sum([astuple(row) for (row,) in parts], axis=0)
+        assert tuple(sums) == astuple(whole)
 
 
 def quick(work: Workload, fabric: Any, **options: Any) -> Any:

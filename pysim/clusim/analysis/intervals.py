@@ -39,6 +39,11 @@ class Union:
         """Time covered in all [ps]."""
         return int(self._before[-1])
 
+    @property
+    def spans(self) -> Array:
+        """Its parts as rows of (start, end) [ps]."""
+        return np.stack([self.start_ps, self.end_ps], axis=1)
+
     def until(self, time_ps: Any) -> Array:
         """Return the time covered before each of some times [ps]."""
         times = np.asarray(time_ps, np.int64)

@@ -13,11 +13,19 @@ from clusim.fabric.check_links import HOST_CLASSES, Finding
 from clusim.fabric.model import NETWORK, Fabric
 from clusim.units import format_rate
 
-__all__ = ["bisection_Bps", "check_flow", "endpoint_rates_Bps", "network_bisection_Bps"]
+__all__ = [
+    "bisection_Bps",
+    "check_flow",
+    "endpoint_rates_Bps",
+    "network_bisection_Bps",
+    "never_tapers",
+]
 
 MAX_ENDPOINTS = 512
 MAX_NETWORK_ARCS = 40_000
 """Beyond, a maximum flow takes more than some seconds."""
+EVEN = 1.001
+"""Ratio of bandwidths up to which they are equal."""
 
 
 def wire_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
@@ -155,11 +163,31 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
 
 def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
     """Say for each tier of network switches how much comes from below, and how much leads further."""
+    tier = {node.name: node.tier for node in fabric.nodes}
+    groups: dict[tuple[str, str], int] = {}
+    for name, rates in _sided(fabric).items():
+        key = (tier[name], _sides(rates))
+        groups[key] = groups.get(key, 0) + 1
+    for (kind, text), count in groups.items():
+        name = "network" if kind == "switch" else kind
+        yield Finding("info", f"{name} switches ({count}): {text}")
+
+
+def never_tapers(fabric: Fabric) -> bool:
+    """Return whether a network has no links across a tier, and as much upwards as downwards wherever it goes on."""
+    return not any(
+        rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
+        for rates in _sided(fabric).values()
+    )
+
+
+def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
+    """Return what the links of every network switch carry ``down``, ``across`` its tier and ``up`` [bytes/s]."""
     nodes = {node.name: node for node in fabric.nodes}
+    found: dict[str, Counter[str]] = {}
     if not any(node.zone == NETWORK for node in fabric.nodes):
-        return
+        return found
     height = _heights(fabric)
-    down: dict[str, Counter[str]] = {}
     for link in fabric.links:
         for own, other in ((link.a, link.b), (link.b, link.a)):
             if nodes[own].zone != NETWORK or own not in height:
@@ -167,14 +195,8 @@ def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
             side = "across"
             if height.get(other, 0) != height[own]:
                 side = "down" if height.get(other, 0) < height[own] else "up"
-            down.setdefault(own, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
-    groups: dict[tuple[str, str], int] = {}
-    for name, rates in down.items():
-        key = (nodes[name].tier, _sides(rates))
-        groups[key] = groups.get(key, 0) + 1
-    for (tier, text), count in groups.items():
-        name = "network" if tier == "switch" else tier
-        yield Finding("info", f"{name} switches ({count}): {text}")
+            found.setdefault(own, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+    return found
 
 
 def _sides(rates: Counter[str]) -> str:
@@ -182,7 +204,7 @@ def _sides(rates: Counter[str]) -> str:
     text = ", ".join(f"{format_rate(rates[side])} {word}" for side, word in names if rates[side])
     if rates["down"] and rates["up"]:
         ratio = rates["down"] / rates["up"]
-        text += f", {ratio:.3g}:1 oversubscribed" if ratio > 1.001 else ", not oversubscribed"
+        text += f", {ratio:.3g}:1 oversubscribed" if ratio > EVEN else ", not oversubscribed"
     return text
 
 

@@ -20,7 +20,9 @@ import numpy as np
 
 from clusim.analysis.judge import without_path
 from clusim.bins import BinRecorder
-from clusim.lowering import MOST_HOPS, Grain
+from clusim.fabric.check_flow import never_tapers
+from clusim.lowering import MOST_HOPS, QUICK, Grain
+from clusim.lowering.grain import COARSE, STEP
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import way_of
 from clusim.outcome import WIRE_COUNTERS
@@ -35,16 +37,44 @@ from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, tim
 from clusim.verdict import Verdict
 from clusim.version import version
 
-__all__ = ["MANY_HOPS", "Followed", "followed_time", "stood_for"]
+__all__ = [
+    "FOLLOWED_ERROR",
+    "MANY_HOPS",
+    "Fewer",
+    "Followed",
+    "fewer_machines",
+    "followed_time",
+    "stood_for",
+]
 
 MANY_HOPS = 32_000_000
 """Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""
 
-FOLLOWED_ERROR = 0.12
+MANY = (QUICK, COARSE, STEP)
+"""Granularities of many runs at once."""
+
+FOLLOWED_ERROR = 0.15
 """Bound on the error of a time that other runs stand for.
 
-**Assumed**, from 3.4% at most on 16 DGX H100 and 9% on 32 p5en (``docs/granularity.md``); more were not run whole.
+**Assumed**, from 5.9% at most on 16 DGX H100, 9% on 32 p5en and 12.4% on 128 DGX H100 (``docs/granularity.md``).
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """Runs on two numbers of machines that stand for one on more.
+
+    Attributes
+    ----------
+    request : Request
+        The one that they stand for, in the bursts of all of them.
+    grain : Grain
+        How finely they are cut: as what was asked for cuts the longest.
+    """
+
+    request: Request
+    nodes: tuple[int, int]
+    grain: Grain
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +104,48 @@ def followed_time(
     setup = request.setup
     if request.granularity != "auto" or request.engine != "c" or setup.broken.faults:
         return None
-    nodes = stand_ins(request, plan)
     options.watch.begins("the work is estimated")
-    if nodes is None:
-        grain = whole().grain
-        if grain.grant_hops <= (MOST_HOPS if setup.nodes is None else MANY_HOPS):
-            return None
-    else:
-        part, own = longest_run(request, plan, nodes[1])
-        grain = _job(part, own).grain
-        # Every rank moves as much for every byte.
-        share = part.setup.num_ranks * part.size_bytes / (setup.num_ranks * request.size_bytes)
-        if grain.least_hops / share <= MANY_HOPS:
-            return None
-    # All runs are cut alike, so that their differences are those of machines and sizes.
-    request = replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
     how = replace(BRIEF, watch=options.watch, progress=options.progress, threads=options.threads)
     budget = Budget(always=True, options=how)
-    if nodes is not None:
-        return Followed(*on_fewer(request, plan, nodes, budget), grain)
+    if stand_ins(request, plan) is not None:
+        fewer = fewer_machines(request, plan)
+        if fewer is None:
+            return None
+        return Followed(*on_fewer(fewer.request, plan, fewer.nodes, budget), fewer.grain)
+    grain = whole().grain
+    if grain.grant_hops <= (MOST_HOPS if setup.nodes is None else MANY_HOPS):
+        return None
+    request = _cut_as(request, grain)
     if shorter(request, plan, _job(request, plan), budget) is None:
         return None
     time_ps, (note,) = timed(request, plan, budget)
     return Followed(time_ps, note, grain)
+
+
+def fewer_machines(request: Request, plan: NcclPlan | None) -> Fewer | None:
+    """Return which runs on fewer machines stand for a request; None where it is simulated on all of them.
+
+    ``auto`` is followed beyond `MANY_HOPS`; words for many runs at once, and for steps that are made of many, wherever
+    fewer machines can stand for all and the network is as wide between all as between these; packets and sizes that
+    were asked for nowhere.
+    """
+    nodes = stand_ins(request, plan)
+    if nodes is None or request.granularity not in ("auto", *MANY):
+        return None
+    if request.granularity in MANY and not never_tapers(request.setup.fabric):
+        return None
+    part, own = longest_run(request, plan, nodes[1])
+    grain = _job(part, own).grain
+    # Every rank moves as much for every byte.
+    share = part.setup.num_ranks * part.size_bytes / request.setup.num_ranks / request.size_bytes
+    if request.granularity == "auto" and grain.least_hops / share <= MANY_HOPS:
+        return None
+    return Fewer(_cut_as(request, grain), nodes, grain)
+
+
+def _cut_as(request: Request, grain: Grain) -> Request:
+    """Return a request in bursts of one size: runs cut alike differ by their machines and sizes alone."""
+    return replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
 
 
 def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -> Result | None:

@@ -37,6 +37,7 @@ __all__ = [
     "ITERATIONS",
     "MOST_RANKS",
     "Budget",
+    "emit_together",
     "grain_notes",
     "on_fewer",
     "shorter",
@@ -177,11 +178,21 @@ def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
     if count == 1 and not setup.beside:
         return program(request, plan)
     builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
-    for number, own in enumerate(setup.together):
-        moved = moved_of(replace(request, setup=own), operation, size_bytes)
-        for _ in range(count):
-            programs.emit(Site(builder, f"comm{number}"), setup.known, own.comm, moved, plan)
+    emit_together(builder, request, plan, count)
     return builder.build()
+
+
+def emit_together(
+    builder: ProgramBuilder, request: Request, plan: NcclPlan | None, count: int = 1
+) -> list[int]:
+    """Append so many iterations to every communicator of a request; return all their tasks."""
+    tasks: list[int] = []
+    for number, own in enumerate(request.setup.together):
+        moved = moved_of(replace(request, setup=own), request.operation, request.size_bytes)
+        for _ in range(count):
+            site = Site(builder, f"comm{number}")
+            tasks += programs.emit(site, request.setup.known, own.comm, moved, plan)
+    return tasks
 
 
 def _per_iteration(request: Request, plan: NcclPlan | None, job: Job, budget: Budget) -> int:

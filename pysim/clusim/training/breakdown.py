@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.folded import MOVING, FoldedBlocks, RankPattern, merged
+from clusim.analysis.intervals import Union
+from clusim.folded import MOVING, FoldedBlocks, RankPattern
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.issue import STREAM
 
@@ -24,6 +25,7 @@ __all__ = [
     "PARTS",
     "Breakdown",
     "Spans",
+    "blocks_of",
     "breakdown",
     "spans_of",
     "starts_of_calls",
@@ -77,23 +79,6 @@ class Spans:
 _NONE = np.zeros((0, 2), np.int64)
 NOTHING = Spans(_NONE, _NONE, _NONE, [])
 """The intervals of a rank without tasks of its own."""
-
-
-def length(spans: Array) -> int:
-    """Return the length of disjoint intervals."""
-    return int((spans[:, 1] - spans[:, 0]).sum()) if len(spans) else 0
-
-
-def clip(spans: Array, low: int, high: int) -> Array:
-    """Return the parts of intervals inside a window."""
-    cut = np.clip(spans, low, high)
-    return cut[cut[:, 1] > cut[:, 0]]
-
-
-def covered(spans: Array, others: Array) -> int:
-    """Return how much of the union of `spans` is also in `others`."""
-    both = length(merged(np.concatenate((spans, others)))) if len(spans) or len(others) else 0
-    return length(merged(spans)) + length(merged(others)) - both
 
 
 def spans_of(
@@ -155,39 +140,57 @@ def error_of(grain_error: float | None, rows: Sequence[Breakdown], step_ps: int)
 
 
 def breakdown(
-    spans: Mapping[int, Spans], ranks: Sequence[int], low: int, high: int, pipeline_end: int = 0
-) -> list[Breakdown]:
-    """Return how ranks spent the window; what is left over before `pipeline_end` is the bubble."""
-    found = []
-    for rank in ranks:
-        own = spans.get(rank, NOTHING)
-        all_compute, all_moving, pauses = unfolded(own)
-        compute, moving = merged(clip(all_compute, low, high)), merged(clip(all_moving, low, high))
-        compute_ps, communication_ps = length(compute), length(moving)
-        exposed_ps = communication_ps - covered(moving, compute)
-        busy = merged(np.concatenate((compute, moving, clip(pauses, low, high))))
-        waits = merged(clip(own.issuing, low, high))
-        host_ps = length(waits) - covered(waits, busy)
-        left = max(0, high - low - compute_ps - exposed_ps - host_ps)
-        tail = max(0, high - max(low, pipeline_end)) if pipeline_end else left
-        if pipeline_end:
-            after = [
-                length(merged(clip(part, max(low, pipeline_end), high)))
-                for part in (all_compute, all_moving, own.issuing)
-            ]
-            tail = max(0, tail - sum(after))
-        idle = min(left, tail)
-        parts = (compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps)
-        found.append(Breakdown(rank, *parts))
-    return found
+    spans: Mapping[int, Spans],
+    ranks: Sequence[int],
+    windows: Sequence[tuple[int, int]],
+    pipeline_end: int = 0,
+) -> list[list[Breakdown]]:
+    """Return how ranks spent each window; what is left over before `pipeline_end` is the bubble."""
+    low, high = np.array(windows, np.int64).reshape(-1, 2).T
+    rows = [_parts(spans.get(rank, NOTHING), low, high, pipeline_end).tolist() for rank in ranks]
+    return [
+        [Breakdown(rank, *own[index]) for rank, own in zip(ranks, rows, strict=True)]
+        for index in range(len(windows))
+    ]
+
+
+def _parts(own: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
+    """Return what a rank's windows divide into, a row for each in the order of `Breakdown` [ps]."""
+    computes, moves, pauses = unfolded(own)
+    compute, moving, waits = _union(computes), _union(moves), _union(own.issuing)
+    either = _union(compute.spans, moving.spans)
+    compute_ps, communication_ps = compute.within(low, high), moving.within(low, high)
+    exposed_ps = either.within(low, high) - compute_ps
+    host_ps = np.zeros_like(low)
+    if len(own.issuing):
+        busy = _union(either.spans, pauses)
+        host_ps = _union(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
+    left = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
+    idle = left
+    if pipeline_end:
+        after = np.maximum(low, pipeline_end)
+        end = np.maximum(after, high)
+        done = sum(each.within(after, end) for each in (compute, moving, waits))
+        idle = np.minimum(left, np.maximum(0, end - after - done))
+    return np.stack([compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps], axis=1)
+
+
+def _union(*spans: Array) -> Union:
+    every = np.concatenate(spans)
+    return Union(every[:, 0], every[:, 1])
 
 
 def unfolded(own: Spans) -> tuple[Array, Array, Array]:
     """Return when a rank computes and when its data move, what is folded included, and the blocks of that."""
-    compute, moving, blocks = [own.compute], [own.moving], [_NONE]
+    compute, moving = [own.compute], [own.moving]
     for starts, pattern in own.folded:
         at = starts[:, None, None]
         compute.append((at + pattern.compute).reshape(-1, 2))
         moving.append((at + pattern.moving).reshape(-1, 2))
-        blocks.append(np.stack([starts, starts + pattern.end_ps], axis=1))
-    return np.concatenate(compute), np.concatenate(moving), np.concatenate(blocks)
+    return np.concatenate(compute), np.concatenate(moving), blocks_of(own)
+
+
+def blocks_of(own: Spans) -> Array:
+    """Return when a rank did what is folded."""
+    ends = [np.stack([starts, starts + pattern.end_ps], axis=1) for starts, pattern in own.folded]
+    return np.concatenate([_NONE, *ends])

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from clusim.training.account import Culprits, Parts, parts_of
-from clusim.training.breakdown import NOTHING, Breakdown, Spans, breakdown, unfolded
+from clusim.training.breakdown import NOTHING, Breakdown, Spans, blocks_of, breakdown
 from clusim.verdict import LEAST_PHASE, CauseKind, Phase
 
 __all__ = ["StepSpans", "step_phases"]
 
+_Window = tuple[str, int, int]
+"""The name of a phase, when it begins and when it ends [ps]."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class StepSpans:
     """What ranks did in a step.
 
@@ -39,44 +43,51 @@ class StepSpans:
     end_ps: int
     pipeline: bool
 
-    def rows(self, low: int, high: int) -> list[Breakdown]:
-        """Return how ranks spent a window of time [ps]."""
-        passed = self.passed_ps if self.pipeline else 0
-        return breakdown(self.spans, self.ranks, low, high, passed)
-
+    @property
     def whole(self) -> list[Breakdown]:
-        """Return how ranks spent the step."""
-        return self.rows(self.begin_ps, self.end_ps)
+        """How ranks spent the step."""
+        return self._rows[0]
+
+    @property
+    def by_phase(self) -> list[tuple[_Window, list[Breakdown]]]:
+        """Its phases, and how ranks spent them."""
+        return list(zip(self._phases, self._rows[1:], strict=True))
+
+    @cached_property
+    def _rows(self) -> list[list[Breakdown]]:
+        """How ranks spent the step and each phase: of all at once, as what is folded is much when it is not."""
+        passed = self.passed_ps if self.pipeline else 0
+        windows = [(self.begin_ps, self.end_ps), *(own[1:] for own in self._phases)]
+        return breakdown(self.spans, self.ranks, windows, passed)
+
+    @cached_property
+    def _phases(self) -> list[_Window]:
+        """Phases that are long enough; short ones are part of the steady state."""
+        low, passed, high = self.begin_ps, self.passed_ps, self.end_ps
+        works = [_working(self.spans.get(rank, NOTHING), low, passed) for rank in self.ranks]
+        known = [own for own in works if own is not None]
+        if not known:
+            return []
+        least = max(1.0, LEAST_PHASE * (high - low))
+        done = passed if high - passed >= least else high
+        full = max(first for first, _ in known)
+        empty = max(full, min(last for _, last in known))
+        full = full if full - low >= least else low
+        empty = empty if done - empty >= least else done
+        fill, drain = ("warm-up", "drain") if self.pipeline else ("start", "tail")
+        edges = (low, full, empty, done, high)
+        every = zip((fill, "steady state", drain, "optimizer"), edges, edges[1:], strict=False)
+        return [own for own in every if own[2] - own[1] >= least]
 
 
 def step_phases(step: StepSpans, culprits: Culprits) -> tuple[Phase, ...]:
-    """Return the phases of a step and what most of each went into; short ones are part of the steady state."""
-    low, passed, high = step.begin_ps, step.passed_ps, step.end_ps
-    works = [_working(step.spans.get(rank, NOTHING), low, passed) for rank in step.ranks]
-    known = [own for own in works if own is not None]
-    if not known:
-        return ()
-    least = max(1.0, LEAST_PHASE * (high - low))
-    done = passed if high - passed >= least else high
-    full = max(first for first, _ in known)
-    empty = max(full, min(last for _, last in known))
-    full = full if full - low >= least else low
-    empty = empty if done - empty >= least else done
-    fill, drain = ("warm-up", "drain") if step.pipeline else ("start", "tail")
-    edges = (low, full, empty, done, high)
-    return tuple(
-        _phase(name, first, last, parts_of(step.rows(first, last), culprits))
-        for name, first, last in zip(
-            (fill, "steady state", drain, "optimizer"), edges, edges[1:], strict=False
-        )
-        if last - first >= least
-    )
+    """Return the phases of a step and what most of each went into."""
+    return tuple(_phase(*own, parts_of(rows, culprits)) for own, rows in step.by_phase)
 
 
 def _working(own: Spans, low: int, high: int) -> tuple[int, int] | None:
     """Return when a rank begins and ends to compute in a window [ps]; None if it does not."""
-    compute, _, blocks = unfolded(own)
-    busy = np.clip(np.concatenate((compute, blocks)), low, high)
+    busy = np.clip(np.concatenate((own.compute, blocks_of(own))), low, high)
     busy = busy[busy[:, 1] > busy[:, 0]]
     return (int(busy[:, 0].min()), int(busy[:, 1].max())) if len(busy) else None
 

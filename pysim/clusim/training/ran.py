@@ -119,7 +119,7 @@ class Ran:
     @cached_property
     def rows(self) -> list[Breakdown]:
         """Return how ranks spent the last step."""
-        return self.step.whole()
+        return self.step.whole
 
     @cached_property
     def step(self) -> StepSpans:

@@ -318,10 +318,20 @@ class EndedStepsJson(EndedJson):
 
 
 class PartsJson(TypedDict):
-    """Parts that the step is made of, and those of them that had to be simulated now."""
+    """Parts that the step is made of, and those of them that had to be simulated now.
+
+    Attributes
+    ----------
+    parts_followed : int
+        Those whose time was followed from runs on fewer machines.
+    followed_error_s : float
+        By how much the step may be off for that, at most [s].
+    """
 
     parts: int
     parts_simulated: int
+    parts_followed: int
+    followed_error_s: float
 
 
 class EstimatedStepJson(StepJson):

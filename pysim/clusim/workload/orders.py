@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from clusim.errors import InputError
@@ -116,10 +117,6 @@ class Crew(NamedTuple):
         stage = self.stage(worker)
         return range(self.first(stage), self.first(stage + 1))
 
-    def worker(self, stage: int, microbatch: int) -> int:
-        """Return the worker of a stage that has a microbatch."""
-        return self.first(stage) + microbatch % self.replicas[stage]
-
     def ahead(self, worker: int) -> int:
         """Return the forward passes before the first backward pass is under way: as many as fill the stages behind."""
         stage = self.stage(worker)
@@ -225,6 +222,16 @@ def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
     if chunks == 1:
         return order("1f1b", stage, stages, m)
     total = m * chunks
+    forward, backward = _in_groups(stages, m, chunks)
+    warm_up = min(2 * (stages - stage - 1) + (chunks - 1) * stages, total)
+    if m == stages:
+        warm_up = total
+    return _alternate(forward, backward, warm_up)
+
+
+@lru_cache(maxsize=8)
+def _in_groups(stages: int, m: int, chunks: int) -> tuple[list[Action], list[Action]]:
+    """Return the forward and the backward passes of every stage: as many microbatches as stages by chunk."""
 
     def place(kind: Literal["F", "B"], index: int) -> Action:
         group, inside = divmod(index, stages * chunks)
@@ -233,12 +240,8 @@ def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
             kind, group * stages + microbatch, chunk if kind == "F" else chunks - 1 - chunk
         )
 
-    forward = [place("F", index) for index in range(total)]
-    backward = [place("B", index) for index in range(total)]
-    warm_up = min(2 * (stages - stage - 1) + (chunks - 1) * stages, total)
-    if m == stages:
-        warm_up = total
-    return _alternate(forward, backward, warm_up)
+    total = range(m * chunks)
+    return [place("F", index) for index in total], [place("B", index) for index in total]
 
 
 def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:

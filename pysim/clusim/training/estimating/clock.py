@@ -73,7 +73,7 @@ class Clock(ScheduleBuilder):
     passes : list of int
         When each pass of a microbatch is done [ps].
     kernel_ps, alone_ps : int
-        Time of all kernels, and without what communication takes from them [ps].
+        Time of all kernels but those of what is done `again`, and without what communication takes from them [ps].
     """
 
     def __init__(self, fabric: Fabric, name: str) -> None:
@@ -84,6 +84,7 @@ class Clock(ScheduleBuilder):
         self.kernel_ps = self.alone_ps = 0
         self._hosts: set[int] = set()
         self._beside: dict[int, list[tuple[int, int, float]]] = {}
+        self._until: dict[int, int] = {}
 
     def when(self, tasks: Iterable[int]) -> int:
         """Return when all of these tasks are done [ps]."""
@@ -99,7 +100,7 @@ class Clock(ScheduleBuilder):
 
     def disturbed(self, rank: int, at_ps: int) -> bool:
         """Return whether communication that slows kernels of a rank is under way then, or comes."""
-        return any(high > at_ps for _, high, _ in self._beside.get(rank, ()))
+        return self._until.get(rank, 0) > at_ps
 
     def _append(self, task: Task) -> int:
         """Take a task that has all its dependencies, and see when it is done."""
@@ -155,23 +156,23 @@ class Clock(ScheduleBuilder):
         self, ranks: Sequence[int], stream: str, took: Took, after: Mapping[int, tuple[int, ...]]
     ) -> dict[int, tuple[int, ...]]:
         """Let ranks communicate together on a stream; return the task of each."""
-        waits = [
-            task
-            for rank in ranks
-            for own in (self._last.get((rank, stream), ()), after.get(rank, ()))
-            for task in own
-        ]
-        start = self.when(waits)
+        start, ends = 0, self.end
+        for rank in ranks:
+            for own in (self._last.get((rank, stream), ()), after.get(rank, ())):
+                for task in own:
+                    if ends[task] > start:
+                        start = ends[task]
         end = start + took.time_ps
         found: dict[int, tuple[int, ...]] = {}
         for rank in ranks:
-            index, rows = len(self.end), self.rows[rank]
+            index, rows = len(ends), self.rows[rank]
             if self._hosts:
                 self._issued(self._waits(rank, stream, after.get(rank, ())), rows)
             rows.moving.append((start, end))
             if took.share < 1:
                 self._beside.setdefault(rank, []).append((start, end, took.share))
-            self.end.append(end)
+                self._until[rank] = max(end, self._until.get(rank, 0))
+            ends.append(end)
             self._last[rank, stream] = (index,)
             found[rank] = (index,)
         return found
@@ -180,8 +181,6 @@ class Clock(ScheduleBuilder):
         """Let a rank do what it did before, when it is `ready` for it."""
         end, index = start + done.pattern.end_ps, len(self.end)
         self.rows[rank].again.setdefault(done, []).append(start)
-        self.kernel_ps += done.kernel_ps
-        self.alone_ps += done.alone_ps
         self._passed(name, end)
         self.end.append(end)
         self._last[rank, "compute"] = (index,)

@@ -73,11 +73,11 @@ def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
     if any(_uneven(request, plan)):
         found = whole(request, plan, kept)
     elif request.granularity == STEP:
-        found = _made(replace(request, granularity=COARSE), plan, kept)
-        if found.error_bound is None or found.error_bound > WANTED_ERROR:
-            found = _made(request, plan, kept)
+        found = _bounded(replace(request, granularity=COARSE), plan, kept)
+        if found.grain_bound is None or found.grain_bound > WANTED_ERROR:
+            found = _bounded(request, plan, kept)
     else:
-        found = _made(request, plan, kept)
+        found = _bounded(request, plan, kept)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("an estimate has no step with a checkpoint; simulate it")
@@ -127,9 +127,23 @@ def _uneven(request: TrainRequest, plan: TrainingPlan) -> Iterator[bool]:
     yield plan.crew.stages < plan.mesh.pipeline
 
 
-def _made(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
-    """Put a step together at the granularity of the request."""
+def _bounded(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
+    """Put a step together; with parts that were followed once more, with these as much longer as they may be off.
+
+    A step is a longest path, so that it loses no more where they are shorter.
+    """
     parts = StepParts(request.setup, plan, request.granularity, kept)
+    found = _made(request, plan, parts)
+    if not parts.followed:
+        return found
+    longer = _made(request, plan, replace(parts, longer=True, bounds=[], _known={}))
+    return replace(
+        found, followed=parts.followed, followed_ps=longer.step_ps[-1] - found.step_ps[-1]
+    )
+
+
+def _made(request: TrainRequest, plan: TrainingPlan, parts: StepParts) -> StepEstimate:
+    """Put a step together of parts at the granularity of the request."""
     clock = Clock(plan.fabric, plan.workload.name)
     emitter = StepEstimator(plan, clock, parts)
     writer = StepWriter(emitter)
@@ -140,7 +154,7 @@ def _made(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate
     passed = max((end for end in clock.passes if end <= high), default=high)
     spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
     last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
-    rows = last.whole()
+    rows = last.whole
     of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
     ranks = {
         rank: replace(own, rank=rank)

@@ -6,7 +6,7 @@ engine. Its answer is kept by its content: where its ranks are, what is moved, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -14,22 +14,19 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.executors.identity import file_digest
 from clusim.fabric.model import Fabric
-from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
+from clusim.run.standin import FOLLOWED_ERROR
 from clusim.training.estimating.clock import Took
+from clusim.training.estimating.fewer import PartRan, Write, followed_part, ran
 from clusim.training.estimating.kept import Kept
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.alike import EqualPlaces
-from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["StepPart", "StepParts", "Write", "machine_of"]
-
-Write = Callable[[Emitter, Mapping[int, int]], Tails]
-"""Writes a part on ranks that may be called otherwise there."""
+__all__ = ["StepPart", "StepParts", "machine_of"]
 
 LONGER = 4
 """How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
@@ -45,11 +42,14 @@ class StepPart:
         Calls and bytes sent by dimension.
     bound : float or None
         Bound on the error of its time against exact packets; None is not known.
+    followed : str
+        From which runs on fewer machines, if not all of it was simulated.
     """
 
     took: Took
     moved: dict[str, tuple[int, int]]
     bound: float | None
+    followed: str = ""
 
     def volumes(self) -> dict[str, Volume]:
         """Return what it moves by dimension."""
@@ -66,6 +66,8 @@ class StepParts:
         `StepPart.bound` of all that were asked for.
     simulated : int
         Those that the engine had to run.
+    longer : bool
+        Whether parts that were followed take as much longer as they may be off.
     """
 
     setup: Setup
@@ -74,6 +76,7 @@ class StepParts:
     kept: Kept
     bounds: list[float | None] = field(default_factory=list)
     simulated: int = 0
+    longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
     _grounds: dict[tuple[int, ...], TrainingPlan] = field(default_factory=dict)
 
@@ -88,6 +91,11 @@ class StepParts:
     def different(self) -> int:
         """Return how many parts there are."""
         return len(self._known)
+
+    @property
+    def followed(self) -> int:
+        """Return how many of these were followed from runs on fewer machines."""
+        return sum(1 for part in self._known.values() if part.followed)
 
     def find(
         self,
@@ -113,12 +121,18 @@ class StepParts:
             if answer is None:
                 answer = self._simulate(what, ranks, write, intensity)
                 self.kept.put(question, answer)
-            took = Took(answer["time_ps"], answer["share"])
-            moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
-            self._known[near] = StepPart(took, moved, answer["bound"])
+            self._known[near] = self._read(answer)
         found = self._known[near]
         self.bounds.append(found.bound)
         return found
+
+    def _read(self, answer: dict[str, Any]) -> StepPart:
+        """Return a part as it is kept."""
+        own = answer["followed"]
+        times = 1 + FOLLOWED_ERROR if own and self.longer else 1
+        took = Took(round(answer["time_ps"] * times), answer["share"])
+        moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
+        return StepPart(took, moved, answer["bound"], own)
 
     def _ground(self, ranks: tuple[int, ...]) -> tuple[TrainingPlan, dict[int, int]]:
         """Return the plan on no more machines than ranks are on, and what they are called there."""
@@ -144,43 +158,54 @@ class StepParts:
     ) -> dict[str, Any]:
         """Run a part; beside kernels where these have memory traffic."""
         self.simulated += 1
-        if intensity is None:
-            end_ps, moved, bound, _ = self._run(ranks, write, 0, 0)
-            return {"time_ps": end_ps, "share": 1.0, "moved": moved, "bound": bound}
-        alone_ps = self.find(what, ranks, write).took.time_ps
-        work_ps = LONGER * alone_ps
-        bytes_there = round(float(intensity) * work_ps / 1e12)
-        end_ps, moved, bound, kernels_ps = self._run(ranks, write, work_ps, bytes_there)
-        share = max(0.0, 1 - (kernels_ps - work_ps) / end_ps)
-        return {"time_ps": end_ps, "share": min(1.0, share), "moved": moved, "bound": bound}
-
-    def _run(
-        self,
-        ranks: tuple[int, ...],
-        write: Write,
-        work_ps: int,
-        hbm_bytes: int,
-    ) -> tuple[int, dict[str, tuple[int, int]], float | None, int]:
-        """Return when a part is done [ps], what it moved, its bound, and when kernels beside it are done [ps]."""
-        plan, there = self._ground(ranks)
-        builder = ScheduleBuilder(plan.fabric, "part")
-        writer = Emitter(plan, builder, only=frozenset(there.values()))
-        kernels = [
-            builder.kernel(there[rank], compute_ps=work_ps, hbm_bytes=hbm_bytes)
-            for rank in (ranks if work_ps else ())
-        ]
-        tails = write(writer, there)
-        setup = self.setup.on(plan.fabric)
-        asked = ScheduleRequest(setup, builder.build(), granularity=self.granularity)
-        result = result_of(asked, RunOptions(bins=2, histories=False))
-        ends = result.tasks.end_ps
-        moved = {name: (own.calls, own.sent_bytes) for name, own in writer.traffic.items()}
-        return (
-            max(int(ends[task]) for tasks in tails.values() for task in tasks),
-            moved,
-            result.provenance.error_bound,
-            max((int(ends[task]) for task in kernels), default=0),
+        whose = ranks, write
+        part = followed_part(self.setup, self.plan, self.granularity, whose) or self._written(
+            *whose
         )
+        work_ps = bytes_there = 0
+        if intensity is not None:
+            work_ps = LONGER * self.find(what, ranks, write).took.time_ps
+            bytes_there = round(float(intensity) * work_ps / 1e12)
+        found = part.run(work_ps, bytes_there)
+        share = max(0.0, 1 - (found.kernels_ps - work_ps) / found.end_ps) if work_ps else 1.0
+        return {
+            "time_ps": found.end_ps,
+            "share": min(1.0, share),
+            "moved": part.moved,
+            "bound": found.bound,
+            "followed": part.note,
+        }
+
+    def _written(self, ranks: tuple[int, ...], write: Write) -> _WrittenPart:
+        plan, there = self._ground(ranks)
+        return _WrittenPart(self.setup.on(plan.fabric), plan, there, write, self.granularity)
+
+
+@dataclass
+class _WrittenPart:
+    """A part that is simulated on all its ranks, whatever these are called there."""
+
+    setup: Setup
+    plan: TrainingPlan
+    there: Mapping[int, int]
+    write: Write
+    granularity: str | int
+    moved: dict[str, tuple[int, int]] = field(default_factory=dict)
+    note: str = ""
+
+    def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
+        """Run the part beside kernels that take so long alone [ps] and move so much [bytes]; 0 is no kernels."""
+        builder = ScheduleBuilder(self.plan.fabric, "part")
+        own = self.there.values()
+        writer = Emitter(self.plan, builder, only=frozenset(own))
+        kernels = [
+            builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
+            for rank in (own if work_ps else ())
+        ]
+        tails = self.write(writer, self.there)
+        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
+        self.moved = {name: (own.calls, own.sent_bytes) for name, own in writer.traffic.items()}
+        return ran(asked, [task for tasks in tails.values() for task in tasks], kernels)
 
 
 def _on_machines(plan: TrainingPlan, zones: tuple[int, ...]) -> TrainingPlan:

@@ -16,7 +16,8 @@ import numpy as np
 
 from clusim.folded import RankPattern, merged
 from clusim.training.estimating.clock import Clock, RankRows, Repeated
-from clusim.training.estimating.parts import StepPart, StepParts, Write
+from clusim.training.estimating.fewer import Write
+from clusim.training.estimating.parts import StepPart, StepParts
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
 from clusim.workload.orders import Action
@@ -53,7 +54,6 @@ class StepEstimator(Emitter):
         self.shown = {plan.mesh.stage(s)[0]: s for s in range(plan.mesh.pipeline)}
         self._blocks: dict[Any, _Done] = {}
         self._kept: list[Sequence[Block]] = []
-        self._repeated: Counter[Any] = Counter()
         self._known: dict[Any, _Known] = {}
         self._moved: Counter[tuple[StepPart, int]] = Counter()
         self._own = [[rank] for rank in self.shown]
@@ -89,12 +89,12 @@ class StepEstimator(Emitter):
     ) -> None:
         """Do the blocks of a pass, at once if all of them were done before."""
         own = stage, len(prefix), id(blocks)
-        rank = self._own[stage][0]
-        begin = self.clock.ready(rank, self.tail.get(rank, ()))
-        undisturbed = self.host is None and not self.clock.disturbed(rank, begin)
-        if own in self._blocks and undisturbed:
-            self._again(stage, own, name, begin)
-            return
+        if own in self._blocks and self.host is None:
+            rank = self._own[stage][0]
+            begin = self.clock.ready(rank, self.tail.get(rank, ()))
+            if not self.clock.disturbed(rank, begin):
+                self._again(stage, own, name, begin)
+                return
         super().blocks(stage, blocks, prefix, name)
         sizes = [len(prefix), *[0] * (len(blocks) - 1)]
         keys = [
@@ -108,7 +108,6 @@ class StepEstimator(Emitter):
         """Do a block or several that were done before."""
         rank = self._own[stage][0]
         self.tail[rank] = (self.clock.again(rank, self._blocks[own].took, name, begin),)
-        self._repeated[own] += 1
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Do the steps of a block, or what it took before."""
@@ -122,15 +121,15 @@ class StepEstimator(Emitter):
             self._blocks[own] = self._first(stage, steps, name, begin)
 
     def finish(self) -> None:
-        """Count what blocks that were done again moved and computed."""
-        for own, times in self._repeated.items():
-            done = self._blocks[own]
+        """Count what blocks that were done again moved and computed, and how long their kernels took."""
+        for (stage, *_), done in self._blocks.items():
+            times = len(self.clock.rows[self._own[stage][0]].again.get(done.took, ()))
             self._count(done.moved, times)
             self.flops += done.took.flops * times
+            self.clock.kernel_ps += done.took.kernel_ps * times
+            self.clock.alone_ps += done.took.alone_ps * times
         for (part, sets), times in self._moved.items():
             self._count(part.volumes(), sets * times)
-        self._repeated.clear()
-        self._moved.clear()
 
     def _first(self, stage: int, steps: Sequence[Step], name: str, begin: int) -> _Done:
         """Do a block for the first time and return what it is."""

@@ -326,12 +326,11 @@ class Emitter:
             tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent
         else:
             try:
-                tasks = self._write(operation, size, stream or own, waits, options)
+                tasks, chosen = self._write(operation, size, stream or own, waits, options)
             except ClusimError as error:
                 if self.plan.workload.communicator(own) is None:
                     raise
                 raise complain(self.plan.workload, ("communicators", own), str(error)) from None
-            chosen = self.builder.last_call.algorithm or ""
             dtype = options["dtype"] if self._by_nccl(operation, options) else ""
             kind = Switched(operation, chosen, size, len(group), dtype)
             tally.call(kind, group, self._machines(chosen, group))
@@ -364,13 +363,15 @@ class Emitter:
 
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
-    ) -> Sequence[int]:
-        """Add a collective: as NCCL would do it, or as the workload says."""
+    ) -> tuple[Sequence[int], str]:
+        """Add a collective, as NCCL would do it or as the workload says; return its tasks and algorithm."""
         if self.nccl is None or not self._by_nccl(operation, options):
-            return self.builder.collective(operation, size, stream=stream, after=waits, **options)
-        group, moved = options["ranks"], Moved(operation, size, options["dtype"])
-        after = [waits[rank] for rank in group]
-        return self.nccl.collective(Site(self.builder, stream, after), group, moved)
+            tasks = self.builder.collective(operation, size, stream=stream, after=waits, **options)
+        else:
+            group, moved = options["ranks"], Moved(operation, size, options["dtype"])
+            after = [waits[rank] for rank in group]
+            tasks = tuple(self.nccl.collective(Site(self.builder, stream, after), group, moved))
+        return tasks, self.builder.last_call.algorithm or ""
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
         """Return whether NCCL chooses how: the workload says nothing about it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from clusim.errors import InputError
 from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
@@ -32,6 +33,14 @@ within 0.5 % of many."""
 
 Message = tuple[int, int, Action]
 """Sending stage, receiving stage, and the action at the receiver that needs it."""
+
+
+class _Way(NamedTuple):
+    """What messages of a kind between two stages have in common: bytes of a rank, stream, and who sends to whom."""
+
+    size_bytes: int
+    stream: str
+    groups: list[list[tuple[int, int]]]
 
 
 @dataclass
@@ -71,10 +80,10 @@ class StepWriter:
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
         self._ready: set[int] = set()
         self._summed: set[int] = set()
-        self._partners: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
-        self._sizes: dict[tuple[int, int, str, int], int] = {}
+        self._ways: dict[tuple[int, int, str, int], _Way] = {}
         self._around: dict[tuple[int, str, int], tuple[int | None, tuple[int, int] | None]] = {}
         self._cut: dict[tuple[int, str, int], list[Block]] = {}
+        self._written: dict[tuple[int, str, int], list[Step]] = {}
 
     def write(self, steps: int, *, saved: bool = False) -> None:
         """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
@@ -155,34 +164,31 @@ class StepWriter:
         per_step = len(actions) // steps
         done_backward = 0
         sends: list[Message] = []
-        last: dict[tuple[str, int], int] = {}
-        for action in actions:
-            if action.kind != "F":
-                kind = "W" if action.kind == "BW" else action.kind
-                last[kind, action.chunk] = action.microbatch
+        last = {
+            ("W" if own.kind == "BW" else own.kind, own.chunk): index
+            for index, own in enumerate(actions)
+            if own.kind != "F"
+        }
+        lasts = set(last.values())
         pipedream = self.plan.schedule == "pipedream"
         pairs = beside(self.plan.schedule, stage, self.stages, self.plan.microbatches)
         for index, action in enumerate(actions):
             if index - 1 in pairs:
                 continue
             together = actions[index : index + 2] if index in pairs else [action]
-            receives = [message for own in together for message in self._needs(stage, own)]
+            receives = self._needs(stage, together)
             if sends or receives:
                 yield from self._exchange(sends, receives)
-            is_last = [
-                pipedream
-                or last.get(("W" if own.kind == "BW" else own.kind, own.chunk)) == own.microbatch
-                for own in together
-            ]
             for own in together:
                 self._microbatch(stage, own)
+            is_last = pipedream or index in lasts
             if len(together) == 2:
-                self._pair(stage, together, is_last)
+                self._pair(stage, together, [is_last, pipedream or index + 1 in lasts])
             else:
-                self._pass(stage, action, is_last[0])
+                self._pass(stage, action, is_last)
             if self.waits == "pass":
                 self.emitter.synchronize(self.emitter.ranks(stage))
-            sends = [message for own in together for message in self._makes(stage, own)]
+            sends = self._makes(stage, together)
             if not self.blocking:
                 for message in sends:
                     self._send(message)
@@ -269,12 +275,15 @@ class StepWriter:
         while len(self._ready) < len(ends):
             yield None
 
-    def _needs(self, stage: int, action: Action) -> list[Message]:
-        made = action.gives
-        source = self._near(stage, made)[0]
-        if source is None:
-            return []
-        return [(self.crew.worker(source, made.microbatch), stage, made)]
+    def _needs(self, stage: int, actions: Sequence[Action]) -> list[Message]:
+        """Return the messages that passes need from others."""
+        found: list[Message] = []
+        for action in actions:
+            made = action.gives
+            source = self._near(stage, made)[0]
+            if source is not None:
+                found.append((self.boards[source].worker(made.microbatch), stage, made))
+        return found
 
     def _near(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
         """Return the stage that a pass has its input from, and stage and part that have its output; None is its own."""
@@ -290,14 +299,16 @@ class StepWriter:
             )
         return self._around[key]
 
-    def _makes(self, stage: int, action: Action) -> list[Message]:
-        """Return the messages that a pass makes for others."""
-        made = action.gives
-        target = self._near(stage, made)[1]
-        if target is None:
-            return []
-        there = self.crew.worker(target[0], made.microbatch)
-        return [(stage, there, Action(made.kind, made.microbatch, target[1]))]
+    def _makes(self, stage: int, actions: Sequence[Action]) -> list[Message]:
+        """Return the messages that passes make for others."""
+        found: list[Message] = []
+        for action in actions:
+            made = action.gives
+            target = self._near(stage, made)[1]
+            if target is not None:
+                there = self.boards[target[0]].worker(made.microbatch)
+                found.append((stage, there, Action(made.kind, made.microbatch, target[1])))
+        return found
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
         """Send and receive between two passes; waits until the other sides are there."""
@@ -310,7 +321,7 @@ class StepWriter:
         for message in (*sends, *receives) if self.blocking else receives:
             while message not in self._sent:
                 yield None
-            received = message in receives
+            received = not self.blocking or message in receives
             ranks = self.emitter.ranks(message[1] if received else message[0])
             done = self._sent[message]
             self.emitter.join({rank: done[rank] for rank in ranks})
@@ -320,14 +331,15 @@ class StepWriter:
     def _send(self, message: Message) -> None:
         """Write a message between all ranks of two stages."""
         source, target, action = message
-        emitter, key = self.emitter, (source, target, action.kind, action.chunk)
-        if key not in self._sizes:
-            self._sizes[key] = self._part(self._size(source, target, action))
-        size = self._sizes[key]
+        key = source, target, action.kind, action.chunk
+        if key not in self._ways:
+            size = self._part(self._size(source, target, action))
+            stream = f"pipeline {source}>{target} {action.kind}"
+            self._ways[key] = _Way(size, stream, self._pairs(source, target))
+        size, stream, groups = self._ways[key]
         done: dict[int, tuple[int, ...]] = {}
-        stream = f"pipeline {source}>{target} {action.kind}"
-        for pairs in self._pairs(source, target):
-            done |= emitter.between(pairs, size, action, stream, both=self.blocking)
+        for pairs in groups:
+            done |= self.emitter.between(pairs, size, action, stream, both=self.blocking)
         self._sent[message] = done
 
     def _part(self, size: int) -> int:
@@ -338,12 +350,8 @@ class StepWriter:
 
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
         """Return who sends to whom between two stages, those together whose senders communicate."""
-        if (source, target) not in self._partners:
-            to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
-            self._partners[source, target] = [
-                [(src, to[src]) for src in own] for own in self.emitter.coupled(source)
-            ]
-        return self._partners[source, target]
+        to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
+        return [[(src, to[src]) for src in own] for own in self.emitter.coupled(source)]
 
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is cut."""
@@ -357,17 +365,15 @@ class StepWriter:
         """Write one pass over a microbatch, layer by layer where data parallelism takes part in it."""
         emitter, data = self.emitter, self.data[stage]
         kind, microbatch, chunk = action
-        layers = self.plan.stages[stage][chunk]
         prefix = self._gather(stage, action)
-        indices = range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1)
-        name = f"{kind}{microbatch}"
-        name = f"{name}.{chunk}" if self.chunks > 1 else name
+        name = f"{kind}{microbatch}.{chunk}" if self.chunks > 1 else f"{kind}{microbatch}"
         if not (self.away or data.hooked(kind, microbatch, last)):
             emitter.blocks(stage, self._blocks(stage, kind, chunk), prefix, name)
             return
+        layers = self.plan.stages[stage][chunk]
         if prefix:
             emitter.run(stage, prefix, name)
-        for index in indices:
+        for index in range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1):
             data.before(kind, chunk, index)
             for away in self.away[stage : stage + 1]:
                 away.before(action, index)
@@ -392,12 +398,19 @@ class StepWriter:
             indices = range(len(layers)) if forward else range(len(layers) - 1, -1, -1)
             self._cut[own] = [
                 (
-                    [s for i in piece for s in _tagged(self._steps_of(layers[i], kind), i)],
+                    [s for i in piece for s in self._tagged_steps(layers[i], kind, i)],
                     (self._named(kind), tuple(id(layers[i]) for i in piece)),
                 )
                 for piece in _pieces(layers, indices)
             ]
         return self._cut[own]
+
+    def _tagged_steps(self, layer: Layer, kind: str, index: int) -> list[Step]:
+        """Return the steps of a layer in a pass, tagged with its place: those of like layers are written once."""
+        own = id(layer), kind, index
+        if own not in self._written:
+            self._written[own] = _tagged(self._steps_of(layer, kind), index)
+        return self._written[own]
 
     def _named(self, kind: str) -> str:
         """Return what tells passes with different steps apart."""
@@ -440,7 +453,7 @@ class StepWriter:
         plan = self.plan
         if plan.shard.tensor == 1 or plan.shard.sequence_parallel:
             return []
-        needed = self._needs(stage, action)
+        needed = self._needs(stage, [action])
         if not needed or not plan.workload.pipeline.scatter_gather:
             return []
         return [Comm("tensor", "all_gather", self._size(*needed[0]), "stage input")]

@@ -31,6 +31,10 @@ class Board:
     summed: dict[tuple[int, int], Tails] = field(default_factory=dict)
     given: int = 0
 
+    def worker(self, microbatch: int) -> int:
+        """Return the worker that has a microbatch: they take them in turn."""
+        return self.workers[microbatch % len(self.workers)]
+
 
 class Rounds(DataParallel):
     """A worker of a replicated stage."""

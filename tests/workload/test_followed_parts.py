@@ -1,0 +1,178 @@
+"""Parts of estimates that runs on fewer machines stand for: when, how near, and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.nccl import NcclPlan
+from clusim.run import standin
+from clusim.run.job import RunOptions, job_of, run_job
+from clusim.run.request import Request
+from clusim.run.standin import FOLLOWED_ERROR
+from clusim.training import TrainRequest
+from clusim.training.estimating import fewer
+from clusim.training.estimating.estimate import estimated
+from clusim.training.estimating.fewer import FollowedPart, PartRan, followed_part, part_beside
+from clusim.training.estimating.kept import Kept
+from clusim.training.inputs import inputs
+from clusim.workload import Emitter, make_plan
+from clusim.workload.parallel.emitter import Exchange, Tails
+from support.wires import leaving_gpus
+from support.workloads import tiny
+
+FLAT = "single:node=alps-gh200"
+"""Machines of four GPUs on one switch."""
+
+MACHINES = 12
+"""More than the 8 that stand for them where NCCL takes trees."""
+
+MIB = 1 << 20
+BRIEF = RunOptions(histories=False)
+DDP = "parallel: {data: 48}\ndata: {kind: ddp}"
+TENSOR = "parallel: {tensor: 4, data: 12}\ndata: {kind: ddp}"
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fewer machines stand also for groups of one GPU of each."""
+    monkeypatch.setattr("clusim.run.streams.MOST_RANKS", 8)
+    monkeypatch.setattr(fewer, "MOST_RANKS", 8)
+
+
+def asked(text: str = DDP, machine: Any = FLAT, nodes: int | None = MACHINES) -> TrainRequest:
+    work = tiny(text, collectives="nccl", batch="{global: 1920, micro: 1}")
+    return TrainRequest(*inputs(work, machine, nodes), steps=1, granularity="coarse")
+
+
+def part(
+    request: TrainRequest, size: int = MIB, granularity: str | int = "coarse"
+) -> FollowedPart | None:
+    """Return how an all-reduce of the replicas of a request is followed."""
+    plan = make_plan(request.workload, request.setup.known)
+    groups = plan.mesh.groups("replica", 0)
+
+    def write(writer: Emitter, there: Any) -> Tails:
+        own = [tuple(there[rank] for rank in group) for group in groups]
+        return writer.collectives(Exchange("replica", "allreduce", size), own)
+
+    ranks = [rank for group in groups for rank in group]
+    return followed_part(request.setup, plan, granularity, (ranks, write))
+
+
+@pytest.mark.parametrize("text", [DDP, TENSOR], ids=["all GPUs", "a GPU of each machine"])
+def test_a_followed_part_is_as_near_the_whole_as_is_said(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = estimated(asked(text), Kept(tmp_path / "followed"))
+    monkeypatch.setattr(standin, "MANY", ())
+    whole = estimated(asked(text), Kept(tmp_path / "whole"))
+    assert found.followed > 0 == whole.followed
+    assert abs(found.step_ps[-1] - whole.step_ps[-1]) <= found.followed_ps
+    assert found.mean("communication") == pytest.approx(
+        whole.mean("communication"), rel=FOLLOWED_ERROR
+    )
+    assert found.kernel_slowdown_s == pytest.approx(whole.kernel_slowdown_s, rel=0.05)
+    assert found.traffic == whole.traffic
+    assert found.executed_flops == whole.executed_flops
+
+
+@pytest.mark.parametrize(
+    ("size", "machines"), [(16 * MIB, "4 and 8"), (64 * MIB, "2 and 4")], ids=["tree", "ring"]
+)
+def test_kernels_lose_as_much_as_beside_the_whole(size: int, machines: str) -> None:
+    found = part(asked(), size)
+    assert found is not None
+    # 2 TB/s of memory traffic beside, for longer than the collective takes.
+    beside = 40 * 10**9, 80 * 10**9
+    whole, followed = part_beside(found.fewer.request, found.plan, *beside), found.run(*beside)
+    assert found.note.startswith(f"from {machines} machines")
+    assert followed.end_ps == pytest.approx(whole.end_ps, rel=FOLLOWED_ERROR)
+    lost_ps = whole.kernels_ps - beside[0]
+    assert lost_ps > 0
+    assert followed.kernels_ps - beside[0] == pytest.approx(lost_ps, rel=FOLLOWED_ERROR)
+
+
+def test_a_level_costs_time_and_kernels_the_same_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trees over 4, 8 and 16 machines have 2, 3 and 4 levels: 16 cost what 8 do, and a level more."""
+
+    def law(request: Request, _plan: NcclPlan, work_ps: int, _bytes: int) -> PartRan:
+        levels = {4: 2, 8: 3}[request.setup.nodes or 0]
+        size = request.size_bytes
+        return PartRan(size + 100 * levels, work_ps + size // 4 + 7 * levels, 0.2)
+
+    monkeypatch.setattr(fewer, "part_beside", law)
+    found = part(asked(DDP.replace("48", "64"), nodes=16))
+    assert found is not None
+    assert found.run(1000, 1)[:2] == (MIB + 400, 1000 + MIB // 4 + 28)
+    assert found.run(0, 0)[:2] == (MIB + 400, 0)
+
+
+def test_a_step_costs_time_and_kernels_the_same_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rings over 8 and 16 ranks give the line for 48."""
+
+    def law(request: Request, _plan: NcclPlan, work_ps: int, _bytes: int) -> PartRan:
+        ranks = request.setup.num_ranks
+        return PartRan(5 + 10 * ranks, work_ps + 3 * ranks, 0.2)
+
+    monkeypatch.setattr(fewer, "part_beside", law)
+    found = part(asked(), 64 * MIB)
+    assert found is not None
+    assert found.run(1000, 1)[:2] == (485, 1144)
+
+
+def test_what_a_followed_part_moves_is_what_leaves_the_gpus_of_the_whole() -> None:
+    found = part(asked(DDP.replace("48", "80"), "dgx-h100", 10), 16 * MIB)
+    assert found is not None
+    whole = run_job(job_of(found.fewer.request, BRIEF), BRIEF)
+    assert whole.call is not None
+    assert whole.call.algorithm == "nvlstree"
+    calls, sent_bytes = found.moved["data"]
+    assert calls == 1
+    assert sent_bytes == pytest.approx(leaving_gpus(whole.wires), rel=1e-3)
+
+
+def test_what_fewer_machines_cannot_stand_for_is_simulated_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert part(asked()) is not None
+    # What was asked for by its size, a network that gets narrower, a fabric that is there already, few machines.
+    assert part(asked(), granularity=65536) is None
+    assert part(asked(), granularity="packet") is None
+    assert part(asked(machine="alps-gh200")) is None
+    assert part(asked(machine=clusim.load(FLAT, nodes=MACHINES), nodes=None)) is None
+    assert part(asked(DDP.replace("48", "32"), nodes=8)) is None
+    # An algorithm that is not NCCL's choice, and groups that take other GPUs on other machines.
+    told = "\ncommunicators: {data: {algorithm: {allreduce: ring}}}"
+    assert part(asked(DDP + told)) is None
+    order = [rank ^ (rank >= 4) for rank in range(48)]
+    turned = f"parallel: {{tensor: 4, data: 12, ranks: {order}}}\ndata: {{kind: ddp}}"
+    assert part(asked(TENSOR)) is not None
+    assert part(asked(turned)) is None
+    # `auto` is followed only where much is to be simulated.
+    assert part(asked(), granularity="auto") is None
+    monkeypatch.setattr(standin, "MANY_HOPS", 0)
+    assert part(asked(), granularity="auto") is not None
+
+
+def test_a_step_is_off_by_what_its_exposed_parts_may_be_off(tmp_path: Path) -> None:
+    found = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), Kept(tmp_path))
+    assert found.mean("exposed") == pytest.approx(found.mean("communication"))
+    assert found.followed_ps == pytest.approx(FOLLOWED_ERROR * found.mean("exposed") * 1e12)
+    assert found.grain_bound is not None
+    share = found.followed_ps / found.step_ps[-1]
+    assert found.error_bound == pytest.approx(found.grain_bound + share)
+    said = found.to_json()["estimate"]
+    assert said["parts_followed"] == found.followed > 0
+    assert said["followed_error_s"] == found.followed_ps / 1e12
+    rows = dict(found.origin)
+    assert rows["followed"].startswith(f"{found.followed} parts from fewer machines; at most ")
+    again = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), Kept(tmp_path))
+    assert (again.simulated, again.followed_ps) == (0, found.followed_ps)
