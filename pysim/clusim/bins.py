@@ -65,7 +65,8 @@ class Bins:
 class BinRecorder:
     """Collects bins while an engine runs: stop it at `next_edge_ps`, then call `sample`.
 
-    With `max_bins` of 1 there is one, of the whole run, which is never stopped for it.
+    With `max_bins` of 1 there is one, of the whole run, which is never stopped for it. A run of at least `least_ps`
+    begins with bins as wide as it would come to in that time, as each is a stop of the engine.
     """
 
     def __init__(
@@ -75,11 +76,14 @@ class BinRecorder:
         max_bins: int = 512,
         width_ps: int = FIRST_WIDTH_PS,
         limit_bytes: int = MEMORY_LIMIT_BYTES,
+        least_ps: int = 0,
     ) -> None:
         affordable = min(limit_bytes, MEMORY_LIMIT_BYTES) // (8 * len(COLUMNS) * max(1, num_wires))
         whole = max_bins == 1
         self.max_bins = 1 if whole else max(16, min(max_bins, affordable)) & ~1
         self.width_ps = WHOLE_PS if whole else width_ps
+        while self.max_bins * self.width_ps <= least_ps:
+            self.width_ps *= 2
         self.count = 0
         self._end_ps = 0
         self._wires = {name: np.zeros((self.max_bins, num_wires), np.int64) for name in COLUMNS}

@@ -12,6 +12,8 @@ import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.fabric.arrays import arrays_of
 from clusim.result import Result
+from clusim.run.job import job_of
+from clusim.run.request import Setup, TrafficRequest
 from clusim.run.traffic import Pattern, Routing
 
 PACKET_BYTES = 4096
@@ -51,6 +53,17 @@ def test_an_incast_takes_all_its_packets_on_one_wire(endpoints: int) -> None:
     senders = endpoints - 1
     assert result.time_ps == _pipe_ps(256 * senders, 2)
     assert result.time_ps - result.messages.end_ps.min() == (senders - 1) * PACKET_PS
+
+
+def test_no_run_takes_less_than_what_comes_to_an_endpoint_or_until_the_last_message() -> None:
+    """Four senders send 1 MiB of data each to one; headers and ways are left out. With a load the last start counts."""
+    incast = clusim.Traffic("incast", MIB, PACKET_BYTES)
+    job = job_of(TrafficRequest(Setup(clusim.load("star:5")), incast))
+    assert job.least_ps == 4 * MIB * 20
+    assert 0.98 * _run("star:5", "incast", MIB).time_ps < job.least_ps + 4 * 256 * 64 * 20
+    loaded = clusim.Traffic("uniform", PACKET_BYTES, PACKET_BYTES, load=0.1, duration_ps=10**8)
+    job = job_of(TrafficRequest(Setup(clusim.load("star:5")), loaded))
+    assert job.least_ps == job.image.messages["start_ps"].max()
 
 
 @pytest.mark.parametrize("endpoints", [2, 5, 16])

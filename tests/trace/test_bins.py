@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,20 @@ def test_a_full_table_is_halved_and_the_width_doubles() -> None:
     assert bins.edge_ps.tolist() == list(range(0, 161, 20))
     assert bins.wires["bytes"][0].tolist() == [1, 5, 9, 13, 17, 21, 25, 29]
     assert bins.wires["queue"][0].tolist() == [7, 0, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("least_ps", [0, 159, 160, 640, 700])
+def test_a_run_known_to_be_long_begins_with_the_bins_that_it_ends_with(least_ps: int) -> None:
+    """Bins of 10 ps are merged at 160, 320 and 640 ps; what is known before spares the stops, and changes nothing."""
+    recorder = BinRecorder(1, 1, max_bins=16, width_ps=10, least_ps=least_ps)
+    assert recorder.width_ps == {0: 10, 159: 10, 160: 20, 640: 80, 700: 80}[least_ps]
+    counters = np.zeros(1, WIRE_COUNTERS)
+    while (now_ps := min(recorder.next_edge_ps, 700)) < 700:
+        counters["bytes"] = now_ps**2
+        recorder.sample(now_ps, counters, np.zeros(1, np.uint64))
+    bins = recorder.bins()
+    assert bins.edge_ps.tolist() == list(range(0, 641, 80))
+    assert bins.wires["bytes"].tolist() == [[(n + 1) ** 2 * 6400 - n**2 * 6400 for n in range(8)]]
 
 
 def test_the_last_bin_ends_with_the_run() -> None:

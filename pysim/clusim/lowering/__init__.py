@@ -10,7 +10,7 @@ from __future__ import annotations
 from clusim.lowering.broken import Broken
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
 from clusim.lowering.faulttext import parse_fault, parse_faults
-from clusim.lowering.front import Lowered, lower
+from clusim.lowering.front import Lowered, arriving_ps, lower
 from clusim.lowering.grain import (
     EXACT_HOPS,
     MOST_HOPS,
@@ -32,6 +32,7 @@ __all__ = [
     "Fault",
     "Grain",
     "Lowered",
+    "arriving_ps",
     "describe_faults",
     "known_at_start",
     "lower",

@@ -26,7 +26,7 @@ from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "arriving_ps", "lower"]
 
 Array = NDArray[Any]
 
@@ -120,8 +120,13 @@ def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -
     moves = (conns["kind"] == ConnKind.WRITE) | (conns["kind"] == ConnKind.READ)
     moves &= conns["src"] != conns["dst"]
     carried = np.array([item.wire_bytes for item in traffic], np.float64)
+    return arriving_ps(image, nominal, conns["dst"][moves], carried[moves])
+
+
+def arriving_ps(image: Image, nominal: Array, endpoint: Array, size_bytes: Array) -> int:
+    """Return how long the wires into endpoints are busy at least with what comes to these [ps]."""
     count = len(image.endpoints)
-    come = np.bincount(conns["dst"][moves], carried[moves], count)
+    come = np.bincount(endpoint, size_bytes, count)
     rates = np.bincount(nominal["dst"], nominal["rate_num"] / nominal["rate_den"], len(image.nodes))
     rate = rates[image.endpoints["node"]]
     return int(np.divide(come, rate, out=np.zeros(count), where=rate > 0).max(initial=0.0))

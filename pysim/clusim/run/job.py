@@ -19,7 +19,7 @@ from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.folded import FoldedBlocks
 from clusim.image import DTYPES, Image
-from clusim.lowering import Grain, Lowered, lower
+from clusim.lowering import Grain, Lowered, arriving_ps, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
 from clusim.result import (
     Call,
@@ -202,7 +202,17 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         _undelivered,
         messages=plan.messages,
         inputs=lambda: _inputs(arrays, image, {}),
+        least_ps=_least_ps(image, arrays.wires),
     )
+
+
+def _least_ps(image: Image, nominal: Array) -> int:
+    """Return what no run of messages takes less than [ps]."""
+    rows = image.messages
+    if not len(rows):
+        return 0
+    arriving = arriving_ps(image, nominal, rows["dst"], rows["bytes"])
+    return max(arriving, int(rows["start_ps"].max()))
 
 
 def _provenance(request: AnyRequest, grain: Grain, options: RunOptions, **rest: Any) -> Provenance:
@@ -363,6 +373,8 @@ def run_job(job: Job, options: RunOptions) -> Result:
         len(job.image.endpoints),
         options.bins if options.histories else 1,
         limit_bytes=options.trace_limit_bytes // 2,
+        # A run that may be ended early keeps narrow bins of what there was.
+        least_ps=job.least_ps if options.watch.limit_ps is None else 0,
     )
     try:
         options.watch.begins("the engine looks at its input")
