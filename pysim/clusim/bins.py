@@ -74,14 +74,13 @@ class BinRecorder:
         num_wires: int,
         num_endpoints: int,
         max_bins: int = 512,
-        width_ps: int = FIRST_WIDTH_PS,
         limit_bytes: int = MEMORY_LIMIT_BYTES,
         least_ps: int = 0,
     ) -> None:
         affordable = min(limit_bytes, MEMORY_LIMIT_BYTES) // (8 * len(COLUMNS) * max(1, num_wires))
         whole = max_bins == 1
         self.max_bins = 1 if whole else max(16, min(max_bins, affordable)) & ~1
-        self.width_ps = WHOLE_PS if whole else width_ps
+        self.width_ps = WHOLE_PS if whole else FIRST_WIDTH_PS
         while self.max_bins * self.width_ps <= least_ps:
             self.width_ps *= 2
         self.count = 0

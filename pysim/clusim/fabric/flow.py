@@ -87,15 +87,16 @@ def max_flow(
     """
     count = len(arrays.nodes)
     network = _Network(count + 2)
-    joined: dict[tuple[int, int], float] = {}
-    for wire in arrays.wires if only is None else arrays.wires[only]:
-        key = (int(wire["src"]), int(wire["dst"]))
-        joined[key] = joined.get(key, 0.0) + int(wire["rate_num"]) / int(wire["rate_den"]) * 1e12
+    wires = arrays.wires if only is None else arrays.wires[only]
+    pairs = wires["src"].astype(np.int64) * count + wires["dst"]
+    _, first, pair_of = np.unique(pairs, return_index=True, return_inverse=True)
+    joined_Bps = np.bincount(pair_of, wires["rate_num"] / wires["rate_den"] * 1e12)
     forwards = [node.forwards for node in arrays.fabric.nodes]
     source_set, sink_set = {int(n) for n in sources}, {int(n) for n in sinks}
-    for (src, dst), rate in joined.items():
+    for at in np.argsort(first):
+        src, dst = int(wires["src"][first[at]]), int(wires["dst"][first[at]])
         if (forwards[src] or src in source_set) and (forwards[dst] or dst in sink_set):
-            network.add(src, dst, rate)
+            network.add(src, dst, float(joined_Bps[at]))
     for node in source_set:
         network.add(count, node, float("inf"))
     for node in sink_set:
