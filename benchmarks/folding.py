@@ -2,7 +2,7 @@
 
 ``python benchmarks/folding.py NAME ...``: workloads, one step each; without names those that are small enough. Time is
 processor time of this process, all rounds of a run included. All are in bursts of one size, as blocks would else be cut
-more finely than a whole step.
+more finely, or more coarsely, than a whole step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from clusim.workload import load_workload
 
 WORKLOADS = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatron-22b")
 Fold = Literal["none", "auto", "all"]
-GRANULARITY = 65536
-"""Size of all bursts [bytes]."""
+GRANULARITY = 2048
+"""Most bytes of a burst: what the least slots of any collective of these steps leave, so that a block without them is cut no
+more coarsely than the whole step."""
 
 
 def timed(name: str, fold: Fold) -> tuple[TrainingResult, float]:
