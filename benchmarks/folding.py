@@ -17,8 +17,8 @@ from clusim.workload import load_workload
 WORKLOADS = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatron-22b")
 Fold = Literal["none", "auto", "all"]
 GRANULARITY = 2048
-"""Most bytes of a burst: what the least slots of any collective of these steps leave, so that a block without them is cut no
-more coarsely than the whole step."""
+"""Most bytes of a burst: what the least slots of any collective of these steps leave, so that a block without them is
+cut no more coarsely than the whole step."""
 
 
 def timed(name: str, fold: Fold) -> tuple[TrainingResult, float]:
