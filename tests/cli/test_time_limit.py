@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusim.resources import cluster_workloads
 from clusim.run.limit import Watch
 
 Clusim = Callable[..., Any]
@@ -47,6 +48,15 @@ def test_the_command_prints_what_is_known_and_fails(
     text = clusim(*words, "--time-limit", "90s")
     assert "  ended by " in text.out
     assert "  at least " in text.out
+
+
+@pytest.mark.parametrize("name", cluster_workloads())
+def test_a_step_of_a_large_cluster_says_what_would_be_quick(clusim: Clusim, name: str) -> None:
+    done = clusim("train", name, "--time-limit", "1ns")
+    assert done.code == 1
+    first, _, rest = done.err.partition("\n")
+    assert first.startswith(f"clusim: warning: {name} may take hours to simulate whole; --estimate")
+    assert rest.startswith("clusim: time limit of 1 ns: reached before ")
 
 
 STEPS = ("train", "resnet50-dgx1v", "--steps", 3, "--granularity", "packet", "--fold", "none")

@@ -97,6 +97,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         ]
         click.echo(json.dumps(rows) if as_json else _table(rows))
         return 0
+    if not request.estimate:
+        _warn_if_large(workload)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         how = RunOptions(
             trace_out=given["trace_out"],
@@ -115,6 +117,17 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         json.dumps({**result.to_json(), "doubts": doubtful}) if as_json else training_report(result)
     )
     return 0
+
+
+def _warn_if_large(workload: str) -> None:
+    """Say what else there is than to simulate a step of a large cluster whole."""
+    from clusim.resources import cluster_workloads
+
+    if workload in cluster_workloads():
+        click.echo(
+            f"clusim: warning: {workload} may take hours to simulate whole; --estimate takes seconds to minutes",
+            err=True,
+        )
 
 
 def _refuse_limit(given: dict[str, Any]) -> None:
