@@ -27,6 +27,7 @@ from clusim.vocabulary.operations import (
     full_bytes,
     operation_named,
     operation_starting,
+    operation_written,
 )
 
 
@@ -55,6 +56,21 @@ def test_every_name_of_an_operation_finds_it(name: str) -> None:
 )
 def test_longer_names_are_what_they_begin_with(word: object, operation: str) -> None:
     assert operation_starting(word) == operation
+
+
+@pytest.mark.parametrize(
+    ("word", "operation"),
+    [
+        ("ReduceScatter", "reduce_scatter"),
+        ("AllReduce", "allreduce"),
+        ("Reduce}Scatter", ""),
+        ("ReduceSomething", ""),
+        ("SendRecv", ""),
+        (7, ""),
+    ],
+)
+def test_a_name_that_is_written_whole_is_nothing_else(word: object, operation: str) -> None:
+    assert operation_written(word) == operation
 
 
 def test_words_that_nobody_knows_are_errors_with_the_nearest() -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "full_bytes",
     "operation_named",
     "operation_starting",
+    "operation_written",
 ]
 
 
@@ -195,6 +196,12 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
     if found.name not in known:
         raise InputError(f"operation {word!r}: not for this; there are {', '.join(known)}")
     return found
+
+
+def operation_written(name: object) -> str:
+    """Return the collective that a whole name is, empty if none: ``ReduceScatter``, as NCCL's plugins are told it."""
+    found = find_operation(name) if isinstance(name, str) else None
+    return found.name if found is not None and found.chakra else ""
 
 
 def operation_starting(name: object) -> str:

@@ -24,7 +24,7 @@ from clusim.formats.recordings.plugincalls import (
 )
 from clusim.formats.recordings.source import Paths, integer
 from clusim.formats.recordings.streams import FileStream
-from clusim.vocabulary.operations import ROOTED, operation_starting
+from clusim.vocabulary.operations import ROOTED, operation_written
 
 __all__ = ["KIND", "MOST_RECORDS", "read"]
 
@@ -124,7 +124,7 @@ def _call(job: PluginJob, record: dict[str, Any], seat: _Seat, where: str) -> Pl
         job.skip("calls without their figures", where)
         return None
     name = perf.get(kind)
-    operation = operation_starting(name) if kind == "coll" else ""
+    operation = operation_written(name) if kind == "coll" else ""
     what: EventKind = "collective"
     if kind == "p2p" and isinstance(name, str) and name.lower() in ("send", "recv"):
         what = "send" if name.lower() == "send" else "recv"

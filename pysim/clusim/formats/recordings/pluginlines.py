@@ -29,7 +29,7 @@ from clusim.formats.recordings.plugincalls import (
 from clusim.formats.recordings.source import Paths, integer
 from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import ROOTED, operation_starting
+from clusim.vocabulary.operations import ROOTED, operation_written
 
 __all__ = ["read"]
 
@@ -185,7 +185,7 @@ def _call(
     word = name.lower() if isinstance(name, str) else ""
     if word in ("send", "recv"):
         kind = "send" if word == "send" else "recv"
-    operation = operation_starting(name) if kind == "collective" else ""
+    operation = operation_written(name) if kind == "collective" else ""
     other = integer(peer, MOST_RANKS - 1) if kind != "collective" else ABSENT
     if kind == "collective" and not operation:
         lines.job.skip(f"calls of {str(name)[:40]!r}, which clusim does not know", where)
