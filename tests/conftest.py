@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 
 import pytest
@@ -12,8 +13,13 @@ from hypothesis import HealthCheck, settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hypothesis fails an example that takes 200 ms, or inputs that are slow to make, by the clock: a busy machine is no
-# defect.
-settings.register_profile("clusim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# defect. A change is judged by the same examples as the one before; new ones are looked for when all is tried.
+settings.register_profile(
+    "clusim",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("CLUSIM_THOROUGH"),
+)
 settings.load_profile("clusim")
 
 
