@@ -55,7 +55,9 @@ def test_a_step_of_a_large_cluster_says_what_would_be_quick(clusim: Clusim, name
     done = clusim("train", name, "--time-limit", "1ns")
     assert done.code == 1
     first, _, rest = done.err.partition("\n")
-    assert first.startswith(f"clusim: warning: {name} may take hours to simulate whole; --estimate")
+    assert first.startswith(
+        f"clusim: warning: {name} is too large to be simulated whole in minutes; use --estimate"
+    )
     assert rest.startswith("clusim: time limit of 1 ns: reached before ")
 
 

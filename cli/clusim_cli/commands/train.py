@@ -125,7 +125,7 @@ def _warn_if_large(workload: str) -> None:
 
     if workload in cluster_workloads():
         click.echo(
-            f"clusim: warning: {workload} may take hours to simulate whole; --estimate takes seconds to minutes",
+            f"clusim: warning: {workload} is too large to be simulated whole in minutes; use --estimate",
             err=True,
         )
 
