@@ -399,6 +399,25 @@ def test_a_narrow_window_has_no_sideways_scroll(browser: Any, file: Path) -> Non
     page.close()
 
 
+def test_a_narrow_window_shows_the_line_that_the_keyboard_reaches(browser: Any, file: Path) -> None:
+    page, troubles = watched(browser, viewport={"width": 390, "height": 800})
+    page.goto(file.as_uri())
+    until(page, READY)
+    page.locator("#machine").focus()
+    page.keyboard.press("Home")
+    for _ in range(page.evaluate("clusim.overview.lines.labels.length")):
+        frame(page)
+        low, high = page.evaluate(
+            "(() => { const { left, right } = document.querySelector('#machine .chosen').getBoundingClientRect();"
+            " return [left, right]; })()"
+        )
+        assert high > 0
+        assert low < 390
+        page.keyboard.press("ArrowRight")
+    assert troubles == []
+    page.close()
+
+
 def test_the_served_page_loads_finer_data_when_zoomed(browser: Any, training: Path) -> None:
     with PageServer(Feed.open(training)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -26,6 +26,7 @@ class Lines {
     event.preventDefault();
     const to = Math.min(last, Math.max(0, this.state.chosenLine + step));
     this.state.choose("line", to);
+    this.hits[to].scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone shows a part of the picture
     this.tip.show(this.middle(to), this.title(to));
   }
 
