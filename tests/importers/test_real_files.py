@@ -1,11 +1,7 @@
-"""A directory of real files, named by CLUSIM_CORPUS: every one is imported, checked against itself, and mutated.
-
-The files are not part of the project; without the variable there is nothing to do.
-"""
+"""Real topologies: every one is imported, compared with the right answer and with itself, and damaged."""
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import xml.etree.ElementTree as ET
@@ -17,20 +13,13 @@ import pytest
 from clusim import fabric
 from clusim.formats.topologies import Imported, import_file
 from importers.test_mutations import mutate, survives
+from support.realfiles import IN_FULL, answers, real_files
 
-CORPUS = os.environ.get("CLUSIM_CORPUS", "")
-FILES = sorted(
-    path
-    for folder in ("topo_xml", "smi_topo")
-    for path in (Path(CORPUS) / folder).glob("*")
-    if CORPUS
-)
-MUTATIONS = 50
-
-pytestmark = pytest.mark.skipif(not FILES, reason="CLUSIM_CORPUS names no directory of real files")
+FILES = real_files("topo_xml", "smi_topo")
+MUTATIONS = 50 if IN_FULL else 10
 
 
-@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_import(path: Path) -> None:
     found = import_file(path)
     machine = fabric.load(path)
@@ -46,6 +35,21 @@ def test_import(path: Path) -> None:
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert counts["gpus"] == len(re.findall(r"GPU[0-9]+", first))
         assert counts["nics"] == len(re.findall(r"NIC[0-9]+", first))
+
+
+@pytest.mark.parametrize("row", answers("imports"), ids=lambda row: row["file"])
+def test_what_the_file_says_is_there(row: dict[str, str]) -> None:
+    (path,) = (path for path in FILES if path.name == row["file"])
+    found = import_file(path)
+    ends = Counter[str]()
+    for link in found.data["links"]:
+        kind = "xgmi_ends" if link["type"].startswith("xgmi-") else "nvlink_ends"
+        if kind == "xgmi_ends" or link["type"].startswith("nvlink"):
+            on_gpus = sum(link[end].startswith("gpu") for end in ("from", "to"))
+            ends[kind] += on_gpus * int(link.get("count", 1))
+    counts = found.counts | {name: ends[name] for name in ("nvlink_ends", "xgmi_ends")}
+    right = {name: value for name, value in row.items() if name != "file" and value}
+    assert {name: str(counts.get(name, 0)) for name in right} == right
 
 
 def compare_xml(path: Path, found: Imported) -> None:
@@ -82,7 +86,7 @@ def compare_xml(path: Path, found: Imported) -> None:
         assert made == stated
 
 
-@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_mutations(path: Path) -> None:
     chance = random.Random(path.name)
     data = path.read_bytes()

@@ -1,12 +1,8 @@
-"""A directory of real logs, named by CLUSIM_CORPUS: every one is read and compared with what counting finds in it.
-
-The files are not part of the project; without the variable there is nothing to do.
-"""
+"""Real logs and tables: every one is read and compared with what counting finds in it, and with the right answers."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -17,89 +13,68 @@ import pytest
 
 from clusim.formats.logs import read_logs, summarize
 from logs.test_damage import mutate, survives
+from support.realfiles import IN_FULL, SMALL, answers, real_files
 
-CORPUS = os.environ.get("CLUSIM_CORPUS", "")
-FILES = sorted(
-    path
-    for folder in ("nccl_logs", "nccl_tests")
-    for path in (Path(CORPUS) / folder).glob("*")
-    if CORPUS
-)
-MUTATIONS = 12
+FILES = real_files("nccl_logs", "nccl_tests")
+MUTATIONS = 12 if IN_FULL else 2
 
-pytestmark = pytest.mark.skipif(not FILES, reason="CLUSIM_CORPUS names no directory of real logs")
+FACTS = {row["sha256"]: row for row in answers("logs")}
+"""What reading found in a file, by the start of its SHA-256: a file cut down and the same one whole."""
 
-# Found by reading: start of the file's SHA-256 -> communicators, their ranks, ranks that logged, channels, rings,
-# connections, lines of calls, operations, measured rows, version.
-FACTS: dict[str, tuple[int, int, int, int, int, int, int, int, int, str]] = {
-    "73877719916c": (1, 8, 8, 4, 4, 80, 0, 0, 0, "2.20.5+cuda12.4"),
-    "f69daeda7199": (1, 8, 8, 4, 4, 79, 0, 0, 0, "2.20.5+cuda12.4"),
-    "3a3829f86b90": (1, 8, 8, 4, 4, 80, 0, 0, 0, "2.20.5+cuda12.4"),
-    "cb0609a2c7b1": (1, 8, 8, 4, 4, 76, 0, 0, 0, "2.20.5+cuda12.4"),
-    "353e5c277f25": (1, 8, 8, 4, 4, 80, 0, 0, 0, "2.20.5+cuda12.4"),
-    "cbfcf135c11e": (1, 16, 16, 0, 2, 36, 0, 0, 21, "2.4.6+cuda10.0"),
-    "c7bfc2a154b4": (2, 128, 1, 0, 0, 0, 2, 2, 0, ""),
-    "47ce01cc5182": (1, 8, 3, 0, 0, 0, 3, 3, 0, ""),
-    "80ad8325954f": (1, 16, 4, 0, 0, 0, 3, 1, 0, ""),
-    "d358d0a19f6d": (1, 16, 16, 16, 16, 976, 0, 0, 32, "2.20.3+cuda12.2"),
-    "1033968003d6": (1, 16, 16, 16, 16, 960, 0, 0, 32, "2.22.3+cuda12.2"),
-    "fe82b889782e": (1, 8, 8, 24, 24, 401, 0, 0, 17, "2.8.4+cuda11.0"),
-    "4f8f105df029": (1, 8, 8, 24, 24, 442, 0, 0, 17, "2.8.4+cuda11.0"),
-    "c31250934c8c": (12, 32, 32, 0, 16, 0, 0, 0, 0, ""),
-    "15219d9a03c6": (32, 32, 32, 0, 0, 0, 3008, 94, 31, "2.12.12+cuda11.7"),
-    "2eb4b132dfaf": (1, 16, 16, 0, 2, 0, 0, 0, 0, "2.18.1+cuda11.7"),
-    "1b7c28dfc77c": (1, 16, 8, 0, 0, 0, 0, 0, 0, ""),
-    "95a0b621be46": (1, 2, 2, 2, 0, 2, 0, 0, 0, ""),
-    "12c27749527b": (1, 2, 1, 2, 2, 2, 1, 1, 0, "2.21.5+cuda12.1"),
-    "62f00077ecf7": (1, 2, 2, 24, 24, 0, 0, 654, 6, "2.29.2+cuda13.1"),
-    "664a4987c89e": (1, 2, 2, 24, 24, 48, 0, 654, 6, "2.29.2+cuda13.1"),
-    "d0ecc7b57b1d": (1, 2, 2, 24, 24, 48, 0, 654, 6, "2.29.2+cuda13.1"),
-    "8a3d68a53857": (1, 4, 4, 24, 24, 0, 0, 654, 6, "2.29.2+cuda13.1"),
-    "340e649a3882": (1, 4, 4, 24, 24, 96, 0, 654, 6, "2.29.2+cuda13.1"),
-    "4e60a1500486": (1, 4, 4, 24, 24, 96, 0, 654, 6, "2.29.2+cuda13.1"),
-    "8f38e9270407": (1, 6, 6, 24, 24, 0, 0, 654, 6, "2.29.2+cuda13.1"),
-    "4cdd96064280": (1, 6, 6, 24, 24, 144, 0, 654, 6, "2.29.2+cuda13.1"),
-    "303d9f32dae3": (1, 6, 6, 24, 24, 0, 0, 654, 6, "2.29.2+cuda13.1"),
-    "f6df8edc84e5": (0, 0, 0, 0, 0, 0, 0, 0, 2, ""),
-    "537a755af96e": (0, 0, 0, 0, 0, 0, 0, 0, 2, ""),
-    "f7d42233fa6e": (0, 0, 0, 0, 0, 0, 0, 0, 2, ""),
-    "2b8755ecb171": (0, 0, 0, 0, 0, 0, 0, 0, 2, ""),
-    "47bf4b9368d9": (0, 0, 0, 0, 0, 0, 0, 0, 2, ""),
-    "e02a350f0e12": (0, 0, 0, 0, 0, 0, 0, 0, 2, ""),
-    "89b729064543": (0, 0, 0, 0, 0, 0, 0, 0, 20, "2.28.7"),
-    "076072444ac2": (0, 0, 0, 0, 0, 0, 0, 0, 20, "2.28.7"),
-    "d8d13033f31c": (0, 0, 0, 0, 0, 0, 0, 0, 20, "2.28.7"),
-    "69893fc8b438": (0, 0, 0, 0, 0, 0, 0, 0, 10, "2.28.7"),
-    "6b6a9bbaed70": (0, 0, 0, 0, 0, 0, 0, 0, 20, "2.28.7"),
-    "52feadb17ed6": (0, 0, 0, 0, 0, 0, 0, 0, 20, "2.28.7"),
-}
+TABLES = {row["file"] for row in answers("tables")}
 
 
 def key(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
-def facts(summary: dict[str, Any]) -> tuple[Any, ...]:
+def facts(summary: dict[str, Any]) -> dict[str, str]:
     communicators = summary["communicators"]
     first = communicators[0] if communicators else {}
-    return (
-        len(communicators), first.get("n_ranks", 0), first.get("ranks_logged", 0),
-        first.get("channels", {}).get("coll", 0), len(first.get("rings", {})),
-        sum(sum(c["transports"].values()) for c in communicators),
-        sum(summary["calls"]["lines"].values()), summary["calls"]["operations"],
-        sum(len(run["rows"]) for run in summary["measurements"]), ",".join(summary["versions"]),
-    )  # fmt: skip
+    found = {
+        "communicators": len(communicators),
+        "ranks": first.get("n_ranks", 0),
+        "ranks_logged": first.get("ranks_logged", 0),
+        "channels": first.get("channels", {}).get("coll", 0),
+        "rings": len(first.get("rings", {})),
+        "connections": sum(sum(c["transports"].values()) for c in communicators),
+        "call_lines": sum(summary["calls"]["lines"].values()),
+        "operations": summary["calls"]["operations"],
+        "rows": sum(len(run["rows"]) for run in summary["measurements"]),
+        "versions": ",".join(summary["versions"]),
+    }
+    return {name: str(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_facts(path: Path) -> None:
     found = facts(summarize(read_logs([str(path)])))
-    print(f'    "{key(path)}": {found},')
-    if key(path) in FACTS:
-        assert found == FACTS[key(path)]
+    if SMALL in path.parents or key(path) in FACTS:
+        right = FACTS[key(path)]
+        assert found == {name: right[name] for name in found}
 
 
-@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+def number(text: str) -> float | None:
+    return None if text == "N/A" else float(text)
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_every_measured_row_is_read(name: str) -> None:
+    (path,) = (path for path in FILES if path.name == name)
+    runs = summarize(read_logs([str(path)]))["measurements"]
+    found = [
+        (run["collective"], row["size"], row["time"], row["busbw"])
+        for run in runs
+        for row in run["rows"]
+    ]
+    right = [row for row in answers("tables") if row["file"] == name]
+    assert len(found) == len(right)
+    for (operation, *found_numbers), row in zip(found, right, strict=True):
+        assert operation == (row["operation"] or operation)
+        assert found_numbers == [number(row[name]) for name in ("bytes", "time_us", "busbw_GBps")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_counted_in_another_way(path: Path) -> None:
     """Count with plain patterns over the whole text what the reader must have found."""
     text = path.read_bytes().decode("utf-8", "replace").replace("\r", "\n")
@@ -135,7 +110,7 @@ def test_counted_in_another_way(path: Path) -> None:
     assert summary["other_lines"] + summary["nccl_lines"] <= summary["lines"]
 
 
-@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_mutations(path: Path) -> None:
     data = path.read_bytes()[:60_000]
     for seed in range(MUTATIONS):
@@ -148,7 +123,7 @@ def pieces(path: Path) -> Iterator[bytes]:
         yield data[: len(data) * part // 6]
 
 
-@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_cut_anywhere(path: Path) -> None:
     for data in pieces(path):
         survives(data)

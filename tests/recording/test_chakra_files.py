@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -25,6 +26,7 @@ from clusim.replaying import replay
 from clusim.replaying.request import ReplayRequest
 from clusim_cli.main import run
 from recording.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
+from support.realfiles import real_files
 
 US = 1_000_000
 MIB = 1 << 20
@@ -280,24 +282,24 @@ def test_a_damaged_file_is_one_line_on_the_command_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-CORPUS = Path(os.environ.get("CLUSIM_CORPUS", "/nonexistent")) / "chakra"
+MICRO = {
+    "all_gather": "all_gather",
+    "all_reduce": "allreduce",
+    "all_to_all": "alltoall",
+    "reduce_scatter": "reduce_scatter",
+}
+"""Operations by the names of ASTRA-sim's microbenchmarks."""
+
+FIRST = real_files("chakra", pattern="astrasim_*.0.et")
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="CLUSIM_CORPUS has no Chakra traces")
-@pytest.mark.parametrize("ranks", [4, 8])
-@pytest.mark.parametrize(
-    ("name", "operation"),
-    [
-        ("all_gather", "all_gather"),
-        ("all_reduce", "allreduce"),
-        ("all_to_all", "alltoall"),
-        ("reduce_scatter", "reduce_scatter"),
-    ],
-)
+@pytest.mark.parametrize("first", FIRST, ids=lambda path: path.name)
 def test_real_microbenchmarks_are_nccl_s_collectives(
-    name: str, operation: str, ranks: int, capsys: pytest.CaptureFixture[str]
+    first: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = CORPUS / f"astrasim_{name}_{ranks}npus_1MB_{name}"
+    path = first.with_name(first.name.removesuffix(".0.et"))
+    name, ranks_, _ = re.fullmatch(r"astrasim_(\w+)_(\d+)npus_1MB_(\w+)", path.name).groups()
+    operation, ranks = MICRO[name], int(ranks_)
     assert kind_of(str(path)) == "chakra"
     found = read(str(path))
     size = MIB * (ranks if operation == "all_gather" else 1)
@@ -311,9 +313,8 @@ def test_real_microbenchmarks_are_nccl_s_collectives(
     assert json.loads(capsys.readouterr().out)["time_ps"] == replayed
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="CLUSIM_CORPUS has no Chakra traces")
 def test_a_real_trace_of_pytorch_is_read() -> None:
-    (path,) = CORPUS.glob("*.tgz")
+    (path,) = real_files("chakra", pattern="*.tgz")
     assert kind_of(str(path)) == "chakra"
     found = read(str(path))
     calls = [(e.operation, e.bytes) for e in found.events if e.rank == 0]

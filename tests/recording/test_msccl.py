@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,9 +34,9 @@ from recording.msccl_plans import (
     two_steps,
     written,
 )
+from support.realfiles import real_files
 
 SAMPLE = Path(__file__).parents[2] / "traces" / "allpairs-4.xml"
-CORPUS = os.environ.get("CLUSIM_CORPUS")
 
 
 @pytest.fixture(scope="module")
@@ -392,20 +391,15 @@ def test_damaged_plans_are_refused_or_run(
         verify(load(path, None, 4096))
 
 
-@pytest.mark.skipif(not CORPUS, reason="CLUSIM_CORPUS names no corpus")
-def test_corpus() -> None:
-    found = sorted(Path(str(CORPUS), "msccl").glob("*.xml"))
-    assert len(found) == 20
-    shared = [path for path in found if "ar_multi_ar" in path.name]
-    for path in shared:
+@pytest.mark.parametrize("path", real_files("msccl", pattern="*.xml"), ids=lambda path: path.stem)
+def test_real_plans(path: Path) -> None:
+    if "ar_multi_ar" in path.name:
         with pytest.raises(InputError, match="both would use the same slots"):
             read_plan(path)
-    assert len(shared) == 4
-    for path in found:
-        if path not in shared:
-            plan = read_plan(path)
-            schedule = build(plan, None, WantedPlan(plan.chunks * 4 + 4))
-            assert handed_on(schedule) if plan.operation == "messages" else right(schedule, 1)
+        return
+    plan = read_plan(path)
+    schedule = build(plan, None, WantedPlan(plan.chunks * 4 + 4))
+    assert handed_on(schedule) if plan.operation == "messages" else right(schedule, 1)
 
 
 def handed_on(schedule: Schedule) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,9 +28,9 @@ from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
 from clusim_cli.main import run
 from recording import mscclpp_plans as plans
+from support.realfiles import real_files
 
 SAMPLE = Path(__file__).parents[2] / "traces" / "allpairs-4.mscclpp.json"
-CORPUS = os.environ.get("CLUSIM_CORPUS")
 
 
 @pytest.fixture(scope="module")
@@ -403,12 +402,11 @@ def test_plans_with_changed_operations_are_refused_or_run(
         verify(load(path, None, 4096))
 
 
-@pytest.mark.skipif(not CORPUS, reason="CLUSIM_CORPUS names no corpus")
-def test_corpus() -> None:
-    found = sorted(Path(str(CORPUS), "msccl").glob("mscclpp_*.json"))
-    assert len(found) == 11
-    for path in found:
-        plan = read_plan(path)
-        for size_bytes in (np.lcm(plan.chunks, 64) * 4, 100):
-            for seed in (None, 1, 2):
-                assert right(build(plan, None, WantedPlan(int(size_bytes))), seed), path.name
+@pytest.mark.parametrize(
+    "path", real_files("msccl", pattern="mscclpp_*.json"), ids=lambda path: path.stem
+)
+def test_real_plans(path: Path) -> None:
+    plan = read_plan(path)
+    for size_bytes in (np.lcm(plan.chunks, 64) * 4, 100):
+        for seed in (None, 1, 2):
+            assert right(build(plan, None, WantedPlan(int(size_bytes))), seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.profiler import read
 from clusim.replaying import replay
 from clusim.replaying.request import ReplayRequest
+from support.realfiles import CORPUS
 
 SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "profiler-2ranks"
-CORPUS = os.environ.get("CLUSIM_CORPUS", "")
 HASH = 0x1B2C3D4E5F60718
 CLOCK = 1_760_000_000_000_000_000
 MIB = 1 << 20
@@ -315,7 +314,6 @@ def test_wrong_values_are_refused_or_counted(key: str, value: str, tmp_path: Pat
     assert "\n" not in said
 
 
-@pytest.mark.skipif(not CORPUS, reason="CLUSIM_CORPUS names no directory of real files")
 def test_the_example_of_the_documentation() -> None:
     found = read(f"{CORPUS}/profiler/nccl_profiler_example_0.json")
     (event, _) = found.events

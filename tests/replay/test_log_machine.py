@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from clusim.nccl.constants import nvlink_GBps
 from clusim.replaying import ReplayRequest, replay
 from clusim.replaying.guess import infer_machine
 from clusim.replaying.logmachine import LogMachine, machine_of_log, printed_machine
+from support.realfiles import real_files
 
 BUSES = [0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF]
 HEAD = "# nThread 1 nGpus 8 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20\n"
@@ -162,7 +162,7 @@ def test_an_assumed_chip_is_doubtful(tmp_path: Path) -> None:
     assert "--chip" in found.doubts[0]
 
 
-LOGS = sorted(Path(os.environ.get("CLUSIM_CORPUS", "/nowhere")).glob("nccl_logs/*"))
+LOGS = real_files("nccl_logs")
 
 
 KNOWN = {
@@ -180,8 +180,7 @@ def named(path: Path) -> str | None:
     return next((preset for start, preset in KNOWN.items() if path.name.startswith(start)), None)
 
 
-@pytest.mark.parametrize("path", LOGS or [Path()], ids=lambda path: path.name)
-@pytest.mark.skipif(not LOGS, reason="CLUSIM_CORPUS names no directory of real logs")
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.name)
 def test_the_machine_of_a_real_log_is_the_preset_in_all_that_both_say(path: Path) -> None:
     log = read_logs([str(path)])
     add_runs(log)
