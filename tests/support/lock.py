@@ -35,7 +35,9 @@ def name_of(requirement: str) -> str:
 def blocks(text: str) -> dict[str, str]:
     """Return the pinned requirements of a compiled file, each with its hashes, by name and marker."""
     parts = re.split(r"^(?=[a-z0-9])", text, flags=re.M)[1:]
-    return {part.partition("\\")[0].strip(): re.sub(r"^ +#.*\n", "", part, flags=re.M) for part in parts}
+    return {
+        part.partition("\\")[0].strip(): re.sub(r"^ +#.*\n", "", part, flags=re.M) for part in parts
+    }
 
 
 def resolve(inputs: str, constraints: Path | None = None) -> str:
@@ -59,7 +61,9 @@ def wanted() -> dict[str, list[str]]:
         own = re.fullmatch(r"clusim-net\[(.*)\]", requirement)
         if not own:
             return [requirement]
-        return [each for extra in own[1].split(",") for line in extras[extra] for each in opened(line)]
+        return [
+            each for extra in own[1].split(",") for line in extras[extra] for each in opened(line)
+        ]
 
     result = {
         layer: [each for extra in names for line in extras[extra] for each in opened(line)]

@@ -73,7 +73,14 @@ def debian_browser() -> bool:
         return False
     for name in ("lists/partial", "cache/archives/partial", "root"):
         (HOME / name).mkdir(parents=True, exist_ok=True)
-    apt = ["apt-get", "-qq", "-o", f"Dir::State::lists={HOME}/lists", "-o", f"Dir::Cache={HOME}/cache"]
+    apt = [
+        "apt-get",
+        "-qq",
+        "-o",
+        f"Dir::State::lists={HOME}/lists",
+        "-o",
+        f"Dir::Cache={HOME}/cache",
+    ]
     apt += ["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User="]
     packages = ["--no-install-recommends", "--download-only", "-y", "chromium", "fonts-liberation"]
     if not done([*apt, "update"], BROWSER_S) or not done([*apt, "install", *packages], BROWSER_S):
@@ -106,7 +113,9 @@ def main(locked: bool) -> None:
     LOG.write_text("", encoding="utf-8")
     where = LOG.relative_to(ROOT)
     if not install_packages(locked):
-        print(f"no Dask, MPI, Parquet or playwright: their tests are skipped ({where} has the errors)")
+        print(
+            f"no Dask, MPI, Parquet or playwright: their tests are skipped ({where} has the errors)"
+        )
     if not install_browser():
         print(f"no Chromium: tests in a browser are skipped ({where} has the errors)")
 
