@@ -97,7 +97,7 @@ MAY_IMPORT = {
     " workload.parallel",
     "training.__init__": "training",
     "training.estimating": "bounded collectives errors executors fabric files folded lowering nccl nccl.calls"
-    " nccl.programs run schedule training units workload workload.parallel",
+    " nccl.programs run schedule training units verdict workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",
     "training.measured": "bounded errors executors files forms hardware lowering run training version workload"
