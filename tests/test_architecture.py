@@ -46,7 +46,7 @@ MAY_IMPORT = {
     # results, and questions asked of them: they know nothing of fabrics and schedules
     "result": "abi bins errors folded resultjson shown unfinished units verdict vocabulary",
     "trace": "abi bins errors files folded opcodes outcome ranges result verdict vocabulary",
-    "analysis": "abi bins errors folded forms opcodes outcome result shown trace units verdict vocabulary",
+    "analysis": "abi bins errors files folded forms opcodes outcome result shown trace units verdict vocabulary",
     "export": "abi analysis errors files folded opcodes result trace units vocabulary",
     "report": "analysis bins errors files result shown trace units verdict vocabulary",
     # machines

@@ -6,6 +6,7 @@ old one, which stays as it was if anything goes wrong. Pipes and devices cannot 
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import io
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from clusim.errors import EnvironmentFailure, InputError
 
@@ -38,6 +39,7 @@ __all__ = [
     "sync_folder",
     "text_of",
     "write_bytes",
+    "write_csv",
     "write_text",
 ]
 
@@ -203,6 +205,17 @@ def _is_special(real: Path) -> bool:
     if not os.access(real, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return not stat.S_ISREG(mode)
+
+
+def write_csv(out: IO[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write rows as CSV; texts that a spreadsheet would take for formulas begin with an apostrophe."""
+    csv.writer(out, lineterminator="\n").writerows(
+        [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import os
 import resource
 import stat
@@ -312,3 +314,10 @@ def test_a_lock_does_not_write_through_a_link(target: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         files.Lock(target.parent / "lock")
     assert target.read_text() == "old"
+
+
+def test_texts_that_a_spreadsheet_would_run_are_quoted_in_csv() -> None:
+    out = io.StringIO()
+    files.write_csv(out, [["=cmd|' /C calc'!A0", "+1", "-2", "@SUM(A1)", "\tx", "plain", -5, 2.5]])
+    (row,) = csv.reader(io.StringIO(out.getvalue()))
+    assert row == ["'=cmd|' /C calc'!A0", "'+1", "'-2", "'@SUM(A1)", "'\tx", "plain", "-5", "2.5"]

@@ -73,8 +73,8 @@ AUTO_ERROR = 0.08
 """Error limit of the time in bursts that ``auto`` chose; the largest error found is 0.067 (docs/granularity.md)."""
 
 STEP_ERROR = 0.2
-"""Error limit of a training step with ``step`` and ``coarse``, as a part of its exposed communication; the largest error
-found is 0.176 (docs/granularity.md)."""
+"""Error limit of a training step with ``step`` and ``coarse``, as a part of its exposed communication; the largest
+error found is 0.176 (docs/granularity.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class StepEstimate(StepResult):
 
     @property
     def error_bound(self) -> float | None:
-        """Error limit of the step; None of one made of parts: collectives that slow each other down are not modelled."""
+        """Error limit of the step; None if it is made of parts: parts do not slow each other down there."""
         return self.grain_bound if self.whole else None
 
     @property
