@@ -99,6 +99,25 @@ def test_limits_of_bursts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", range(100 if THOROUGH else 2))
+def test_limits_of_traffic(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(number)
+    rule = grain.RULES["auto"]
+    monkeypatch.setitem(grain.RULES, "auto", replace(rule, exact_hops=400_000, target_hops=200_000))
+    fabric = clusim.load(draw.choice(["fat-tree:k=4", "mesh:4x4", "ring:8", "star:8", "dgx-a100"]))
+    asked = {
+        "pattern": draw.choice(["permutation", "uniform", "alltoall", "incast"]),
+        "message": draw.choice(["256KiB", "1MiB", "2MiB"]),
+    }
+    found, exact = (
+        clusim.traffic(fabric, granularity=word, **asked) for word in ("auto", "packet")
+    )
+    error = found.time_ps / exact.time_ps - 1
+    print("traffic", number, fabric.name, asked, found.provenance.error_bound, error)
+    limit = found.provenance.error_bound
+    assert limit is None or abs(error) <= limit
+
+
+@pytest.mark.parametrize("number", range(100 if THOROUGH else 2))
 def test_limits_of_extrapolated_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(number)
     monkeypatch.setattr(standin, "MANY_HOPS", 100_000)

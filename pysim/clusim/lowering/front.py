@@ -18,7 +18,7 @@ from clusim.errors import InputError, ScheduleError
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.image import Image
-from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
+from clusim.lowering.buffers import Packets, growth, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (
     FACTORS,
@@ -100,6 +100,7 @@ def lower(
     programs = ProgramLowering(fabric, schedule, links)
     cut = _cut(links, granularity)
     packets = cut.used()
+    wires = roomy_wires(arrays, worn_wires(arrays, given), packets)
     image = Image(
         nvc=fabric.num_vcs,
         seed=seed,
@@ -108,15 +109,18 @@ def lower(
         formats=arrays.formats,
         targets=links.arrays.targets,
         routes=links.arrays.routes,
-        wires=roomy_wires(arrays, worn_wires(arrays, given), packets),
+        wires=wires,
         units=roomy_units(arrays, packets),
         **links.connection_arrays(cut.packets, cut.bursts),
         **programs.program_arrays(),
         faults=lower_faults(arrays, given),
     )
+    single = [item._replace(burst=1) for item in packets]
+    exact = wires if single == packets else roomy_wires(arrays, worn_wires(arrays, given), single)
     lowered = _lowered(image, arrays, cut, str(granularity))
     return replace(
         lowered,
+        grain=replace(lowered.grain, buffer_growth=growth(wires, exact)),
         owner=links.owner,
         proxy_of=[item.instance for item in programs.proxies],
         least_ps=_least_ps(image, arrays.wires, cut.traffic),
