@@ -73,8 +73,9 @@ AUTO_ERROR = 0.08
 """Error limit of the time in bursts that ``auto`` chose; the largest error found is 0.071 (docs/granularity.md)."""
 
 MOST_GROWTH = 3.0
-"""Growth of buffers for bursts up to which `AUTO_ERROR` is known. Larger buffers let flows pass that block each other in
-exact packets: 172 random runs with growth up to 2.25 were off by 0.071 at most, of 53 from 4.06 on eight by 0.1 to 0.23."""
+"""Growth of buffers for bursts up to which `AUTO_ERROR` is known. Larger buffers let flows pass that block each
+other in exact packets: 172 random runs with growth up to 2.25 were off by 0.071 at most, 8 of 53 from 4.06 on by 0.1
+to 0.23."""
 
 STEP_ERROR, COARSE_ERROR = 0.2, 0.5
 """Error limits of a training step with ``step`` and ``coarse``, as a part of its exposed communication; the largest
