@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from clusim.errors import ClusimError, InternalError, TopologyError, suggest
+from clusim.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
 from clusim.files import guarded
 from clusim_cli import commands
 from clusim_cli.terminal import fitted
@@ -120,6 +120,9 @@ def _one_line(message: str) -> None:
 
 def _fail(error: BaseException) -> int:
     """Explain `error` on stderr and return the exit code it means."""
+    error = _signalled(error)
+    if isinstance(error, SystemExit):
+        raise error
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -174,6 +177,29 @@ def run(args: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _signalled(error: BaseException) -> BaseException:
+    """Return the end by a signal that led to an error, such as one in the middle of an import; else the error."""
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        if isinstance(link, (KeyboardInterrupt, SystemExit)):
+            return link
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    return error
+
+
+def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
+    """Repeat a signal whose exception was raised, and dropped, in a callback of the interpreter."""
+    error = swallowed.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        os.kill(os.getpid(), error.code - 128)
+    elif not isinstance(error, TimeLimitReached):  # its timer goes on
+        sys.__unraisablehook__(swallowed)
+
+
 def _terminated(number: int, _frame: object) -> NoReturn:
     """End as after Ctrl-C: half-written files go, what a run has recorded stays."""
     raise SystemExit(128 + number)
@@ -184,4 +210,5 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
             signal.signal(number, _terminated)
+    sys.unraisablehook = _send_again
     sys.exit(run())

@@ -11,6 +11,7 @@ import pytest
 
 from clusim.resources import cluster_workloads
 from clusim.run.limit import Watch
+from clusim_cli import options
 
 Clusim = Callable[..., Any]
 LOG = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
@@ -51,7 +52,10 @@ def test_the_command_prints_what_is_known_and_fails(
 
 
 @pytest.mark.parametrize("name", cluster_workloads())
-def test_a_step_of_a_large_cluster_says_what_would_be_quick(clusim: Clusim, name: str) -> None:
+def test_a_step_of_a_large_cluster_says_what_would_be_quick(
+    clusim: Clusim, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "ASK_S", 60)
     done = clusim("train", name, "--time-limit", "1ns")
     assert done.code == 1
     first, _, rest = done.err.partition("\n")

@@ -321,3 +321,15 @@ def test_texts_that_a_spreadsheet_would_run_are_quoted_in_csv() -> None:
     files.write_csv(out, [["=cmd|' /C calc'!A0", "+1", "-2", "@SUM(A1)", "\tx", "plain", -5, 2.5]])
     (row,) = csv.reader(io.StringIO(out.getvalue()))
     assert row == ["'=cmd|' /C calc'!A0", "'+1", "'-2", "'@SUM(A1)", "'\tx", "plain", "-5", "2.5"]
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_stays(
+    tmp_path: Path,
+) -> None:
+    orphan = tmp_path / f".clusim-{'0' * 16}.tmp"
+    orphan.write_bytes(b"half")
+    with files.replacing(tmp_path / "a") as first:
+        assert not orphan.exists()
+        first.write(b"a")
+        files.write_bytes(tmp_path / "b", b"b")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"a", "b": b"b"}

@@ -158,7 +158,9 @@ class Session:
             Ctrl-C was pressed; what came before it is with the sinks.
         """
         with _deferred_interrupt() as interrupted:
-            return self._run(sinks, progress, watch or Watch(), interrupted)
+            watch = watch or Watch()
+            watch.simulates()
+            return self._run(sinks, progress, watch, interrupted)
 
     def _run(
         self,
