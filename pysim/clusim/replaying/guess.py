@@ -14,7 +14,8 @@ from clusim.errors import InputError
 from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
-from clusim.hardware import GPUS, gpu_by_product
+from clusim.formats.values import printable
+from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
 
@@ -52,7 +53,7 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     Raises
     ------
     InputError
-        Nothing in the log tells the kind of GPU.
+        Nothing in the log tells the kind of GPU, or it names one that is not known.
     """
     presets = machine_traits()
     clues = [
@@ -105,6 +106,10 @@ def _has_network(network: str) -> Callable[[Traits], bool]:
 def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     clues = []
+    for name in names:
+        if gpu_by_product(name) is None:
+            what = f"{unknown_gpu(printable(name, 60))}; give the machine with --topology"
+            raise InputError(f"{log.facts.files[0]}: {what}")
     for name in names[:2]:
         found = gpu_by_product(name)
         if found is not None and any(_has_gpu(found.model)(preset) for preset in presets):

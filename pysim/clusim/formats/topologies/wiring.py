@@ -160,7 +160,7 @@ class _Wiring:
 
     def _identify(self) -> None:
         for device in self.gpus:
-            chip, why = identify(self.machine, device, self.forced)
+            chip, why = identify(self.machine, device, self.forced, self.draft.where)
             if why:
                 settles = CHIP_OPTION if "--chip" in why else ""
                 self.draft.assume(self.names[id(device)], f"chip {chip}", why, settles=settles)

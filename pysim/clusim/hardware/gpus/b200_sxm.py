@@ -27,7 +27,6 @@ GPU = Gpu(
     model="B200",
     products=("NVIDIA B200",),
     machines=("p6",),
-    hints=("b200",),
     pci_ids=((0x10DE, 0x2901),),
     usual=True,
     pcie=5,

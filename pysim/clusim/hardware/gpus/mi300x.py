@@ -14,7 +14,6 @@ GPU = Gpu(
     form="oam",
     model="MI300X",
     products=("AMD Instinct MI300X",),
-    hints=("mi300x",),
     pci_ids=((0x1002, 0x74A1), (0x1002, 0x74B5)),
     gfx=("941", "942"),
     usual=True,

@@ -15,7 +15,6 @@ GPU = Gpu(
     model="V100",
     products=("Tesla V100-SXM2-32GB", "Tesla V100-SXM2-16GB"),
     machines=("p3dn|p3|ndv2|dgx.?1v?",),
-    hints=("v100",),
     pci_ids=((0x10DE, 0x1DB1), (0x10DE, 0x1DB5)),
     usual=True,
     stands_for=("mesh:6", "pair:3"),
