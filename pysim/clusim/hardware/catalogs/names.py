@@ -117,7 +117,7 @@ class _Known:
 
     def _has_form(self, word: str) -> bool:
         if _SXM.fullmatch(word) and self.item.form == "sxm":
-            return word == "sxm" or self.generation in ("", word)
+            return word in ("sxm", self.generation)
         return word in self.forms
 
     def _has_size(self, size: int) -> bool:

@@ -26,6 +26,7 @@ GPU = Gpu(
     form="sxm",
     model="B200",
     products=("NVIDIA B200",),
+    names=("B200 SXM6",),
     machines=("p6",),
     pci_ids=((0x10DE, 0x2901),),
     usual=True,
