@@ -227,6 +227,11 @@ def export(topology: str, output: Path | None) -> None:
 @options.kind(TOPOLOGY_KIND)
 @click.option("--chip", type=CHIP, metavar="NAME", help="What the GPUs are, if FILE does not say.")
 @click.option(
+    "--cpu",
+    metavar="NAME",
+    help="What the processors are, such as epyc-milan, if FILE does not say.",
+)
+@click.option(
     "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
 )
 @click.option(
@@ -240,15 +245,18 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     from clusim.formats.topologies import import_file, import_onto
     from clusim.hardware import gpu
 
-    kind, chip, group, onto = (given[name] or None for name in ("kind", "chip", "group", "onto"))
+    kind, chip, cpu, group, onto = (
+        given[name] or None for name in ("kind", "chip", "cpu", "group", "onto")
+    )
     if chip is not None:
         gpu(chip)  # also where the file says it better
-    if onto is not None and (group is not None or kind not in (None, "nccl-xml")):
-        raise click.UsageError("--onto: takes NCCL's XML of one machine; not with --group, --kind")
+    if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
+        what = "--onto: takes NCCL's XML of one machine; not with --cpu, --group, --kind"
+        raise click.UsageError(what)
     if onto is not None:
         found = import_onto(file, onto, chip=chip)
     else:
-        found = import_file(file, kind=kind, chip=chip, group=group)
+        found = import_file(file, kind=kind, chip=chip, cpu=cpu, group=group)
     text = found.to_yaml()
     found.fabric()  # What was written can be read.
     to_stdout = output is not None and is_stream(output)

@@ -32,12 +32,16 @@ KINDS = {
 }
 """Kinds of files, by the name that `--kind` takes."""
 
+WITH_CPUS = ("nccl-xml", "nccl-graph", "lstopo", "smi", "smi-nvlink", "rocm-smi")
+"""Kinds of files that describe the processors of a node, or leave them out."""
+
 
 def import_file(
     path: str | os.PathLike[str],
     *,
     kind: str | None = None,
     chip: str | None = None,
+    cpu: str | None = None,
     group: str | None = None,
 ) -> Imported:
     """Read a file of another tool.
@@ -50,12 +54,14 @@ def import_file(
         What it is, one of `KINDS`; found out from its content otherwise.
     chip : str, optional
         What its GPUs are, if the file does not say, e.g. ``h100-sxm5``.
+    cpu : str, optional
+        What its processors are, e.g. ``epyc-milan``. NUMA nodes of one socket (NPS, SNC) are then one processor.
     group : str, optional
         Which machine, by number or name, of a file that holds several.
     """
     name = os.fspath(path)
     text = _text(path)
-    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+    return import_text(text, printable(name, 200), kind=kind, chip=chip, cpu=cpu, group=group)
 
 
 def _text(path: str | os.PathLike[str]) -> str:
@@ -109,12 +115,14 @@ def import_text(
     *,
     kind: str | None = None,
     chip: str | None = None,
+    cpu: str | None = None,
     group: str | None = None,
 ) -> Imported:
     """Read the text of a file called `where`; see `import_file`."""
     if kind is not None and kind not in KINDS:
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     from clusim.formats.topologies.detection import without_prompt
+    from clusim.formats.topologies.devices import named_processor
 
     text = without_prompt(text)
     found = kind or detect(text)
@@ -124,7 +132,11 @@ def import_text(
             raise fail(where, 0, what)
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
-    draft = Draft(where, _name(where))
+    if cpu is not None and found not in WITH_CPUS:
+        raise TopologyError(f"{where}: --cpu: {KINDS[found]} has no processors; leave it out")
+    draft = Draft(where, _name(where), cpu=named_processor(cpu) if cpu is not None else None)
+    if draft.cpu is not None:
+        draft.source("cpu", f"{draft.cpu.name}, given with --cpu")
     draft.source("import", f"{KINDS[found]}: {Path(where).name}")
     _read(found, text, draft, chip, group)
     result = draft.finish(found, KINDS[found])

@@ -348,6 +348,7 @@ def _add_tree(
                 "the table says SYS, but gives both the same NUMA node: host bridges of one CPU",
             )
         roots.join(other, name)
+    clusters = _join_clusters(matrix, roots, draft)
     placed = _by_affinity(matrix, roots, draft)
     levels = any(matrix.level(a, b) for a, b in combinations(names, 2))
     if not (levels or matrix.numa or placed):
@@ -361,7 +362,7 @@ def _add_tree(
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
     ):
         own = [matrix.numa[name] for name in members if name in matrix.numa]
-        cpu = ImportedCpu(numa=own[0] if own else None)
+        cpu = ImportedCpu(numa=own[0] // clusters if own else None)
         machine.cpus.append(cpu)
         _fill_cpu(cpu, members, pix, pxb, devices)
     numas = [cpu.numa for cpu in machine.cpus]
@@ -379,6 +380,37 @@ def _add_tree(
             "a slot of its own at its CPU",
             "the table shows NVLinks only, not where the GPU is in the PCIe tree",
         )
+
+
+def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
+    """Join NUMA nodes that are parts of one socket (NPS of AMD, SNC of Intel), if the processor is given.
+
+    Returns the number of NUMA nodes of a socket. Two sockets are assumed, as a table does not tell them apart.
+    """
+    top = max(matrix.numa.values(), default=0) + 1
+    each = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
+    if draft.cpu is None or draft.cpu.vendor not in ("amd", "intel") or each == 1:
+        return 1
+    first: dict[int, str] = {}
+    for name, numa in sorted(matrix.numa.items(), key=lambda item: item[1]):
+        roots.join(first.setdefault(numa // each, name), name)
+    said = ", ".join(map(str, sorted(set(matrix.numa.values()))))
+    draft.assume(
+        "CPUs",
+        f"two sockets of {each} NUMA nodes each",
+        f"the table has NUMA nodes {said}; {draft.cpu.name} divides a socket into up to four",
+    )
+    gpus = {roots.find(name) for name in matrix.gpus}
+    apart = [name for name in matrix.names if roots.find(name) not in gpus]
+    for name in apart:
+        roots.join(first[max(first)], name)
+    if apart:
+        draft.assume(
+            [name.lower() for name in apart],
+            "at the last socket",
+            "the table says only that they are in no GPU's NUMA node",
+        )
+    return each
 
 
 def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:

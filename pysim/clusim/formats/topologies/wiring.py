@@ -193,6 +193,10 @@ class _Wiring:
                     processor("arm64", "NVIDIA", None, None)[0],
                     f"{min(chips)} has it beside it",
                 )
+            if self.draft.cpu is not None:
+                known = (cpu.arch or cpu.vendor) and not why and found is not self.draft.cpu
+                why = f"as given; the file says {found.name}" if known else ""
+                found = self.draft.cpu
             if why:
                 self.draft.assume(self.cpu_names[-1], f"processor {found.name}", why)
             self.processors.append(found)
