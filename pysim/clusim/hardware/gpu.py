@@ -25,6 +25,7 @@ from clusim.hardware.figures import (
     published,
 )
 from clusim.hardware.pcie import x16_rate
+from clusim.units import parse_size
 
 __all__ = [
     "COPIES",
@@ -157,6 +158,11 @@ class Gpu:
     def sms(self) -> int:
         """SMs or CUs."""
         return int(str(self.figures["sms"].value))
+
+    @property
+    def memory_GiB(self) -> float:
+        """Memory size [GiB]."""
+        return parse_size(str(self.figures["memory"].value)) / (1 << 30)
 
     @property
     def compute_capability(self) -> int:

@@ -14,7 +14,6 @@ from clusim.errors import InputError
 from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
-from clusim.formats.values import printable
 from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
@@ -108,7 +107,7 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     clues = []
     for name in names:
         if gpu_by_product(name) is None:
-            what = f"{unknown_gpu(printable(name, 60))}; give the machine with --topology"
+            what = f"{unknown_gpu(name)}; give the machine with --topology"
             raise InputError(f"{log.facts.files[0]}: {what}")
     for name in names[:2]:
         found = gpu_by_product(name)

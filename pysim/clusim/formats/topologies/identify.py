@@ -61,7 +61,7 @@ def identify(
     if known is not None:
         return known.name, ""
     if gpu.product:
-        what = unknown_gpu(printable(gpu.product, 60))
+        what = unknown_gpu(gpu.product)
         raise fail(where, device.line, f"{what}; --chip NAME says what to simulate instead")
     return _unnamed(machine, device, gpu)
 

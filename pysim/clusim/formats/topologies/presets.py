@@ -75,7 +75,7 @@ def product_chip(draft: Draft, text: str) -> str:
     """Return the chip of a product that the file names."""
     found = gpu_by_product(text)
     if found is None:
-        what = f"{unknown_gpu(printable(text, 60))}; --chip NAME says what to simulate instead"
+        what = f"{unknown_gpu(text)}; --chip NAME says what to simulate instead"
         raise fail(draft.where, 0, what)
     return found.name
 

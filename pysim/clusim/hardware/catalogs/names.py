@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
+from clusim.errors import one_line
 from clusim.hardware.catalogs.gpus import GPUS
 from clusim.hardware.gpu import Gpu
-from clusim.units import parse_size
 
 __all__ = ["gpu_by_product", "gpu_by_words", "nearest_gpu", "unknown_gpu"]
 
@@ -27,7 +27,7 @@ VENDOR_WORDS = frozenset(
 FORM_WORDS = {
     "sxm": ("sxm", "hgx", "dgx"),
     "card": ("pcie", "pci"),
-    "superchip": ("superchip", "nvl72"),
+    "superchip": ("superchip", "nvl72", "hgx", "dgx"),
     "oam": ("oam",),
     "apu": ("apu",),
 }
@@ -135,7 +135,7 @@ def _known(item: Gpu) -> _Known:
         frozenset(FORM_WORDS[item.form]),
         BRIDGED in words,
         next((word for word in sorted(words) if re.fullmatch(r"sxm[0-9]", word)), ""),
-        parse_size(str(item.figures["memory"].value)) / (1 << 30),
+        item.memory_GiB,
         frozenset(size for text in item.products for size in _name(_split(text)).sizes),
         frozenset(_MEMORY.findall(memory)),
     )
@@ -228,4 +228,5 @@ def nearest_gpu(text: str) -> Gpu | None:
 def unknown_gpu(text: str) -> str:
     """Return the message for a GPU that is named but not known, with the nearest known one."""
     near = nearest_gpu(text)
-    return f"the GPU {text} is not known" + (f"; the nearest is {near.name}" if near else "")
+    named = one_line(text[:60])
+    return f"the GPU {named} is not known" + (f"; the nearest is {near.name}" if near else "")
