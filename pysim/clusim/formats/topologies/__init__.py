@@ -121,7 +121,12 @@ def detect(text: str) -> str | None:
 
 def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     """Read the text of a file called `where`; see `import_file`."""
-    kind, chip, cpu, group = (given.get(key) for key in ("kind", "chip", "cpu", "group"))
+    kind, chip, cpu, group = (
+        given.get("kind"),
+        given.get("chip"),
+        given.get("cpu"),
+        given.get("group"),
+    )
     if kind is not None and kind not in KINDS:
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     from clusim.formats.topologies.detection import without_prompt

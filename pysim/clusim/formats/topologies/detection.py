@@ -24,7 +24,7 @@ _SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
 
 
 _KEY = re.compile(r"(?:^|[{,])[ \t-]*([a-z0-9_]+):", re.MULTILINE)
-_INFRAGRAPH = {"components", "instances", "ep1"}
+_INFRAGRAPH = {"components", "instances", "ep1", "connections"}
 _PASTED = re.compile(r"<(system|graphs|topology)\b.*</\1>", re.DOTALL)
 
 

@@ -147,7 +147,8 @@ class _File:
     # The file.
 
     def read(self) -> InfraGraph:
-        data, path = self.document.data, ()
+        data: Any = self.document.data
+        path: Path = ()
         if self.document.problems:
             place, what = self.document.problems[0]
             raise fail(self.where, place[0], what)

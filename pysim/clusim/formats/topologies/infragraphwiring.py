@@ -91,6 +91,7 @@ class _Reader:
         for where, why in notes:
             draft.assume(where, "left out", why)
         self._split_switches()
+        self._drop_control()
         self._name()
         for label in self.roles:
             self._node(label, graph.nodes[label])
@@ -141,6 +142,26 @@ class _Reader:
             self.roles[label] = "nvswitch" if alone else "pcie"
             what = "an NVSwitch" if alone else "a PCIe switch"
             self.draft.assume(label, what, "by what is joined to it; its words do not say")
+
+    def _drop_control(self) -> None:
+        """Leave out links that carry no data between GPUs, and what only such links join."""
+        kept = [edge for edge in self.edges if self._carries_data(edge)]
+        dropped = [label for edge in self.edges for label in (edge.a, edge.b)]
+        joined = {end for edge in kept for end in (edge.a, edge.b)}
+        if len(kept) < len(self.edges):
+            count = len(self.edges) - len(kept)
+            why = "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
+            self.draft.assume(f"{count} links", "left out", why)
+        for label in dict.fromkeys(dropped):
+            if label not in joined and self.roles[label] not in ("gpu", "host"):
+                del self.roles[label]
+                self.draft.assume(label, "left out", "no path of data leads to it")
+        self.edges = kept
+
+    def _carries_data(self, edge: Edge) -> bool:
+        roles = {self.roles[edge.a], self.roles[edge.b]}
+        control = "nvswitch" in roles and not roles <= {"gpu", "nvswitch", "network", "fabric"}
+        return not control and not ("memory" in roles and roles & {"gpu", "nic"})
 
     def _name(self) -> None:
         many = len(self.zones) > 1
@@ -302,9 +323,6 @@ class _Reader:
             keys = {"type": self._network_type(edge)}
         elif self._is_nvlink(edge):
             keys = self._nvlink(edge)
-        elif "nvswitch" in roles or roles in ({"gpu", "memory"}, {"nic", "memory"}):
-            self.draft.assume(f"{one}-{two}", "left out", "no path of data between GPUs")
-            return
         elif roles == {"cpu"}:
             keys = numa_link(self._cpu(edge.a))
         elif "memory" in roles:
