@@ -158,8 +158,8 @@ MACHINES = {
     "l40s-x8": replace(BOX, nics=shared(8, 2, 1), network=("rail", "roce-200", "roce", 25.0)),
     "l20-x8": replace(BOX, nics=shared(8, 2, 1), network=("rail", "roce-200", "roce", 25.0)),
     "rtx5090x8-pcie": replace(BOX, slot=GEN5, network=("fat-tree", "roce-100", "roce", 12.5)),
-    "dgx-spark-pair": Machine(
-        {}, 0, 0, "write", 4, ((0, 1), (2, 3)), (0, 1), "nvlink-c2c", ("", "roce-100", "roce", 12.5)
+    "dgx-spark": Machine(
+        {}, 0, 0, "write", 4, ((0, 1),), (0,), "nvlink-c2c", ("rail", "roce-100", "roce", 12.5)
     ),
     "rtx-pro-6000-pcie5": replace(
         BOX,
