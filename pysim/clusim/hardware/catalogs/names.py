@@ -194,7 +194,7 @@ def _runs(text: str) -> Iterable[list[str]]:
             run.append(word)
             continue
         if _has_model(_name(run[:_LONGEST]).model):
-            yield run[:_LONGEST]
+            yield list(dict.fromkeys(run[:_LONGEST]))
         run = []
 
 
