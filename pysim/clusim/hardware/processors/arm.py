@@ -27,8 +27,8 @@ _GB10 = threads(
     _STEP,
     calibrated(
         "5ns",
-        "Ring LL all-reduce of 16 to 64 KiB on 2 DGX Spark (NVIDIA/dgx-spark-playbooks thread 103): 32 to 68 us; CPU and"
-        " GPU share memory and a system-level cache",
+        "Ring LL all-reduce of 16 to 64 KiB on 2 DGX Spark (NVIDIA/dgx-spark-playbooks thread 103): 32 to 68 us; CPU"
+        " and GPU share memory and a system-level cache",
         "dgx-spark-2",
     ),
 )
@@ -47,11 +47,14 @@ CPUS = (
     ),
     Cpu(
         name="gb10-cpu",
-        pace=assumed(1.4, "10 Cortex-X925 of 3.9 GHz beside 10 smaller cores; against Grace's 3.4 GHz"),
-        figures=root(_LATENCY, WHOLE, "the CPU of a GB10", "arm grace", _GB10),
+        pace=assumed(
+            1.4, "10 Cortex-X925 of 3.9 GHz beside 10 smaller cores; against Grace's 3.4 GHz"
+        ),
+        figures=root(_LATENCY, WHOLE, "the CPU of a GB10", "arm arm", _GB10),
         numa="grace-c2c",
         numa_links=1,
         memory="lpddr5x-gb10",
+        cpuid=((0, 0xD85, 0xD87),),
         socket_GBps=_SOCKET,
     ),
     Cpu(
