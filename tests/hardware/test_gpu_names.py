@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import clusim
 from clusim import fabric
 from clusim.errors import ClusimError
 from clusim.formats.topologies import import_text
@@ -180,3 +181,29 @@ def test_names_of_presets_files_mean_their_chips() -> None:
         }
         assert found[0] is not None
         assert {found[0].name} == chips
+
+
+LOG = """# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 1024 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#  Rank  0 Group  0 Pid   7 on    lab01 device  0 [0x01] {name}
+#  Rank  1 Group  0 Pid   7 on    lab01 device  1 [0x21] {name}
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     1048576        262144     float     sum      -1    99.00   10.59   10.59      0    99.00   10.59   10.59      0
+"""  # noqa: E501 - as it is printed
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA A16", "NVIDIA GeForce RTX 4090 D", "NVIDIA A800 40GB Active"]
+)
+def test_a_replay_of_an_unknown_gpu_names_it(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(LOG.format(name=name), encoding="utf-8")
+    with pytest.raises(ClusimError, match=rf"job\.log: the GPU {name} is not known.*--topology"):
+        clusim.replay(path)
+    path.write_text(LOG.format(name="NVIDIA A10"), encoding="utf-8")
+    with pytest.raises(
+        ClusimError, match=r"job\.log: no preset has the GPU NVIDIA A10; .*--topology"
+    ):
+        clusim.replay(path)
+    path.write_text(LOG.format(name="NVIDIA L20"), encoding="utf-8")
+    assert clusim.replay(path).machine[0].startswith("l20-x8: concluded")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from clusim.errors import InputError
+from clusim.errors import InputError, one_line
 from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
@@ -65,6 +65,12 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     ]
     if not any(clue.weight >= 4 for clue in clues):
         usual = "mi300x" if log.facts.library == "RCCL" or log.facts.kernels else "dgx-h100"
+        named = sorted({name for gpus in log.hosts.values() for name in gpus if name})
+        if named:
+            what = (
+                f"no preset has the GPU {one_line(named[0][:60])}; give the machine with --topology"
+            )
+            raise InputError(f"{log.facts.files[0]}: {what}")
         raise InputError(
             f"{log.facts.files[0]}: nothing tells the machine (no GPU names, bus addresses of a known machine or"
             f" topology print); give --topology, for example --topology {usual}"
