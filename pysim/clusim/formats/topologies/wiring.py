@@ -160,7 +160,7 @@ class _Wiring:
 
     def _identify(self) -> None:
         for device in self.gpus:
-            chip, why = identify(self.machine, device, self.forced)
+            chip, why = identify(self.machine, device, self.forced, self.draft.where)
             if why:
                 settles = CHIP_OPTION if "--chip" in why else ""
                 self.draft.assume(self.names[id(device)], f"chip {chip}", why, settles=settles)
@@ -193,6 +193,10 @@ class _Wiring:
                     processor("arm64", "NVIDIA", None, None)[0],
                     f"{min(chips)} has it beside it",
                 )
+            if self.draft.cpu is not None:
+                known = (cpu.arch or cpu.vendor) and not why and found is not self.draft.cpu
+                why = f"as given; the file says {found.name}" if known else ""
+                found = self.draft.cpu
             if why:
                 self.draft.assume(self.cpu_names[-1], f"processor {found.name}", why)
             self.processors.append(found)
