@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from importlib import import_module
 from pkgutil import iter_modules
@@ -190,12 +191,13 @@ def _signalled(error: BaseException) -> BaseException:
 
 
 def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
-    """Repeat a signal whose exception was raised, and dropped, in a callback of the interpreter."""
+    """Repeat a signal whose exception was raised, and dropped, in a callback of the interpreter, after this callback."""
     error = swallowed.exc_value
-    if isinstance(error, KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-    elif isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
-        os.kill(os.getpid(), error.code - 128)
+    number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        number = signal.Signals(error.code - 128)
+    if number:
+        threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
     elif not isinstance(error, TimeLimitReached):  # its timer goes on
         sys.__unraisablehook__(swallowed)
 
