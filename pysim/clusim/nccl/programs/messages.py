@@ -60,8 +60,8 @@ PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
 
 
-NIC_PROGRAMS = 192
-"""Programs of GPUs that may send over one NIC at once, three quarters of the slots of an endpoint: rails differ."""
+NIC_PROGRAMS = 128
+"""Programs of GPUs that may send over one NIC at once, half the slots of an endpoint: some rails have more."""
 
 
 @dataclass(frozen=True, slots=True)
