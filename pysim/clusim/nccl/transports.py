@@ -10,6 +10,7 @@ that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`F
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ _P2P = {
 """NCCL's levels in the words of topologies."""
 
 _SOCKETS = "sockets"
+_FAMILY = re.compile(r"mlx\d|hfi\d|.*\D")
+"""Prefixes of device names that stand for all devices of a driver: ``mlx5``, ``mlx5_``, ``bnxt_re``."""
 
 
 def transported(fabric: Fabric, settings: Settings) -> Fabric:
@@ -153,7 +156,7 @@ def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> Al
     if excluded:
         note = f"NCCL_IB_HCA={rule}: the NICs of the topology have no device names; all {len(own)} of a node are used"
         return AllowedNics(own, note)
-    families = any(not word.partition(":")[0][-1:].isdigit() for word in words) and not exact
+    families = not exact and any(_FAMILY.fullmatch(word.partition(":")[0]) for word in words)
     count = len(own) if families else min(len(own), len(set(words)))
     chosen = tuple(own[number * len(own) // count] for number in range(count))
     note = (
