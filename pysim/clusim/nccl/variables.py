@@ -82,8 +82,13 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "obeyed",
-        "FIFO sizes, and by them chunks and slots",
-        "BUFFSIZE@2.4 LL_BUFFSIZE@2.7 LL128_BUFFSIZE@2.7",
+        "FIFO of Simple, and by its size the chunks of collectives and messages",
+        "BUFFSIZE@2.4",
+    ),
+    (
+        "obeyed",
+        "FIFO of a protocol, and by its size the chunks of collectives; messages keep the default",
+        "LL_BUFFSIZE@2.7 LL128_BUFFSIZE@2.7",
     ),
     (
         "obeyed",
