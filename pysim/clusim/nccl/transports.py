@@ -187,6 +187,7 @@ def check_network(fabric: Fabric, settings: Settings) -> None:
     if settings.ib_disable and "verbs" in reached:
         raise InputError(f"NCCL_IB_DISABLE=1: not simulated: {where}, and sockets {_ON_THEM}")
     net = settings.net.lower()
+    net = "ib" if net.startswith("ibext") else net  # HPC-X's plugin, verbs as well
     names = {"verbs": ("ib",), _SOCKETS: ("socket",), "efa": ("aws libfabric", "libfabric")}
     known = {word for name, own in reached.items() for word in (name, own.in_logs.lower())}
     known |= {word for name in reached for word in names.get(name, ())}
