@@ -10,7 +10,7 @@ import pytest
 
 import clusim
 from clusim import fabric
-from clusim.errors import ClusimError, InputError, ScheduleError
+from clusim.errors import ClusimError, ScheduleError
 from clusim.result import Result
 
 A, B = "allreduce", "alltoall"
@@ -113,13 +113,26 @@ def test_what_cannot_be_obeyed_is_refused_by_name(
     assert "\n" not in str(error.value)
 
 
-def test_a_topology_without_host_memory_says_that_data_cannot_be_staged() -> None:
-    machine = fabric.load("dgx-a100")
+@pytest.mark.parametrize(
+    ("env", "nodes", "message"),
+    [
+        ({"P2P_DISABLE": "1"}, 1, "there is no host memory that both reach"),
+        (
+            {"NET_GDR_LEVEL": "LOC"},
+            2,
+            "no host memory to send from or to, and GPUDirect is disabled",
+        ),
+    ],
+)
+def test_a_topology_without_host_memory_says_that_data_cannot_be_staged(
+    env: dict[str, str], nodes: int, message: str
+) -> None:
+    machine = fabric.load("dgx-a100", nodes=None if nodes == 1 else nodes)
     bare = {node.name for node in machine.nodes if node.kind == "memory"}
     links = tuple(link for link in machine.links if not bare & {link.a, link.b})
-    nodes = tuple(node for node in machine.nodes if node.name not in bare)
-    with pytest.raises(InputError, match="NCCL_P2P_DISABLE: dgx-a100 has no host memory"):
-        ran(replace(machine, nodes=nodes, links=links), 1, A, env={"P2P_DISABLE": "1"})
+    left = tuple(node for node in machine.nodes if node.name not in bare)
+    with pytest.raises(ScheduleError, match=message):
+        ran(replace(machine, nodes=left, links=links), nodes, A, env=env)
 
 
 @pytest.mark.parametrize(

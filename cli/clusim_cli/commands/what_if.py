@@ -41,8 +41,8 @@ def command(
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
     "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another machine ("dgx-h100"), what is faster or slower ("nvlink x2",
-    "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), a transport that is switched off ("p2p off",
-    "gpudirect off", "pxn off", "shm off"), or of train keys of the workload ("parallel.tensor=4").
+    "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), a transport that is switched off
+    ("p2p off", "gpudirect off", "pxn off", "shm off"), or of train keys of the workload ("parallel.tensor=4").
 
     Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make. If
     one cannot run, its row says why, and the exit code is 2.

@@ -142,7 +142,9 @@ def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
         raise InputError("a variable of the baseline says the opposite; leave it out there")
 
 
-def _row(base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | AnyChange) -> ChangeRow:
+def _row(
+    base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | AnyChange
+) -> ChangeRow:
     if isinstance(change, CHANGES):
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
@@ -256,7 +258,10 @@ def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:
 
 
 def _tests(
-    base: PerfRun, asked: list[tuple[str, AnyAsked | AnyChange]], title: str, counted: Counted | None
+    base: PerfRun,
+    asked: list[tuple[str, AnyAsked | AnyChange]],
+    title: str,
+    counted: Counted | None,
 ) -> WhatIf:
     """Run every size of a program of nccl-tests, with every change."""
     found = WhatIf(title, LAUNCHED)

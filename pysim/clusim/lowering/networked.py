@@ -235,7 +235,13 @@ class Networked:
             if arrays.fabric.nodes[int(arrays.targets["node"][target])].kind == "memory"
             and arrays.distance(arrays.node_of(rank), target) >= 0
         ]
-        return min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        best = min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        if best == NONE and (arrays.fabric.gdr_level == "loc" or not arrays.fabric.gdr_read):
+            raise ScheduleError(
+                f"{arrays.fabric.name}: rank {rank} has no host memory to send from or to, and GPUDirect is disabled"
+                " (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ, or the topology); add nodes of kind memory"
+            )
+        return best
 
     def _is_host(self, rank: int) -> bool:
         return self.arrays.fabric.nodes[self.arrays.node_of(rank)].kind == "host"

@@ -99,10 +99,14 @@ class Places(WireWays):
         memory = self.memory(dst)
         if kind == PathType.NVL and self._over_nvlink(way):
             return Place("direct", (self._direct(connection, protocol, way),))
-        if kind != PathType.NVL and (kind <= self.p2p_level or memory == NONE):
+        if kind != PathType.NVL and self._over_pcie(kind, memory):
             return Place("peer", (self._peer(connection, protocol, way),))
         self._check_staged(src, dst, memory)
         return Place("staged", (self._staged(connection, protocol, memory),))
+
+    def _over_pcie(self, kind: PathType, memory: int) -> bool:
+        """Return True if P2P may use PCIe; without host memory it has to, unless no level allows it."""
+        return kind <= self.p2p_level or (memory == NONE and self.p2p_level > PathType.LOC)
 
     def _over_nvlink(self, way: Sequence[int]) -> bool:
         """Return True if P2P may use NVLink here: through another GPU from level NVB on."""

@@ -40,7 +40,7 @@ def transported(fabric: Fabric, settings: Settings) -> Fabric:
     Raises
     ------
     InputError
-        A variable sends data through host memory that the topology does not have, or allows no NIC.
+        ``NCCL_IB_HCA`` allows no NIC of a node, where there are several nodes.
     """
     changes = _changes(fabric, settings)
     if not changes and not settings.ib_hca:
@@ -71,21 +71,7 @@ def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
     ):
         if off:
             wanted[name] = False
-    changes = {name: value for name, value in wanted.items() if getattr(fabric, name) != value}
-    staged = [_VARIABLE[name] for name in changes if name in _VARIABLE]
-    if staged and not any(node.kind == "memory" for node in fabric.nodes):
-        raise InputError(
-            f"{' and '.join(staged)}: {fabric.name} has no host memory that data could go through; add nodes of kind"
-            " memory, or use a topology with CPUs"
-        )
-    return changes
-
-
-_VARIABLE = {
-    "p2p_level": "NCCL_P2P_LEVEL or NCCL_P2P_DISABLE",
-    "gdr_level": "NCCL_NET_GDR_LEVEL",
-    "gdr_read": "NCCL_NET_GDR_READ",
-}
+    return {name: value for name, value in wanted.items() if getattr(fabric, name) != value}
 
 
 def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:
