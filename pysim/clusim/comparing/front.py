@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from clusim.comparing.speeds import Speed
-from clusim.comparing.switches import Switch
+from clusim.comparing.switches import TransportOff
 from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.errors import ClusimError, InputError, one_line
 from clusim.nccl.calls.launch import host_of
@@ -43,10 +43,10 @@ class PerfRun:
 AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
 """What can be a baseline."""
 
-AnyChange = Speed | Switch
+AnyChange = Speed | TransportOff
 """Changes of the system itself, whatever the baseline is."""
 
-CHANGES = (Speed, Switch)
+CHANGES = (Speed, TransportOff)
 
 Counted = Callable[[int, int], None]
 
@@ -62,7 +62,7 @@ def what_if(
 
     Parameters
     ----------
-    changes : iterable of (str, request, Speed or Switch)
+    changes : iterable of (str, request, Speed or TransportOff)
         What each is called, and what is then asked, of the kind of the baseline; or what is faster or switched off.
     counted : callable or None
         Called with how many changes of how many are done.

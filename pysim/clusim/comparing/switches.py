@@ -8,7 +8,7 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 
-__all__ = ["SWITCHES", "Switch", "switch_of"]
+__all__ = ["SWITCHES", "TransportOff", "switch_of"]
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "p2p": {"p2p_level": "loc"},
@@ -24,7 +24,7 @@ _ACS = (
 )
 
 
-class Switch:
+class TransportOff:
     """A transport that a system does without, as a change of its topology."""
 
     of_links = True
@@ -44,7 +44,7 @@ class Switch:
         return replace(fabric, **keys)
 
 
-def switch_of(text: str) -> Switch | None:
+def switch_of(text: str) -> TransportOff | None:
     """Return the change in ``p2p off``; None if `text` is none, and an `InputError` if it cannot be switched."""
     words = text.lower().split()
     if len(words) != 2 or words[1] not in ("on", "off"):
@@ -55,4 +55,4 @@ def switch_of(text: str) -> Switch | None:
     if what not in SWITCHES or state == "on":
         known = ", ".join(f"'{name} off'" for name in SWITCHES)
         raise InputError(f"{text}: cannot be switched {state}; give {known}")
-    return Switch(what)
+    return TransportOff(what)
