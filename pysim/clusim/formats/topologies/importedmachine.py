@@ -93,6 +93,8 @@ class Net:
     ----------
     speed_mbps : int or None
         Rate [Mb/s].
+    port : int or None
+        Number of the port of an InfiniBand device.
     collective : bool
         It takes part in reductions in the network.
     """
@@ -102,6 +104,7 @@ class Net:
     speed_mbps: int | None = None
     gdr: bool | None = None
     guid: str = ""
+    port: int | None = None
     collective: bool = False
     line: int = 0
 

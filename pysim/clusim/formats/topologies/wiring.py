@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ __all__ = ["wire_machine"]
 
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
 _WIDTHS = (1, 2, 4, 8, 16)
+_DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 
 
 def wire_machine(machine: ImportedMachine, draft: Draft, chip: str | None = None) -> None:
@@ -354,6 +356,9 @@ class _Wiring:
             said += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
             said += ["reduces in the network"] if net.collective else []
             self.draft.source(name, _said(*said, line=net.line))
+            own = net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
+            if _DEVICE.fullmatch(own):
+                self.draft.settings.setdefault("nic_names", {})[name] = own
             if device is None:
                 parent = self.cpu_names[
                     next(i for i, c in enumerate(self.machine.cpus) if c is cpu)

@@ -211,7 +211,8 @@ def shape_of_message(
             chunk //= 4
         elif num_bytes < LONGEST:
             chunk //= 2
-    chunk = max(512, min(chunk, base.chunk_bytes) // 16 * 16)
+    fifo = (settings.buffsize or base.slots * base.chunk_bytes) // base.slots
+    chunk = max(512, min(chunk, base.chunk_bytes, fifo) // 16 * 16)
     return "simple", Shape(chunk, 1, base.slots, 1, 16)
 
 
