@@ -104,7 +104,7 @@ def rows(run: TableRun) -> list[tuple[object, ...]]:
     return [(*key, str(values)) for key, values in zip(keys, run.values, strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(len(TESTS) * 30))
+@pytest.mark.parametrize("seed", range(len(TESTS) * 60))
 def test_a_disfigured_table_has_no_other_answer(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     item = TESTS[seed % len(TESTS)]

@@ -87,7 +87,10 @@ def _pasted(line: bytes) -> bytes:
     row = _ROW.search(plain)
     if row is not None:
         columns = _TAG.sub(b" ", plain[row.end() :])
-        return _FRONT.sub(b"", plain[: row.end()] + columns) if _COLUMNS.fullmatch(columns) else line
+        if not _COLUMNS.fullmatch(columns):
+            return line
+        start = row.start() if _LEAD.fullmatch(plain, 0, row.start()) else 0
+        return _FRONT.sub(b"", plain[start : row.end()] + columns)
     if _REST.match(plain):
         return _REST.sub(b" ", plain, count=1)
     lead = _LEAD.match(plain)
