@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 _HEADER = b"NCCL INFO "
 _BARE = tuple(
-    word(text) for text in (b"Channel ", b"Ring ", b"Tree ", b"Trees [", b"Pattern ", b"RCCL ver", b"CPU/")
+    word(text)
+    for text in (b"Channel ", b"Ring ", b"Tree ", b"Trees [", b"Pattern ", b"RCCL ver", b"CPU/")
 )
 _SPACE, _NEWLINE = ord(" "), ord("\n")
 _LEADS = np.frombuffer(b"# 0123456789.-n+=", np.uint8)
