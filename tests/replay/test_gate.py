@@ -77,7 +77,8 @@ def test_impossible_rates_are_named(tmp_path: Path) -> None:
     )
     assert (found.calls[0].error, found.doubts) == (None, [])
     assert any(
-        "reduce_scatter of 1 GiB in 3 us" in note and "the memory of no known GPU" in note for note in found.notes
+        "reduce_scatter of 1 GiB in 3 us" in note and "the memory of no known GPU" in note
+        for note in found.notes
     )
 
 

@@ -50,8 +50,9 @@ def _not_compared(found: Replay) -> list[str]:
     if wrong:
         call, most = wrong[0], fastest_memory().bytes_per_s / 1e9
         lines.append(
-            f"implausible times of {len(wrong)} calls are not compared: {call.operation} of {format_size(call.bytes)} in"
-            f" {call.measured_us:g} us, but the memory of no known GPU carries more than {most:g} GB/s"
+            f"implausible times of {len(wrong)} calls are not compared: {call.operation} of"
+            f" {format_size(call.bytes)} in {call.measured_us:g} us, but the memory of no known GPU"
+            f" carries more than {most:g} GB/s"
         )
     waits = [
         call for call in found.calls if call.waits and call.error is None and not call.impossible

@@ -36,12 +36,13 @@ _REDUCTIONS = (*REDUCTIONS, "mulsum")
 class TableColumns:
     """The rows of a table: `algbw` and `busbw` in GB/s, `header` the titles in front of the times.
 
-    `n_ranks` is 0 if the number of ranks is unknown, and at least `least`.
+    `n_ranks` is 0 if the number of ranks is unknown, and at least `least`; `certain` if one process has them all.
     """
 
     source: str
     n_ranks: int
     least: int
+    certain: bool
     header: tuple[str, ...]
     sizes: list[int]
     counts: list[int]
@@ -69,7 +70,7 @@ def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
     """
     ratio = _bus_over_algorithm(rows)
     found = _fitting(rows, ratio, test)
-    if not found and ratio == ratio and rows.n_ranks:
+    if not found and ratio == ratio and rows.n_ranks and not rows.certain:
         # No collective has this ratio on the listed ranks: the end of the list may be missing.
         more = replace(rows, n_ranks=0, least=rows.n_ranks + 1)
         found = _fitting(more, ratio, test)
@@ -98,10 +99,10 @@ def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int
 def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, int]:
     """Return the collectives without those of which a table is unusual."""
     reducing = {item: n for item, n in found.items() if item.reduces}
-    if any(op in _REDUCTIONS for op in rows.ops) and reducing:
-        # All-to-all and messages were given the reduction of the command line in some releases only.
-        if rows.n_ranks or set(found.values()) == set(reducing.values()):
-            found = reducing
+    # All-to-all and messages were given the reduction of the command line in some releases only.
+    same = bool(rows.n_ranks) or set(found.values()) == set(reducing.values())
+    if reducing and same and any(op in _REDUCTIONS for op in rows.ops):
+        found = reducing
     named = _of_file(rows.source)
     return {item: n for item, n in found.items() if item.test in named} or found
 

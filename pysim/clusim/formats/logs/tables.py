@@ -118,8 +118,11 @@ class TableRun:
         if self.known is None or self.known[0] != key:
             ranks = {device.rank for device in self.devices}
             least = max(ranks, default=-1) + 1
+            one = len({device.pid for device in self.devices}) == 1
+            each = self.config.get("nThread", 0) * self.config.get("nGpus", 0)
             columns = TableColumns(
-                self.source, len(ranks) if len(ranks) == least else 0, least, self.header, self.sizes, self.counts,
+                self.source, len(ranks) if len(ranks) == least else 0, least,
+                one and each == len(ranks) > 1, self.header, self.sizes, self.counts,
                 self.types, self.ops, self.roots, self.column("algbw"), self.column("busbw"),
             )  # fmt: skip
             self.known = key, concluded(columns, self.test.removesuffix("_perf"))
