@@ -397,5 +397,4 @@ def test_examples_of_the_documentation() -> None:
         assert found.num_ranks == 8
     path = f"{CORPUS}/profiler/nccl_exporter_example_0.json"
     (call,) = replay(ReplayRequest((path,), topology="dgx-h100")).calls
-    assert call.error is not None
-    assert abs(call.error) < 0.3
+    assert (call.waits, call.error) == (True, None)  # one rank of 32 recorded it
