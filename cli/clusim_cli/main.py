@@ -191,7 +191,7 @@ def _signalled(error: BaseException) -> BaseException:
 
 
 def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
-    """Repeat a signal whose exception was raised, and dropped, in a callback of the interpreter, after this callback."""
+    """Repeat a signal whose exception was dropped in a callback of the interpreter, after this callback."""
     error = swallowed.exc_value
     number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
