@@ -155,6 +155,8 @@ def _fail(error: BaseException) -> int:
         if not error.filename:
             _drop_output()  # perhaps it was the output that could not be written, and what is left cannot either
         return 1
+    if number := _ending_signal():
+        return _fail(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
     traceback.print_exception(error)
     _one_line("this is a bug in clusim; please report it with the lines above")
     return EXIT_BUG
@@ -190,6 +192,23 @@ def _signalled(error: BaseException) -> BaseException:
     return error
 
 
+_arrivals: list[int] = []
+"""Read end of the pipe to which the interpreter writes the number of each signal."""
+
+
+def _ending_signal() -> int:
+    """Return the signal that ends this command, 0 if there was none.
+
+    Compiled libraries replace the exception of a signal with an error of their own that has no link to it.
+    """
+    numbers = b""
+    for pipe in _arrivals:
+        with contextlib.suppress(BlockingIOError):
+            numbers += os.read(pipe, 1 << 16)
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return next((number for number in numbers if number in ends), 0)
+
+
 def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
     """Repeat a signal whose exception was dropped in a callback of the interpreter, after this callback."""
     error = swallowed.exc_value
@@ -213,4 +232,7 @@ def main() -> NoReturn:
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
             signal.signal(number, _terminated)
     sys.unraisablehook = _send_again
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _arrivals.append(reading)
     sys.exit(run())

@@ -26,6 +26,7 @@ __all__ = [
     "Lock",
     "LockedError",
     "Staging",
+    "append_line",
     "check_place",
     "destination",
     "distinct",
@@ -216,6 +217,12 @@ def write_csv(out: IO[str], rows: Iterable[Iterable[Any]]) -> None:
 
 def _no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def append_line(path: Name, line: bytes) -> None:
+    """Append a line in one write: later lines follow it even if this process is killed now."""
+    with _explained(path), open(path, "ab", buffering=0) as out:
+        out.write(line + b"\n")
 
 
 def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:

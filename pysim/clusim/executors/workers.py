@@ -162,7 +162,7 @@ def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
         yield Workers(pool, count, remote=False)
     except BaseException:
         for process in list(pool._processes.values()):
-            process.terminate()
+            process.kill()  # a SIGTERM is lost in a process that was just forked
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()

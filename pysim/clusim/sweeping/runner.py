@@ -14,7 +14,7 @@ from typing import Any
 
 from clusim.errors import EnvironmentFailure
 from clusim.executors import Jobs, Workers, workers
-from clusim.files import Lock, LockedError, check_place
+from clusim.files import Lock, LockedError, append_line, check_place
 from clusim.sweeping.grid import SweepGrid
 from clusim.sweeping.points import Cell, SweepPoint, answered, still_true
 from clusim.sweeping.results import read_rows, write_rows
@@ -170,9 +170,7 @@ class _SweepTable:
     def add(self, row: Row) -> None:
         """Take in a row, note it in the journal, and replace the table from time to time."""
         self.found[str(row["point"])] = row
-        # One write of a whole line: what is appended later follows it even if this process is killed now.
-        with self._journal.open("ab", buffering=0) as journal:
-            journal.write(json.dumps(row).encode() + b"\n")
+        append_line(self._journal, json.dumps(row).encode())
         self._changed = True
         if time.monotonic() - self._saved_s >= SAVE_S:
             self.save()
