@@ -11,7 +11,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
-from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND
+from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND, one_of
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
@@ -208,8 +208,8 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option(
-    "--format", "form", type=click.Choice(["nccl-xml", "infragraph"]), default="nccl-xml", show_default=True,
-    help="NCCL's topology XML, or InfraGraph YAML with the network.",
+    "--format", "form", type=one_of("nccl-xml", "infragraph"), default="nccl-xml", show_default=True,
+    help="Format to write. nccl-xml is NCCL's topology XML, infragraph is YAML with the network.",
 )  # fmt: skip
 @options.output("It is NCCL's topology XML, or InfraGraph YAML.", "standard output")
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
