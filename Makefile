@@ -18,7 +18,11 @@ RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 # pip shows its progress on a terminal and says nothing elsewhere.
 PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check
 
-.PHONY: help wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden clean
+# The versions in requirements/*.txt were tested, and have hashes. LOCKED= installs the newest that pyproject.toml permits.
+LOCKED ?= yes
+LOCKED_INSTALL = $(PIP_INSTALL) --no-deps --require-hashes
+
+.PHONY: help wheel wheels run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs site golden lock newest clean
 .DELETE_ON_ERROR:
 
 # What is compiled is kept, also where the environment says otherwise: tests start many processes.
@@ -39,6 +43,8 @@ help:
 	@echo "make format    apply ruff and clang-format"
 	@echo "make docs      write the generated pages, pictures and notebooks of docs/ and the README's output anew, then:"
 	@echo "make site      docs/ as HTML in build/site"
+	@echo "make lock      write requirements/*.txt anew: the newest versions that pyproject.toml permits, with hashes"
+	@echo "make newest    make test with the newest versions, in build/newest, after the differences to requirements/*.txt"
 	@echo "make golden    accept the present text output as right; the diff is the review"
 
 run: $(VENV)/.built
@@ -162,6 +168,20 @@ site: $(VENV)/.dev $(VENV)/.built
 golden: $(VENV)/.dev $(VENV)/.built
 	CLUSIM_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/cli/test_run.py -k text_output
 
+lock: $(VENV)/.venv
+	@$(PIP_INSTALL) uv
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/support/lock.py requirements
+
+# Differences first: a library that breaks a test is one of these.
+newest:
+	@rm -rf build/newest && mkdir -p build
+	@$(MAKE) VENV=build/newest LOCKED= build/newest/.dev
+	@echo "< tested, > newest"
+	@grep -ho '^[a-z][^ ]*==[^ ]*' requirements/*.txt | sort >build/locked.txt
+	@build/newest/bin/pip list --format=freeze --exclude-editable --disable-pip-version-check | tr 'A-Z_' 'a-z-' | sort \
+	  | diff build/locked.txt - | grep '^[<>]' || true
+	@$(MAKE) VENV=build/newest LOCKED= test
+
 clean:
 	rm -rf build $(VENV)
 
@@ -172,17 +192,19 @@ $(VENV)/.venv:
 	  || { echo "clusim needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
 	@echo "1 of 3: an environment in $(VENV), with what compiles the engine"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP_INSTALL) 'scikit-build-core>=1.0' 'cffi>=1.17' cmake ninja
+	@$(if $(LOCKED),$(LOCKED_INSTALL) -r requirements/build.txt,$(PIP_INSTALL) $$($(BIN)/python tests/support/lock.py --list build))
 	@mkdir -p build
 	@touch $@
 
-$(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS)
+$(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS) requirements/run.txt
 	@echo "2 of 3: libraries, and the engine, which takes half a minute to compile"
 	@$(BIN)/pip uninstall --quiet --yes clusim 2>/dev/null || true # its name before: two engines would be there
-	@PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation -e .
+	@$(if $(LOCKED),$(LOCKED_INSTALL) -r requirements/run.txt)
+	@PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation $(if $(LOCKED),--no-deps) -e .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/.built
-	@echo "what tests, linters and pages need"
-	@PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation -e '.[dev]'
+$(VENV)/.dev: pyproject.toml requirements/test.txt requirements/optional.txt | $(VENV)/.built
+	@echo "libraries of tests, linters and pages; a browser and executors, where they can be had"
+	@$(if $(LOCKED),$(LOCKED_INSTALL) -r requirements/test.txt,PATH=$(abspath $(BIN)):$$PATH $(PIP_INSTALL) --no-build-isolation -e '.[dev]')
+	@$(BIN)/python tests/support/optional.py $(LOCKED)
 	@touch $@

@@ -46,7 +46,7 @@ MAY_IMPORT = {
     # results, and questions asked of them: they know nothing of fabrics and schedules
     "result": "abi bins errors folded resultjson shown unfinished units verdict vocabulary",
     "trace": "abi bins errors files folded opcodes outcome ranges result verdict vocabulary",
-    "analysis": "abi bins errors folded forms opcodes outcome result shown trace units verdict vocabulary",
+    "analysis": "abi bins errors files folded forms opcodes outcome result shown trace units verdict vocabulary",
     "export": "abi analysis errors files folded opcodes result trace units vocabulary",
     "report": "analysis bins errors files result shown trace units verdict vocabulary",
     # machines
@@ -97,7 +97,7 @@ MAY_IMPORT = {
     " workload.parallel",
     "training.__init__": "training",
     "training.estimating": "bounded collectives errors executors fabric files folded lowering nccl nccl.calls"
-    " nccl.programs run schedule training units workload workload.parallel",
+    " nccl.programs run schedule training units verdict workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",
     "training.measured": "bounded errors executors files forms hardware lowering run training version workload"

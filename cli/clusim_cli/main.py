@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from importlib import import_module
 from pkgutil import iter_modules
@@ -18,7 +19,7 @@ from typing import NoReturn
 
 import click
 
-from clusim.errors import ClusimError, InternalError, TopologyError, suggest
+from clusim.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
 from clusim.files import guarded
 from clusim_cli import commands
 from clusim_cli.terminal import fitted
@@ -120,6 +121,9 @@ def _one_line(message: str) -> None:
 
 def _fail(error: BaseException) -> int:
     """Explain `error` on stderr and return the exit code it means."""
+    error = _signalled(error)
+    if isinstance(error, SystemExit):
+        raise error
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -151,6 +155,8 @@ def _fail(error: BaseException) -> int:
         if not error.filename:
             _drop_output()  # perhaps it was the output that could not be written, and what is left cannot either
         return 1
+    if number := _ending_signal():
+        return _fail(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
     traceback.print_exception(error)
     _one_line("this is a bug in clusim; please report it with the lines above")
     return EXIT_BUG
@@ -174,6 +180,47 @@ def run(args: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _signalled(error: BaseException) -> BaseException:
+    """Return the end by a signal that led to an error, such as one in the middle of an import; else the error."""
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        if isinstance(link, (KeyboardInterrupt, SystemExit)):
+            return link
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    return error
+
+
+_arrivals: list[int] = []
+"""Read end of the pipe to which the interpreter writes the number of each signal."""
+
+
+def _ending_signal() -> int:
+    """Return the signal that ends this command, 0 if there was none.
+
+    Compiled libraries replace the exception of a signal with an error of their own that has no link to it.
+    """
+    numbers = b""
+    for pipe in _arrivals:
+        with contextlib.suppress(BlockingIOError):
+            numbers += os.read(pipe, 1 << 16)
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return next((number for number in numbers if number in ends), 0)
+
+
+def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
+    """Repeat a signal whose exception was dropped in a callback of the interpreter, after this callback."""
+    error = swallowed.exc_value
+    number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+        number = signal.Signals(error.code - 128)
+    if number:
+        threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
+    elif not isinstance(error, TimeLimitReached):  # its timer goes on
+        sys.__unraisablehook__(swallowed)
+
+
 def _terminated(number: int, _frame: object) -> NoReturn:
     """End as after Ctrl-C: half-written files go, what a run has recorded stays."""
     raise SystemExit(128 + number)
@@ -184,4 +231,8 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
             signal.signal(number, _terminated)
+    sys.unraisablehook = _send_again
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _arrivals.append(reading)
     sys.exit(run())

@@ -5,8 +5,10 @@ Each takes what is the command's own: its default, how it is said, and what ther
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -28,6 +30,9 @@ from clusim_cli.params import (
     Words,
     one_of,
 )
+
+if TYPE_CHECKING:
+    from clusim.run.limit import Watch
 
 __all__ = [
     "algorithm",
@@ -65,6 +70,9 @@ __all__ = [
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
+
+ASK_S = 0.25
+"""How often the timer of a wall-clock limit asks, once the time is up [s]."""
 
 
 def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any) -> Decorator[Any]:
@@ -248,15 +256,33 @@ def threads() -> Decorator[Any]:
 
 
 def time_limit() -> Decorator[Any]:
-    """Time on the wall."""
+    """Wall-clock limit: the command gets a `clusim.run.limit.Watch`."""
     return _option(
         "--time-limit",
         type=TIME,
         default=None,
+        callback=_watched,
         metavar="TIME",
         help="End the run after so long on the wall, such as 90s, and print what is known by then.",
         said="none",
     )
+
+
+def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | None) -> Watch:
+    """Return a watch that a timer asks all the time, so that no preparation goes on beyond the limit."""
+    from clusim.run.limit import Watch
+
+    watch = Watch(limit_ps)
+    if limit_ps is not None and threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGALRM, lambda *_: watch.interrupt())
+        signal.setitimer(signal.ITIMER_REAL, limit_ps / 1e12 + ASK_S, ASK_S)
+
+        def disarm() -> None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+        context.call_on_close(disarm)
+    return watch
 
 
 def seed() -> Decorator[Any]:

@@ -6,6 +6,7 @@ old one, which stays as it was if anything goes wrong. Pipes and devices cannot 
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import io
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from clusim.errors import EnvironmentFailure, InputError
 
@@ -25,6 +26,7 @@ __all__ = [
     "Lock",
     "LockedError",
     "Staging",
+    "append_line",
     "check_place",
     "destination",
     "distinct",
@@ -38,6 +40,7 @@ __all__ = [
     "sync_folder",
     "text_of",
     "write_bytes",
+    "write_csv",
     "write_text",
 ]
 
@@ -205,6 +208,23 @@ def _is_special(real: Path) -> bool:
     return not stat.S_ISREG(mode)
 
 
+def write_csv(out: IO[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write rows as CSV; texts that a spreadsheet would take for formulas begin with an apostrophe."""
+    csv.writer(out, lineterminator="\n").writerows(
+        [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def append_line(path: Name, line: bytes) -> None:
+    """Append a line in one write: later lines follow it even if this process is killed now."""
+    with _explained(path), open(path, "ab", buffering=0) as out:
+        out.write(line + b"\n")
+
+
 def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:
     """Write a file as `replacing` does."""
     with replacing(path, sources) as out:
@@ -234,6 +254,7 @@ class Staging:
     def __init__(self) -> None:
         self._ready: list[tuple[Path, Path]] = []
         self._made: list[Path] = []
+        self._locks: list[int] = []
 
     def __enter__(self) -> Staging:
         """Return the object."""
@@ -253,10 +274,11 @@ class Staging:
             real = destination(target)
             if _is_special(real):
                 raise OSError(errno.EINVAL, "not a regular file")
-            beside = real.with_name(f".clusim-{os.urandom(8).hex()}.tmp")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(beside, flags, 0o666)
+            _remove_orphans(real.parent)
+            beside, descriptor = _beside(real)
             self._ready.append((beside, real))
+            # The lock outlives the writing: until the file has its place, it is no orphan.
+            self._locks.append(os.dup(descriptor))
             with os.fdopen(descriptor, "wb") as out:
                 keep_mode(descriptor, real)
                 yield out
@@ -280,6 +302,34 @@ class Staging:
             for made in self._made:
                 with suppress(OSError):  # something else is in it by now
                     made.rmdir()
+            for descriptor in self._locks:
+                os.close(descriptor)
+
+
+def _beside(real: Path) -> tuple[Path, int]:
+    """Return a new file in the folder of another one, and its descriptor, which holds its lock while it is written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    while True:
+        path = real.with_name(f".clusim-{os.urandom(8).hex()}.tmp")
+        descriptor = os.open(path, flags, 0o666)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process may have taken it for an orphan before it was locked.
+        if path.exists():
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Remove files that processes left in a folder when they were killed: those that nobody has locked."""
+    for path in folder.glob(".clusim-*.tmp"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def keep_mode(descriptor: int, target: Path) -> None:
@@ -315,8 +365,24 @@ _CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """A file system without locks."""
 
 
+_HELD: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _let_go() -> None:
+    """Close the locks of the parent in a forked process: it would hold them after the parent's end."""
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 class Lock:
     """A file that one process at a time holds; when that ends, however it ends, the file is free.
+
+    Processes that the holder forks do not hold it.
 
     Parameters
     ----------
@@ -342,6 +408,7 @@ class Lock:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
         self._descriptor = descriptor
+        _HELD.add(descriptor)
 
     @staticmethod
     def _take(descriptor: int) -> None:
@@ -364,7 +431,10 @@ class Lock:
         """Let others write; the file goes before the lock does, so that nobody takes one that is about to go."""
         with suppress(OSError):
             self._path.unlink()
-        os.close(self._descriptor)
+        # A forked process no longer has it.
+        if self._descriptor in _HELD:
+            _HELD.discard(self._descriptor)
+            os.close(self._descriptor)
 
 
 def distinct(targets: Sequence[tuple[str, Name]]) -> None:

@@ -40,7 +40,7 @@ def test_nccl_takes_channels_and_a_protocol_as_its_variables(clusim: Clusim) -> 
     assert (told["channels"], told["protocol"]) == (2, "simple")
     assert told["fingerprint"] == same["fingerprint"]
     nvls = ran(clusim, "--size", "16MiB", "--channels", "2")
-    assert any("16 channels in place of 2" in note for note in nvls["notes"])
+    assert (nvls["algorithm"], nvls["channels"]) == ("nvls", 2)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,12 @@ import pytest
 
 from clusim.resources import cluster_workloads
 from clusim.run.limit import Watch
+from clusim_cli import options
 
 Clusim = Callable[..., Any]
-LOG = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+LOG = TRACES / "nccl-8xh100.log"
+SIMAI = str(TRACES / "gpt-tp8-dp2.simai.txt")
 
 
 @pytest.fixture
@@ -51,7 +54,10 @@ def test_the_command_prints_what_is_known_and_fails(
 
 
 @pytest.mark.parametrize("name", cluster_workloads())
-def test_a_step_of_a_large_cluster_says_what_would_be_quick(clusim: Clusim, name: str) -> None:
+def test_a_step_of_a_large_cluster_says_what_would_be_quick(
+    clusim: Clusim, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "ASK_S", 60)
     done = clusim("train", name, "--time-limit", "1ns")
     assert done.code == 1
     first, _, rest = done.err.partition("\n")
@@ -110,3 +116,29 @@ def test_a_limit_that_is_no_time_is_one_line(clusim: Clusim) -> None:
     done = clusim("run", "dgx-h100", "--time-limit", "0")
     assert done.code == 2
     assert done.err == "clusim: time limit 0 ps: must be more than nothing\n"
+
+
+def spin(*_args: object, **_options: object) -> None:
+    """Prepare something that takes far longer than any limit, without looking at it."""
+    for _ in range(10**9):
+        pass
+    raise AssertionError("the limit was not looked at")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("clusim.formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
+        ("clusim.run.job.lower", ("run", "dgx-a100", "--size", "1MiB")),
+        ("clusim.run.job.to_image", ("traffic", "star:4", "--message", "4KiB")),
+        ("clusim.training.run.make_plan", ("train", "bert-allreduce")),
+    ],
+)
+def test_every_preparation_ends_at_the_limit(
+    name: str, words: tuple[str, ...], clusim: Clusim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name, spin)
+    done = clusim(*words, "--time-limit", "100ms")
+    assert done.code == 1
+    assert "time limit of 100 ms: reached before " in done.err
+    assert "Traceback" not in done.err

@@ -214,3 +214,37 @@ def test_words_that_mean_nothing_are_one_line(
     assert shown.out == ""
     assert shown.err.count("\n") == 1
     assert said in shown.err
+
+
+SWITCHED = {
+    "p2p off": (SMALL, {"env": {"NCCL_P2P_DISABLE": "1"}}),
+    "gpudirect off": (f"{SMALL} --nodes 2 --ranks 0,8", {"env": {"NCCL_NET_GDR_LEVEL": "LOC"}}),
+    "pxn off": (f"{SMALL} --nodes 2 --ranks 0,8 -c alltoall", {"env": {"NCCL_PXN_DISABLE": "1"}}),
+}
+
+
+@pytest.mark.parametrize("change", SWITCHED)
+def test_a_transport_that_is_off_is_the_run_with_its_variable(change: str) -> None:
+    baseline, options = SWITCHED[change]
+    operation = "alltoall" if "alltoall" in baseline else "allreduce"
+    if "--nodes" in baseline:
+        options = {**options, "nodes": 2, "ranks": (0, 8)}
+    (row,) = asked(baseline, change)["rows"]
+    own = clusim.collective("dgx-a100", operation, "64KiB", granularity="packet", **options)
+    assert row["planned"]["time_ps"] == own.time_ps
+    assert row["held"]["time_ps"] > 0
+
+
+@pytest.mark.parametrize(
+    ("baseline", "change", "message"),
+    [
+        (SMALL, "acs on", "acs on: not simulated: ACS sends traffic"),
+        (SMALL, "nvls off", "nvls off: cannot be switched off; give 'p2p off'"),
+        (f"{SMALL} --env NCCL_P2P_LEVEL=NVL", "p2p off", "says the opposite"),
+        (f"{SMALL} --env NCCL_P2P_DISABLE=1", "p2p off", "p2p off: it is off already"),
+        ("run fully-connected:4 --size 64KiB --algorithm ring", "p2p off", "has no host memory"),
+    ],
+)
+def test_what_cannot_be_switched_off_says_why(baseline: str, change: str, message: str) -> None:
+    with pytest.raises(ClusimError, match=message):
+        asked(baseline, change)

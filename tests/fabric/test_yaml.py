@@ -262,6 +262,8 @@ GOLDEN = [
     (GOOD + "---\na: b\n", "7:1: second document; a topology file holds one"),
     ("? [a]\n: b\n", "1:3: a key must be a plain word"),
     ("a: " + "[" * 100_000, "1:36: nested deeper than 32 levels"),
+    (GOOD + "b: " + "{c: [" * 800 + "}", "7:84: nested deeper than 32 levels"),
+    (GOOD + "b: [1, " + "[" * 40 + "\n", "7:39: nested deeper than 32 levels"),
     ("a: \0", "1:1: not valid YAML: unacceptable character"),
 ]
 

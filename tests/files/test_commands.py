@@ -431,3 +431,28 @@ def test_workers_end_with_the_command_that_is_terminated() -> None:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+SWALLOWED = """
+import os, signal, time
+from clusim.fabric import loading
+def describe(*_):
+    caught = ""
+    try:
+        os.kill(os.getpid(), signal.{0})
+        time.sleep(60)
+    except BaseException as error:
+        caught = type(error).__name__
+    raise ValueError(caught)
+loading.describe = describe
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.usefixtures("here")
+def test_a_signal_that_a_library_turns_into_its_own_error(name: str, code: int) -> None:
+    """Pydantic's compiled part does so: only the words of its error name the signal's exception."""
+    process = start(SWALLOWED.format(name), "topo", "show", "dgx-a100")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err

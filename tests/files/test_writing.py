@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import os
 import resource
 import stat
@@ -312,3 +314,22 @@ def test_a_lock_does_not_write_through_a_link(target: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         files.Lock(target.parent / "lock")
     assert target.read_text() == "old"
+
+
+def test_texts_that_a_spreadsheet_would_run_are_quoted_in_csv() -> None:
+    out = io.StringIO()
+    files.write_csv(out, [["=cmd|' /C calc'!A0", "+1", "-2", "@SUM(A1)", "\tx", "plain", -5, 2.5]])
+    (row,) = csv.reader(io.StringIO(out.getvalue()))
+    assert row == ["'=cmd|' /C calc'!A0", "'+1", "'-2", "'@SUM(A1)", "'\tx", "plain", "-5", "2.5"]
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_stays(
+    tmp_path: Path,
+) -> None:
+    orphan = tmp_path / f".clusim-{'0' * 16}.tmp"
+    orphan.write_bytes(b"half")
+    with files.replacing(tmp_path / "a") as first:
+        assert not orphan.exists()
+        first.write(b"a")
+        files.write_bytes(tmp_path / "b", b"b")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"a", "b": b"b"}

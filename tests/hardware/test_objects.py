@@ -13,7 +13,7 @@ import pytest
 
 from clusim import fabric, hardware
 from clusim.errors import InputError
-from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product
+from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product, gpu_by_words
 from clusim.hardware.figures import Figure, assumed
 from clusim.hardware.gpu import FIGURES
 
@@ -92,7 +92,7 @@ def test_what_identifies_a_chip_is_not_inherited() -> None:
     for item in GPUS.values():
         other = item.variant("other", figures={}, products=("Other",))
         assert (other.pci_ids, other.gfx, other.stands_for) == ((), (), ())
-        assert (other.names, other.machines, other.hints, other.usual) == ((), (), (), False)
+        assert (other.names, other.machines, other.usual) == ((), (), False)
         assert other.figures == item.figures
 
 
@@ -153,16 +153,46 @@ def test_every_chip_is_found_by_its_product_names() -> None:
         ("A100-PCIE-40GB", "a100-pcie-40gb"),
         ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
         ("h100_pcie", "h100-pcie"),
+        ("L40S", "l40s"),
+        ("NVIDIA H800", "h800-sxm5"),
+        ("HGX H100", "h100-sxm5"),
+        ("RTX 4090", "rtx-4090"),
+        ("RTX4090", "rtx-4090"),
+        ("A100 80 GB", "a100-sxm4-80gb"),
+        ("B200 180GB HBM3e", "b200-sxm"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("GB200 NVL72", "gb200"),
+    ],
+)
+def test_names_that_people_write_find_the_chip(text: str, name: str) -> None:
+    assert gpu_by_product(text) is gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
         ("p4d-24xl-topo.xml", "a100-sxm4-40gb"),
         ("p4d with A100", "a100-sxm4-40gb"),
         ("p5en", "h200-sxm5"),
         ("p6e-gb200", "gb200"),
-        ("L40S", "l40s"),
-        ("NVIDIA H800", "h800-sxm5"),
+        ("8xh100-ndr.xml", "h100-sxm5"),
+        ("h100x8-400g.txt", "h100-sxm5"),
+        ("rtx4090x8-pcie.yaml", "rtx-4090"),
+        ("box-a800-80gb-pcie.txt", "a800-pcie-80gb"),
+        ("v100s.txt", "v100s-pcie"),
     ],
 )
-def test_words_of_people_and_machines_find_the_chip(text: str, name: str) -> None:
-    assert gpu_by_product(text) is gpu(name)
+def test_file_names_name_systems_and_chips(text: str, name: str) -> None:
+    found = gpu_by_words(text)
+    assert found is not None
+    assert found[0] is gpu(name)
+
+
+@pytest.mark.parametrize("text", ["rtx-4090-d.txt", "a100 64gb", "rtx-3090-d.xml", "mi300x-pcie"])
+def test_a_known_model_with_another_qualifier_in_a_file_name_is_no_chip(text: str) -> None:
+    found = gpu_by_words(text)
+    assert found is not None
+    assert found[0] is None
 
 
 def test_amd_numbers_shared_by_two_chips_are_told_apart_by_their_units() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,10 @@ def test_the_command_writes_what_the_command_reads(
     assert run(["run", "dgx-h100", "--size", "1MiB", "--json"]) == 0
     times = [json.loads(text)["time_ps"] for text in (mine, capsys.readouterr().out)]
     assert times[0] == pytest.approx(times[1], rel=0.02)
+
+
+def test_device_names_of_nics_come_back() -> None:
+    named = replace(fabric.load("dgx-a100"), nic_names={"nic0": "mlx5_9", "nic3": "mlx5_2:2"})
+    again = topologies.import_text(dump_system(named), "box.xml").fabric()
+    assert again.nic_names["nic0"] == "mlx5_9"
+    assert again.nic_names["nic3"] == "mlx5_2:2"

@@ -288,3 +288,16 @@ def test_errors_say_where_and_what(text: str, message: str) -> None:
         import_text(text, "x.xml")
     assert message in str(failure.value)
     assert "\n" not in str(failure.value)
+
+
+def test_nics_keep_their_device_names_and_ports() -> None:
+    nics = "".join(
+        f'<pci busid="0000:{bus}0:00.0" class="0x020700" vendor="0x15b3" device="0x101b">'
+        f'<nic><net name="{name}" dev="{bus}" speed="200000" port="{port}" gdr="1"/></nic></pci>'
+        for bus, name, port in ((1, "mlx5_4", 1), (2, "mlx5_7", 2), (3, "ib weird", 1))
+    )
+    found = system(cpu(gpu(8, 0) + gpu(9, 1) + nics))
+    assert sorted(found.data["nic_names"].values()) == ["mlx5_4", "mlx5_7:2"]
+    for name, device in found.data["nic_names"].items():
+        assert found.data["sources"][name].startswith(device.partition(":")[0])
+    assert found.fabric().nic_names == found.data["nic_names"]

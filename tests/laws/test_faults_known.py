@@ -65,7 +65,7 @@ CROSSOVER = ("crossover", "--size", "64K", "--jobs", "1", "--no-progress")
 def test_explain_plans_without_what_is_down(broken: str) -> None:
     found, lines = data(*EXPLAIN, broken), text(*EXPLAIN, broken).splitlines()
     assert found["faults"] == LINES
-    assert found["notes"] == ["without effect here: NCCL_DEBUG", PLANNED]
+    assert found["notes"] == ["without effect here: NCCL_DEBUG (logs and dumps)", PLANNED]
     assert found["channels"]["coll"] == found["choices"][0]["channels"] == 20
     assert lines[-4:] == [
         *(f"fault: {line}" for line in LINES),

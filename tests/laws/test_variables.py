@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from clusim import fabric
+from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
-from clusim.nccl.env import _READERS, PLAN_ONLY, WITHOUT_EFFECT, windows
-from clusim.nccl.symmetric import SymmetricCall, pick
+from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, forced, windows
+from clusim.nccl.symmetric import SymmetricCall, pick, why_not
+from clusim.nccl.variables import VARIABLES, page
 from clusim.schedule import to_text
 from clusim_cli.main import cli
 
+ROOT = Path(__file__).resolve().parents[2]
 SIZES = (8, 4096, 1 << 18, 1 << 20, 1 << 24, 1 << 28)
 
 CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
@@ -42,6 +46,9 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_PXN_DISABLE": ("1", "dgx-h100", 2, {}),
     "NCCL_CROSS_NIC": ("1", "polaris", 2, {}),
     "NCCL_IB_HCA": ("=nic0", "polaris", 2, {}),
+    "NCCL_PAT_ENABLE": ("0", "dgx-a100", 2, {}),
+    "NCCL_WIN_ENABLE": ("0", "dgx-h100", 1, dict(windows(symmetric=True))),
+    "NCCL_CUMEM_ENABLE": ("0", "dgx-h100", 1, dict(windows(symmetric=True))),
     "NCCL_NVLS_ENABLE": ("0", "dgx-h100", 1, {}),
     "NCCL_NVLS_NCHANNELS": ("8", "dgx-h100", 1, {"NCCL_ALGO": "NVLS"}),
     "NCCL_NVLS_CHUNKSIZE": ("32K", "dgx-h100", 1, {"NCCL_ALGO": "NVLS"}),
@@ -53,8 +60,18 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
 }
 """Variable -> value, machine, how many of them, and what else is set: a case in which it changes something.
 
-Of two machines with eight GPUs two take part, so that the search for channels is short.
+Of two machines with eight GPUs two take part, so that the search for channels is short; one of each for PAT.
 """
+
+DATA_ONLY = {
+    "NCCL_NVB_DISABLE",
+    "NCCL_NET_GDR_READ",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_NET",
+    "NCCL_MNNVL_ENABLE",
+}
+"""Variables that change no plan: which links data take, or whether a run is possible; see `test_transports`."""
 
 
 @cache
@@ -66,11 +83,13 @@ def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list
     """Return all that NCCL decides for all-reduces, and the schedule of an all-to-all if asked for."""
     machine = machines(name, nodes)
     ranks = (0, 1, 8, 9) if nodes > 1 and machine.num_ranks > 8 else None
+    if "PAT" in "".join(env):
+        ranks = (0, 8)
     comm = communicator(machine, parse_version("2.27"), parse_env(env), ranks=ranks)
     found: list[Any] = [comm.log_totals(), [graph.line() for graph in comm.graphs.values()]]
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]
-    if comm.settings.symmetric:
+    if comm.settings.symmetric and not why_not(comm, SymmetricCall(Collective.ALLREDUCE, 8)):
         found += [repr(pick(comm, SymmetricCall(Collective.ALLREDUCE, size))) for size in SIZES]
     if messages:
         schedule = programs.build(machine, comm, programs.Moved("alltoall", 1 << 24))
@@ -78,10 +97,15 @@ def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list
     return found
 
 
-def test_every_accepted_variable_is_in_one_of_the_two_lists() -> None:
-    assert CHANGES.keys() == _READERS.keys()
-    assert not CHANGES.keys() & WITHOUT_EFFECT
-    assert PLAN_ONLY.keys() <= CHANGES.keys()
+def test_the_table_has_what_the_code_reads() -> None:
+    obeyed = {name for name, known in VARIABLES.items() if known.effect == "obeyed"}
+    assert obeyed == _READERS.keys() | _OLD_NAMES.keys()
+    assert CHANGES.keys() | DATA_ONLY == _READERS.keys()
+    assert not any(known.harmless for known in VARIABLES.values() if known.effect != "refused")
+
+
+def test_the_page_of_variables_is_current() -> None:
+    assert (ROOT / "docs" / "nccl-environment.md").read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("variable", CHANGES)
@@ -92,9 +116,9 @@ def test_a_variable_that_is_read_changes_a_plan(variable: str) -> None:
     assert plans(name, nodes, {**others, variable: value}, messages=messages) != without
 
 
-@pytest.mark.parametrize("variable", ["NCCL_SHM_DISABLE", "NCCL_IB_MERGE_NICS", "NCCL_DEBUG"])
+@pytest.mark.parametrize("variable", ["NCCL_IB_MERGE_NICS", "NCCL_DEBUG"])
 def test_a_variable_without_effect_is_said_in_text_and_json(variable: str) -> None:
-    said = f"without effect here: {variable}"
+    said = f"without effect here: {variable} ({VARIABLES[variable].reason})"
     word = f"{variable}=1"
     run = ("run", "a100x4-mesh", "--size", "64KiB", "--algorithm", "nccl", "--env", word)
     perf = ("nccl-tests", "all_reduce_perf", "a100x4-mesh", "-b", "8", "-e", "8")
@@ -116,6 +140,67 @@ def test_variables_without_effect_change_no_setting_and_are_named(variable: str)
     assert settings.without_effect == (variable,)
 
 
-def test_a_variable_that_changes_only_the_plan_says_so() -> None:
-    comm = communicator(machines("a100-pcie-x8", 1), settings=parse_env({"NCCL_P2P_DISABLE": "1"}))
-    assert any("NCCL_P2P_DISABLE: changes the plan, not the way" in note for note in comm.notes)
+REFUSED = [name for name, known in VARIABLES.items() if known.effect == "refused"]
+
+
+@pytest.mark.parametrize("variable", REFUSED)
+def test_refused_variables_say_why_and_accept_the_default(variable: str) -> None:
+    known = VARIABLES[variable]
+    with pytest.raises(InputError) as error:
+        parse_env({variable: "77"})
+    assert str(error.value).startswith(f"{variable}=77: not simulated: {known.reason}")
+    for value in known.harmless:
+        assert parse_env({variable: value}) == parse_env({})
+
+
+def test_a_name_that_no_release_reads_is_unknown() -> None:
+    with pytest.raises(InputError, match=r"NCCL_P2P_LEVELS: no variable .* mean NCCL_P2P_LEVEL"):
+        parse_env({"NCCL_P2P_LEVELS": "NVL"})
+
+
+def test_a_release_does_not_obey_a_variable_that_it_does_not_read() -> None:
+    settings = parse_env({"NCCL_NVLS_CHUNKSIZE": "32K", "NCCL_BUFFSIZE": "1M"})
+    old = settings.of_release(parse_version("2.19"))
+    assert old.nvls_chunksize is None
+    assert old.buffsize == 1 << 20
+    assert settings.of_release(parse_version("2.27")) == settings
+    comm = communicator(machines("dgx-a100", 1), parse_version("2.19"), settings)
+    assert "not read by this release: NCCL_NVLS_CHUNKSIZE (2.21 on)" in comm.notes
+
+
+def test_channels_bind_every_algorithm() -> None:
+    machine = machines("dgx-h100", 1)
+    for algorithm in ("Ring", "Tree", "NVLS"):
+        env = dict(forced(algorithm, channels=3))
+        comm = communicator(machine, parse_version("2.27"), parse_env(env))
+        assert comm.plan(Collective.ALLREDUCE, 1 << 26).num_channels == 3
+    ctas = parse_env({"NCCL_MAX_CTAS": "5"})
+    assert communicator(machine, parse_version("2.20"), ctas).nvls_channels == 5
+    rings = parse_env({"NCCL_MAX_NCHANNELS": "5"})  # of rings and trees only, as in NCCL
+    assert communicator(machine, parse_version("2.27"), rings).nvls_channels == 16
+
+
+@pytest.mark.parametrize(
+    ("release", "runs"), [("2.17", True), ("2.20", True), ("2.23", True), ("2.24", False)]
+)
+@pytest.mark.parametrize("algorithm", ["NVLSTree", "CollNetChain"])
+def test_ring_and_tree_come_back_where_nothing_else_can_run(
+    algorithm: str, release: str, runs: bool
+) -> None:
+    settings = parse_env({"NCCL_ALGO": algorithm})
+    comm = communicator(machines("dgx-h100", 1), parse_version(release), settings)
+    if runs:
+        assert comm.plan(Collective.ALLREDUCE, 1 << 16).selection.algorithm.value in (
+            "Ring",
+            "Tree",
+        )
+    else:
+        with pytest.raises(InputError, match="no algorithm is left"):
+            comm.plan(Collective.ALLREDUCE, 1 << 16)
+
+
+def test_nvlstree_stays_on_several_nodes() -> None:
+    settings = parse_env({"NCCL_ALGO": "NVLSTree"})
+    ranks = (0, 1, 2, 3, 8, 9, 10, 11)
+    comm = communicator(machines("dgx-h100", 2), parse_version("2.20"), settings, ranks=ranks)
+    assert comm.plan(Collective.ALLREDUCE, 1 << 24).selection.algorithm.value == "NVLSTree"

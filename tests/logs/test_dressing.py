@@ -8,6 +8,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.formats.logs import read_logs
+from clusim.formats.logs.logreport import report as log_text
 from logs.samples import V229, begin, call, read
 
 CONFIG = "# nThread 1 nGpus 8 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20\n"
@@ -145,3 +146,41 @@ def test_files_of_docker_have_json_around_lines(tmp_path: Path) -> None:
     assert len(two.operations["size"]) == 1
     assert two.communicators[0].host_of == one.communicators[0].host_of
     assert [d.name for d in two.runs[0].devices] == ["Tesla V100"]
+
+
+SYSTEM = """\
+=== System : maxWidth 12.5 totalWidth 36.0 ===
+CPU/0 (1/2/4)
++ SYS[5000.0] - CPU/1
++ PCI[24.0] - PCI/31000 (1000c01010000000)
+              + PCI[24.0] - GPU/47000 (0)
+                            + XGMI[36.0] - GPU/4C000
+              + PCI[24.0] - NIC/35000
+                            + NET[12.5] - NET/0 (0/0/12.500000)
+CPU/1 (1/2/4)
++ PCI[24.0] - GPU/4C000 (1)
+              + XGMI[36.0] - GPU/47000
+==========================================
+"""
+
+
+@pytest.mark.parametrize("front", ["node7:12:34 [0] NCCL INFO ", "", "    ", "  \t"])
+def test_a_topology_print_needs_no_headers(front: str, tmp_path: Path) -> None:
+    after = "an application's line\n+ set -x of a shell\n"
+    text = "".join(f"{front}{line}\n" for line in SYSTEM.splitlines()) + after
+    (member,) = (m for m in read(tmp_path, text).facts.members if m.system)
+    assert [(n.depth, n.link, n.name) for n in member.system] == [
+        (0, "", "CPU/0"),
+        (1, "SYS", "CPU/1"),
+        (1, "PCI", "PCI/31000"),
+        (2, "PCI", "GPU/47000"),
+        (3, "XGMI", "GPU/4C000"),
+        (2, "PCI", "NIC/35000"),
+        (3, "NET", "NET/0"),
+        (0, "", "CPU/1"),
+        (1, "PCI", "GPU/4C000"),
+        (2, "XGMI", "GPU/47000"),
+    ]
+    shown = log_text(read(tmp_path, text))
+    assert "as a rank of unknown number printed it: 2 CPUs, 2 GPUs, 1 NIC" in shown
+    assert "rank -1" not in shown

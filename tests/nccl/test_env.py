@@ -7,7 +7,8 @@ import pytest
 from clusim.errors import InputError
 from clusim.nccl import Algorithm, Collective, Protocol, parse_assignments, parse_env, parse_version
 from clusim.nccl.constants import Path
-from clusim.nccl.env import adapter_allowed, allows
+from clusim.nccl.env import allows
+from clusim.nccl.transports import allowed_nics
 from clusim.nccl.versions import LATEST, OLDEST, Version
 
 
@@ -72,20 +73,54 @@ def test_assignments_need_a_value() -> None:
         parse_assignments(["NCCL_ALGO"])
 
 
+NAMED = {
+    "nic0": "mlx5_0",
+    "nic1": "mlx5_1",
+    "nic2": "mlx5_10",
+    "nic3": "mlx5_10:2",
+    "nic4": "bnxt_re0",
+}
+
+
 @pytest.mark.parametrize(
     ("rule", "allowed"),
     [
-        ("", {"mlx5_0", "mlx5_1", "mlx5_10"}),
-        ("mlx5_1", {"mlx5_1", "mlx5_10"}),
-        ("=mlx5_1:1", {"mlx5_1"}),
-        ("^mlx5_1", {"mlx5_0"}),
-        ("^=mlx5_1", {"mlx5_0", "mlx5_10"}),
+        ("", "01234"),
+        ("mlx5", "0123"),
+        ("mlx5_1", "123"),
+        ("=mlx5_1:1", "1"),
+        ("mlx5_10:2", "3"),
+        ("=mlx5_0,bnxt_re0", "04"),
+        ("^mlx5_1", "04"),
+        ("^=mlx5_1", "0234"),
+        ("^bnxt,mlx5_0", "123"),
+        ("nic2", "2"),
+        ("mlx5_7", ""),
     ],
 )
-def test_adapters_by_prefix_name_and_exclusion(rule: str, allowed: set[str]) -> None:
-    settings = parse_env({"NCCL_IB_HCA": rule})
-    names = {"mlx5_0", "mlx5_1", "mlx5_10"}
-    assert {name for name in names if adapter_allowed(settings, f"n3/{name}")} == allowed
+def test_nics_by_prefix_name_port_and_exclusion(rule: str, allowed: str) -> None:
+    found = allowed_nics(rule, [f"n3/{name}" for name in NAMED], NAMED)
+    assert found.names == tuple(f"n3/nic{number}" for number in allowed)
+    assert not found.note
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed", "said"),
+    [
+        ("mlx5_3,mlx5_5", "04", "2 of 8"),
+        ("=mlx5_0:1,mlx5_3:1,mlx5_4:1,mlx5_5:1", "0246", "4 of 8"),
+        ("mlx5", "01234567", "8 of 8"),
+        ("^mlx5_1,mlx5_2", "01234567", "all 8"),
+        (",".join(f"mlx5_{n}" for n in range(12)), "01234567", "8 of 8"),
+    ],
+)
+def test_topologies_without_device_names_use_as_many_nics(
+    rule: str, allowed: str, said: str
+) -> None:
+    found = allowed_nics(rule, [f"nic{number}" for number in range(8)], {})
+    assert found.names == tuple(f"nic{number}" for number in allowed)
+    assert found.note.startswith(f"NCCL_IB_HCA={rule}: ")
+    assert said in found.note
 
 
 def test_versions() -> None:

@@ -65,6 +65,8 @@ def test_rows_of_a_csv(tmp_path: Path) -> None:
         "NCCL_PROTO": "ll128",
         "NCCL_MIN_NCHANNELS": "2",
         "NCCL_MAX_NCHANNELS": "2",
+        "NCCL_MIN_CTAS": "2",
+        "NCCL_MAX_CTAS": "2",
     }
     assert second.group.collective == "all_gather"
     assert second.group.launch.gpus_per_thread == 1

@@ -51,6 +51,15 @@ def write(folder: Path, *dumps: dict[str, Any], text: bool = False) -> str:
     return str(folder)
 
 
+def test_lists_copied_again_and_again_are_refused() -> None:
+    # A hundred bytes in the memo, of which each five bytes of instructions make a list of a hundred numbers.
+    start = b"\x80\x02](ctorch.jit._pickle\nbuild_intlist\nq\x02C\x64" + b"a" * 100 + b"q\x000"
+    with pytest.raises(InputError, match="lists of more values than it has bytes"):
+        unpickled(start + b"h\x02h\x00\x85R" * 1000 + b"e.", "dump")
+    values = unpickled(start + b"h\x02h\x00\x85Re.", "dump")
+    assert values[1:] == [[97] * 100]
+
+
 @pytest.mark.parametrize("text", [False, True])
 def test_calls_of_groups(text: bool, tmp_path: Path) -> None:
     calls = [

@@ -395,6 +395,4 @@ def test_examples_of_the_documentation() -> None:
         assert found.num_ranks == 8
     path = f"{CORPUS}/profiler/nccl_exporter_example_0.json"
     (call,) = replay(ReplayRequest((path,), topology="dgx-h100")).calls
-    assert call.error is not None
-    # A third too fast: the example does not say on what it was measured.
-    assert abs(call.error) < 0.4
+    assert (call.waits, call.error) == (True, None)  # one rank of 32 recorded it

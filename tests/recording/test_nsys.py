@@ -11,7 +11,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
-from clusim.formats.recordings.nsys import read
+from clusim.formats.recordings.nsys import MOST_TEXT, _rows, read
 from clusim.replaying import ReplayRequest, replay
 
 SCHEMA = """
@@ -93,6 +93,16 @@ def test_ranks_with_different_collectives_are_refused(tmp_path: Path) -> None:
     names = [export(tmp_path / f"{n}.sqlite", n, STEPS if n else STEPS[:2]) for n in (0, 1)]
     with pytest.raises(InputError, match="ranks made different collectives"):
         read(names)
+
+
+def test_of_long_texts_only_the_beginning_is_read(tmp_path: Path) -> None:
+    name = export(tmp_path / "a.sqlite", 0, STEPS)
+    with closing(sqlite3.connect(name)) as base:
+        base.execute("INSERT INTO StringIds VALUES (987654, zeroblob(50000000))")
+        base.commit()
+        rows = list(_rows(base, "StringIds", ("id", "value")))
+    assert max(len(value) for _, value in rows) == MOST_TEXT
+    assert read(name).num_ranks == 1
 
 
 def test_other_databases_and_damaged_ones_are_refused(tmp_path: Path) -> None:

@@ -80,6 +80,29 @@ def test_parts_and_suffixes_choose_the_group(tmp_path: Path) -> None:
     assert groups(found, "dp_ep") == {tuple(range(i, 16, 4)) for i in range(4)}
 
 
+@pytest.mark.parametrize("policy", ["HYBRID_TRANSFORMER", HEAD])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "model_parallel_NPU_group: 2 ep: 2 all_gpus: 8",
+        "ep: 2 model_parallel_NPU_group: 2 all_gpus: 8",
+    ],
+)
+def test_both_transformer_policies_have_experts(policy: str, first: str, tmp_path: Path) -> None:
+    name = table(tmp_path, f"{policy} {first}", every("ALLGATHER_DP_EP"), every("ALLREDUCE_TP"))
+    assert kind_of(name) == "simai"
+    found = whole(name)
+    assert found.num_ranks == 8
+    read_alone = read(name)
+    assert groups(read_alone, "dp_ep") == {(i, i + 4) for i in range(4)}
+    assert read_alone.skipped == {"communications without a group: ALLREDUCE_TP": 3}
+
+
+def test_a_transformer_without_experts_and_ranks_is_one_of_astra_sim(tmp_path: Path) -> None:
+    name = table(tmp_path, "HYBRID_TRANSFORMER model_parallel_NPU_group: 4", every("ALLREDUCE"))
+    assert kind_of(name) == "astra"
+
+
 def test_stages_have_their_own_groups_and_what_is_missing_is_said(tmp_path: Path) -> None:
     found = make(tmp_path, head(tp=2, pp=2, more=" pp_comm: 8192.0"), every("ALLREDUCE"))
     assert groups(found, "dp") == {(0, 2, 4, 6), (1, 3, 5, 7), (8, 10, 12, 14), (9, 11, 13, 15)}
@@ -176,7 +199,10 @@ def test_what_is_unknown_is_counted(tmp_path: Path) -> None:
         (head(gpus=999_999_999), "all_gpus: '999999999': must be 0.."),
         (head().replace("16", "x"), "all_gpus: 'x'"),
         (f"{HEAD} ep:", "ep: '': must be"),
-        ("MICRO", "begins with HYBRID_TRANSFORMER_FWD_IN_BCKWD (--kind astra"),
+        (
+            "MICRO",
+            "begins with HYBRID_TRANSFORMER_FWD_IN_BCKWD or HYBRID_TRANSFORMER (--kind astra",
+        ),
     ],
 )
 def test_nonsense_is_refused(tmp_path: Path, first: str, message: str) -> None:

@@ -56,3 +56,31 @@ def test_time_that_is_up_before_the_engine_starts_is_an_error() -> None:
         _ring(Watch(1))
     with pytest.raises(InputError, match="more than nothing"):
         Watch(0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "operation", "algorithm", "size"),
+    [
+        ("dgx-a100", "allreduce", "tree", "24MiB"),
+        ("dgx-h100", "allreduce", "nccl", "96MiB"),
+        ("dgx-h100", "alltoall", "nccl", "96MiB"),
+        ("a100-pcie-x8", "allgather", "ring", "8MiB"),
+        ("fat-tree:k=4", "reducescatter", "ring", "256MiB"),
+    ],
+)
+def test_the_part_done_is_that_of_the_packet_hops(
+    machine: str, operation: str, algorithm: str, size: str
+) -> None:
+    def run(watch: Watch) -> clusim.Result:
+        told = {"algorithm": algorithm, "granularity": "packet", "watch": watch}
+        return clusim.collective(machine, operation, size, **told)
+
+    whole, seen = run(Watch()), []
+    for slices in (1, 3):
+        part = run(Asked(slices))
+        if part.unfinished is not None:
+            seen.append(part.unfinished.part_done)
+            done = part.packet_hops / whole.packet_hops
+            assert done / 1.1 <= seen[-1] <= done * 1.1
+    assert seen == sorted(seen)
+    assert seen

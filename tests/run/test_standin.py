@@ -62,7 +62,7 @@ def test_what_is_not_known_of_a_run_that_others_stand_for_is_not_said() -> None:
     assert said["followed"] == found.followed
     assert tables_json(found)["limit"] is None
     text = collective_report(found)
-    assert f"simulated  {found.followed}; within " in text
+    assert f"simulated  {found.followed}; error limit " in text
     assert "busiest wires" not in text
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HOME = Path(__file__).resolve().parents[2] / "build" / "browser"
+"""Place of the browser that `make test` downloads."""
+
+
+def system_chromium() -> str | None:
+    """Return the path of the installed Chromium; `CLUSIM_CHROMIUM` names another one."""
+    return os.environ.get("CLUSIM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def chromium() -> Iterator[Any]:
-    """Yield a browser of playwright's; `CLUSIM_CHROMIUM` names another one than the system's."""
+    """Yield a browser of playwright's: the system's Chromium or the downloaded one."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = os.environ.get("CLUSIM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    path = system_chromium() or shutil.which(HOME / "chromium")
     if path is None:
         pytest.skip("no Chromium is installed")
     with api.sync_playwright() as playwright:

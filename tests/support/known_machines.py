@@ -114,6 +114,7 @@ MACHINES = {
     "dgx-2": replace(DGX1V, gpus=DGX_2, nics=shared(16, 2, 1), sockets=(0,) * 8 + (1,) * 8),
     "dgx-a100": A100,
     "azure-ndv4": A100,
+    "hgx-a100-hdr4": replace(A100, nics=shared(8, 2, 1)),
     "aws-p4d": replace(
         A100, nics=shared(8, 2, 1), slot=GEN3, network=("fat-tree", "efa-100", "efa", 12.5)
     ),
@@ -121,6 +122,7 @@ MACHINES = {
     "dgx-h200": H100,
     "hgx-h100-ndr": H100,
     "azure-ndv5": H100,
+    "hgx-h20": replace(H100, network=("rail", "roce-400", "roce", 50.0)),
     "hgx-h800": replace(H100, gpus=switched(8, [2] * 4), per_gpu=8, rings=16),
     "aws-p5": replace(H100, nics=shared(8, 1, 4), network=("fat-tree", "efa-100", "efa", 12.5)),
     "aws-p5en": replace(H100, nics=shared(8, 1, 2), network=("fat-tree", "efa-200", "efa", 25.0)),
@@ -154,6 +156,18 @@ MACHINES = {
     "rtx3090x8-edr56": replace(BOX, network=("fat-tree", "ib-fdr", "infiniband", 6.8175)),
     "rtx4090x8-pcie": replace(BOX, network=("fat-tree", "roce-100", "roce", 12.5)),
     "l40s-x8": replace(BOX, nics=shared(8, 2, 1), network=("rail", "roce-200", "roce", 25.0)),
+    "l20-x8": replace(BOX, nics=shared(8, 2, 1), network=("rail", "roce-200", "roce", 25.0)),
+    "rtx5090x8-pcie": replace(BOX, slot=GEN5, network=("fat-tree", "roce-100", "roce", 12.5)),
+    "dgx-spark": Machine(
+        {}, 0, 0, "write", 4, ((0, 1),), (0,), "nvlink-c2c", ("rail", "roce-100", "roce", 12.5)
+    ),
+    "rtx-pro-6000-pcie5": replace(
+        BOX,
+        rings=4,
+        nics=shared(8, 2, 1),
+        slot=GEN5,
+        network=("rail", "roce-400", "roce", 50.0),
+    ),
     "rtx-pro-6000-x8": replace(
         BOX,
         rings=4,

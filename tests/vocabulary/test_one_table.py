@@ -51,6 +51,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): "messages, whose kernels do not say to whom",
     ("clusim/formats/recordings/unpickled.py", "dtype"): "instructions of pickles",
     ("clusim/hardware/architectures/ampere.py", "protocol"): FIGURES,
+    ("clusim/hardware/gpus/gb10.py", "dtype"): "peak rates by precision",
     ("clusim/hardware/gpus/h200_nvl.py", "dtype"): "peak rates by precision",
     ("clusim/hardware/protocols.py", "protocol"): FIGURES,
     ("clusim/opcodes.py", "operation"): PRIMITIVES,

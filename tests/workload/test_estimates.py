@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from clusim.training.estimating.estimate import estimate, estimated
 from clusim.training.estimating.kept import PLACE, Kept
 from clusim.training.estimating.stepestimate import StepEstimate
 from clusim.training.inputs import inputs
+from clusim.verdict import CauseKind
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")
@@ -129,11 +131,32 @@ def test_what_another_version_kept_is_not_read(
     assert Kept(folder).get("question") is None
 
 
-def test_a_damaged_part_is_simulated_again(folder: Path) -> None:
+def test_a_step_that_is_one_part_has_the_verdict_and_limit_of_the_simulated_one() -> None:
+    text = "parallel: {data: 4}\nstragglers: {ranks: {2: 1.5}}"
+    work = tiny(text, collectives="nccl")
+    real = train(work, A100, steps=1, granularity="coarse")
+    for found in (estimate(work, A100, steps=1, granularity="coarse") for _ in range(2)):
+        assert found.verdict == real.verdict
+        assert found.error_bound == real.error_bound
+    causes = [cause for cause in found.verdict.causes if cause.kind == CauseKind.STRAGGLER]
+    assert "rank 2" in causes[0].words()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:5],
+        lambda data: data[:-1],
+        lambda data: b"",
+        lambda data: data.replace(b'"time_ps": ', b'"time_ps": 1'),
+        lambda data: data.partition(b"\n")[2],
+    ],
+)
+def test_a_damaged_part_is_simulated_again(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     wanted = request("parallel: {tensor: 2, data: 1}")
     first = estimated(wanted, Kept(folder))
     for path in folder.glob("parts-*/*"):
-        path.write_bytes(path.read_bytes()[:5])
+        path.write_bytes(damage(path.read_bytes()))
     again = estimated(wanted, Kept(folder))
     assert (again.simulated, again.step_ps) == (first.simulated, first.step_ps)
     assert estimated(wanted, Kept(folder)).simulated == 0
@@ -150,7 +173,7 @@ def test_clearing_removes_parts_and_nothing_else(folder: Path) -> None:
     kept = Kept(folder)
     kept.put("question", [1, 2])
     (folder / "mine.txt").write_text("stays")
-    assert kept.sizes() == (1, len("[1, 2]"))
+    assert kept.sizes() == (1, 41 + len("[1, 2]"))
     kept.clear()
     assert kept.sizes() == (0, 0)
     assert kept.get("question") is None

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
+from clusim.compute.fused import BLOCK
 from clusim.training import TrainingResult, train
+from clusim.workload.layers import Kernel, Shard
+from clusim.workload.models.parts import Recorder
+from clusim.workload.models.transformer import Transformer
 from support.workloads import ideal, tiny
 
 SLOW = "optimizer: sgd\nhardware: {gemm_fraction: 0.000001}\n"
 """Kernels take seconds, so that the microseconds of messages do not show."""
+
+
+HEADS = 24
 
 
 def step(text: str, ranks: int, **replace: str) -> TrainingResult:
@@ -277,6 +284,27 @@ def test_keys_and_values_go_to_all_ranks(style: str, kv: int) -> None:
     assert whole == around("ulysses", kv=kv).plan.model_flops
     rest = volume_of(found)["data"]
     assert sent(found) == pytest.approx(volume_of(found)["context"] + rest, rel=1e-3)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("tokens", "parts"), [(4096, 4), (8192, 8), (6144, 3)])
+def test_attention_is_shared_out_alike_in_all_styles(tokens: int, parts: int, causal: bool) -> None:
+    """A rank has s/n rows; of its s²/n pairs of rows and keys a causal mask leaves s²/2n, and a diagonal of blocks."""
+    work = {}
+    for style in ("ring", "ulysses", "all-gather"):
+        rec = Recorder(Shard(1, tokens, context=parts, around=style, flash=True))
+        model = Transformer("t", 1, 64 * HEADS, HEADS, HEADS, 64, 64, 64, causal=causal)
+        model._core(rec, rec.shard, HEADS, HEADS)
+        seen = [each for each in rec.forward if isinstance(each, Kernel) and each.fused]
+        pairs = sum(kernel.fused.pairs * kernel.fused.heads for kernel in seen if kernel.fused)
+        work[style] = pairs * BLOCK**2
+        useful = sum(kernel.useful for kernel in seen)
+        assert useful == 2 * HEADS * tokens**2 // parts * 2 * 64
+    exact = HEADS * tokens**2 / parts / (2 if causal else 1)
+    # Blocks on the diagonal count whole: half a block for each row, n times for the steps of a ring.
+    diagonal = HEADS * tokens * BLOCK / 2 if causal else 0
+    for style, pairs in work.items():
+        assert exact <= pairs <= exact + diagonal * 1.01, style
 
 
 @pytest.mark.parametrize(("kv", "there"), [(2, 4), (4, 4), (8, 8)])

@@ -112,7 +112,7 @@ def test_a_chip_without_a_table_has_the_form_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "clock_GHz"), [("rtx-pro-6000-x8", 125e3 / (2 * 128 * 188)), ("l40s-x8", 91.6e3 / (2 * 128 * 142))]
+    ("name", "clock_GHz"), [("rtx-pro-6000-x8", 120e3 / (2 * 128 * 188)), ("l40s-x8", 91.6e3 / (2 * 128 * 142))]
 )  # fmt: skip
 def test_cards_that_multiply_as_an_a100_start_as_many_clocks_long(
     name: str, clock_GHz: float

@@ -91,7 +91,6 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     from clusim.replaying import replay, replay_report
     from clusim.replaying.replaypage import replay_page
     from clusim.run.job import RunOptions
-    from clusim.run.limit import Watch
 
     request = asked(recording=recording, **given)
     with (
@@ -102,7 +101,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
             trace_out=given["trace_out"],
             progress=shown.progress,
             command=command_line(),
-            watch=Watch(given["time_limit"]),
+            watch=given["time_limit"],
         )
         found = replay(request, how, progress)
     if given["html"] is not None:

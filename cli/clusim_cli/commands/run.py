@@ -79,12 +79,13 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.report.runreport import collective_report
     from clusim.run.expected import expected_of
     from clusim.run.job import RunOptions
-    from clusim.run.limit import Watch
     from clusim.run.simulate import result_of
 
     request = asked(topology=topology, **given)
     found = doubts(request.setup, given["strict"], quiet=as_json)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
+        watch = given["time_limit"]
+        watch.tell = shown.begins
         how = RunOptions(
             trace_out=given["trace_out"],
             trace_primitives=given["trace_primitives"],
@@ -93,7 +94,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             command=command_line(),
             threads=given["threads"],
             confirm=given["confirm"] or None,
-            watch=Watch(given["time_limit"], shown.begins),
+            watch=watch,
         )
         result = result_of(request, how)
     if as_json:

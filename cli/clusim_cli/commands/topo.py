@@ -11,7 +11,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
-from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND
+from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND, one_of
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
@@ -206,19 +206,32 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 
 @command.command("export", raw=True)
 @click.argument("topology", type=TOPOLOGY)
-@options.output("It is NCCL's topology XML.", "standard output")
-def export(topology: str, output: Path | None) -> None:
-    """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one machine, what NCCL sees of it."""
+@options.nodes()
+@click.option(
+    "--format", "form", type=one_of("nccl-xml", "infragraph"), default="nccl-xml", show_default=True,
+    help="Format to write. nccl-xml is NCCL's topology XML, infragraph is YAML with the network.",
+)  # fmt: skip
+@options.output("It is NCCL's topology XML, or InfraGraph YAML.", "standard output")
+def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
+    """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one node, what NCCL sees of it; or as InfraGraph."""
     from clusim import fabric
+    from clusim.fabric.node import kind_of
     from clusim.files import write_text
+    from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
 
-    text = dump_system(fabric.load(topology))
+    machine = fabric.load(topology, nodes=nodes)
+    text = dump_system(machine) if form == "nccl-xml" else dump_infragraph(machine)
     if output is None:
         click.echo(text, nl=False)
+        return
+    write_text(output, text)
+    if form == "nccl-xml":
+        counts = text.count("<gpu "), text.count("<net ")
     else:
-        write_text(output, text)
-        echo_done(output, f"{text.count('<gpu ')} GPUs, {text.count('<net ')} adapters")
+        kinds = [kind_of(node) for node in machine.nodes]
+        counts = kinds.count("gpu"), kinds.count("nic")
+    echo_done(output, f"{counts[0]} GPUs, {counts[1]} adapters")
 
 
 @command.command("import")
@@ -226,6 +239,11 @@ def export(topology: str, output: Path | None) -> None:
 @options.output("It is a topology file; - is stdout.")
 @options.kind(TOPOLOGY_KIND)
 @click.option("--chip", type=CHIP, metavar="NAME", help="What the GPUs are, if FILE does not say.")
+@click.option(
+    "--cpu",
+    metavar="NAME",
+    help="What the processors are, such as epyc-milan, if FILE does not say.",
+)
 @click.option(
     "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
 )
@@ -240,15 +258,18 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     from clusim.formats.topologies import import_file, import_onto
     from clusim.hardware import gpu
 
-    kind, chip, group, onto = (given[name] or None for name in ("kind", "chip", "group", "onto"))
+    kind, chip, cpu, group, onto = (
+        given[name] or None for name in ("kind", "chip", "cpu", "group", "onto")
+    )
     if chip is not None:
         gpu(chip)  # also where the file says it better
-    if onto is not None and (group is not None or kind not in (None, "nccl-xml")):
-        raise click.UsageError("--onto: takes NCCL's XML of one machine; not with --group, --kind")
+    if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
+        what = "--onto: takes NCCL's XML of one machine; not with --cpu, --group, --kind"
+        raise click.UsageError(what)
     if onto is not None:
         found = import_onto(file, onto, chip=chip)
     else:
-        found = import_file(file, kind=kind, chip=chip, group=group)
+        found = import_file(file, kind=kind, chip=chip, cpu=cpu, group=group)
     text = found.to_yaml()
     found.fabric()  # What was written can be read.
     to_stdout = output is not None and is_stream(output)

@@ -59,20 +59,20 @@ def command(
     from clusim.analysis.latency import summarise
     from clusim.report.runreport import traffic_report
     from clusim.run.front import traffic
-    from clusim.run.limit import Watch
     from clusim.run.setup import Setup
 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern, message = given.pop("pattern"), given.pop("message")
-    given["trace_limit_bytes"], limit_ps = given.pop("trace_limit"), given.pop("time_limit")
+    given["trace_limit_bytes"], watch = given.pop("trace_limit"), given.pop("time_limit")
     with shown_progress(not no_progress, given["trace_out"]) as shown:
+        watch.tell = shown.begins
         result = traffic(
             topology,
             pattern,
             message,
             nodes=nodes,
             progress=shown.progress,
-            watch=Watch(limit_ps, shown.begins),
+            watch=watch,
             command=command_line(),
             **given,
         )

@@ -54,7 +54,6 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     moved, whether it fits into memory, and the busiest wires.
     """
     from clusim.run.job import RunOptions
-    from clusim.run.limit import Watch
     from clusim.training import scaling, trained, training_report
     from clusim.training.ended import StepsEnded
     from clusim.training.estimating.estimate import estimated, stepped
@@ -100,11 +99,13 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     if not request.estimate:
         _warn_if_large(workload)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
+        watch = given["time_limit"]
+        watch.tell = shown.begins
         how = RunOptions(
             trace_out=given["trace_out"],
             progress=shown.progress,
             command=command_line(),
-            watch=Watch(given["time_limit"], shown.begins),
+            watch=watch,
         )
         try:
             result = estimated(request) if request.estimate else trained(request, how)
@@ -133,7 +134,7 @@ def _warn_if_large(workload: str) -> None:
 def _refuse_limit(given: dict[str, Any]) -> None:
     """Refuse a limit for what is not one simulation."""
     for option in ("estimate", "layers", "scaling"):
-        if given["time_limit"] is not None and given[option]:
+        if given["time_limit"].limit_ps is not None and given[option]:
             raise click.UsageError(
                 f"--time-limit ends one simulation of steps; not with --{option}"
             )

@@ -15,8 +15,7 @@ from clusim_cli.outputs import GuardedCommand
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.comparing.front import AnyAsked
-    from clusim.comparing.speeds import Speed
+    from clusim.comparing.front import AnyAsked, AnyChange
 
 __all__ = ["command"]
 
@@ -42,8 +41,8 @@ def command(
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
     "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another machine ("dgx-h100"), what is faster or slower ("nvlink x2",
-    "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), or of train keys of the workload
-    ("parallel.tensor=4").
+    "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), a transport that is switched off
+    ("p2p off", "gpudirect off", "pxn off", "shm off"), or of train keys of the workload ("parallel.tensor=4").
 
     Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make. If
     one cannot run, its row says why, and the exit code is 2.
@@ -81,12 +80,13 @@ def _split(text: str) -> list[str]:
         raise click.UsageError(f"{text!r}: {error}") from None
 
 
-def _change(kind: str, words: list[str], text: str) -> AnyAsked | Speed:
+def _change(kind: str, words: list[str], text: str) -> AnyAsked | AnyChange:
     """Return what a change asks for."""
     from clusim.comparing.speeds import speed_of
+    from clusim.comparing.switches import switch_of
 
-    speed = speed_of(text)
-    return _asked(kind, words, text) if speed is None else speed
+    change = speed_of(text) or switch_of(text)
+    return _asked(kind, words, text) if change is None else change
 
 
 def _asked(kind: str, words: list[str], text: str) -> AnyAsked:

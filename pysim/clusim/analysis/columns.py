@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from clusim.files import write_csv
 from clusim.shown import Columns, Shown, Summary
 
 __all__ = ["ColumnTable"]
@@ -85,7 +85,5 @@ class ColumnTable(Shown):
     def to_csv(self) -> str:
         """Return the rows as CSV with a header line."""
         out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(zip(*self.columns.values(), strict=True))
+        write_csv(out, [self.columns, *zip(*self.columns.values(), strict=True)])
         return out.getvalue()

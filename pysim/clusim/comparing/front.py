@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from clusim.comparing.speeds import Speed
+from clusim.comparing.switches import TransportOff
 from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.errors import ClusimError, InputError, one_line
 from clusim.nccl.calls.launch import host_of
@@ -42,12 +43,17 @@ class PerfRun:
 AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
 """What can be a baseline."""
 
+AnyChange = Speed | TransportOff
+"""Changes of the system itself, whatever the baseline is."""
+
+CHANGES = (Speed, TransportOff)
+
 Counted = Callable[[int, int], None]
 
 
 def what_if(
     base: AnyAsked,
-    changes: Iterable[tuple[str, AnyAsked | Speed]],
+    changes: Iterable[tuple[str, AnyAsked | AnyChange]],
     *,
     title: str = "",
     counted: Counted | None = None,
@@ -56,8 +62,8 @@ def what_if(
 
     Parameters
     ----------
-    changes : iterable of (str, request or Speed)
-        What each is called, and what is then asked, of the kind of the baseline; or what is faster.
+    changes : iterable of (str, request, Speed or TransportOff)
+        What each is called, and what is then asked, of the kind of the baseline; or what is faster or switched off.
     counted : callable or None
         Called with how many changes of how many are done.
 
@@ -74,7 +80,7 @@ def what_if(
     """
     asked = list(changes)
     for name, change in asked:
-        if not isinstance(change, Speed) and type(change) is not type(base):
+        if not isinstance(change, CHANGES) and type(change) is not type(base):
             raise InputError(f"what-if {name}: must be a change of the baseline's own kind")
         _refuse_unknown(base, name, change)
     if isinstance(base, PerfRun):
@@ -107,10 +113,10 @@ def _setup(asked: AnyAsked) -> Setup | None:
     return asked.setup
 
 
-def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | Speed) -> None:
+def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | AnyChange) -> None:
     """Raise `InputError` for a machine, fault or link that there is not, before anything runs."""
     try:
-        if isinstance(change, Speed):
+        if isinstance(change, CHANGES):
             _refuse_speed(base, change)
             return
         setup = _setup(change)
@@ -120,7 +126,7 @@ def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | Speed) -> None
         raise InputError(f"what-if {name}: {one_line(str(error))}") from None
 
 
-def _refuse_speed(base: AnyAsked, speed: Speed) -> None:
+def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
     """Raise `InputError` for what cannot be faster here."""
     if not speed.of_links:
         if isinstance(base, TrainRequest):
@@ -131,13 +137,17 @@ def _refuse_speed(base: AnyAsked, speed: Speed) -> None:
     setup = _setup(base)
     if setup is None:
         raise InputError("name the machine of the replay with --topology")
-    speed.machine(setup.fabric)
+    moved = speed.machine(setup.fabric)
+    if replace(setup, topology=moved, nodes=None).fabric is not moved:
+        raise InputError("a variable of the baseline says the opposite; leave it out there")
 
 
-def _row(base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | Speed) -> ChangeRow:
-    if isinstance(change, Speed):
+def _row(
+    base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | AnyChange
+) -> ChangeRow:
+    if isinstance(change, CHANGES):
         speed = change
-        if not speed.of_links:
+        if isinstance(speed, Speed) and not speed.of_links:
             held = _tried(lambda: _ran(base, speed))
             note = "no plan looks at it: planned anew is as held"
             return ChangeRow(name, first, held, held, notes=(note,))
@@ -149,7 +159,7 @@ def _row(base: AnyAsked, first: ChangeOutcome, name: str, change: AnyAsked | Spe
     return ChangeRow(name, first, own, planned_, notes=tuple(notes))
 
 
-def _on(base: AnyAsked, speed: Speed) -> AnyAsked:
+def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
     """Return what is asked of a machine with faster links."""
     if isinstance(base, ReplayRequest):
         assert base.topology is not None, "refused before"
@@ -248,7 +258,10 @@ def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:
 
 
 def _tests(
-    base: PerfRun, asked: list[tuple[str, AnyAsked | Speed]], title: str, counted: Counted | None
+    base: PerfRun,
+    asked: list[tuple[str, AnyAsked | AnyChange]],
+    title: str,
+    counted: Counted | None,
 ) -> WhatIf:
     """Run every size of a program of nccl-tests, with every change."""
     found = WhatIf(title, LAUNCHED)
@@ -269,13 +282,13 @@ def _test_row(
     base: PerfRun,
     head: tuple[int, int, str, str],
     first: ChangeOutcome,
-    named: tuple[str, AnyAsked | Speed],
+    named: tuple[str, AnyAsked | AnyChange],
 ) -> ChangeRow:
     name, change = named
     plan = whole(row_request(base.where, base.test, base.options, head))
-    if isinstance(change, Speed):
+    if isinstance(change, CHANGES):
         speed = change
-        if not speed.of_links:
+        if isinstance(speed, Speed) and not speed.of_links:
             held = _tried(lambda: _test_outcome(base, _result(plan, speed)))
             return ChangeRow(name, first, held, held, notes=("no plan looks at it",))
         setup = base.where.setup

@@ -20,7 +20,8 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
-from threading import Lock
+from multiprocessing import parent_process
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from clusim.errors import EnvironmentFailure
@@ -118,7 +119,7 @@ def _elsewhere(digest: str, work: Callable[..., Made], *given: Any) -> Made:
 
 
 def _quiet() -> None:
-    """End at once when told to: a worker has nothing to clean up. Look for circles of garbage less often.
+    """End at once when told to, and with the parent: a worker has nothing to clean up. Look for garbage less often.
 
     Plans are hundreds of thousands of objects without any, and to look at them all again and again is a seventh of
     the time to make them.
@@ -126,6 +127,15 @@ def _quiet() -> None:
     gc.set_threshold(OBJECTS, 20, 20)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent's end, also by SIGKILL, and end this process."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager
@@ -152,7 +162,7 @@ def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
         yield Workers(pool, count, remote=False)
     except BaseException:
         for process in list(pool._processes.values()):
-            process.terminate()
+            process.kill()  # a SIGTERM is lost in a process that was just forked
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()

@@ -246,7 +246,9 @@ def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]
         for name, values in own.items()
     }
     off = inputs.numbers("calls/ranks_off")
-    found["calls/ranks_off"] = np.append(off, off[-1] + np.cumsum([len(group) for group in ranks]))
+    found["calls/ranks_off"] = np.append(
+        off, off[-1] + np.cumsum([len(group) for group in ranks], dtype=np.int64)
+    )
     for name in ("operation", "algorithm", "protocol", "dtype", "redop"):
         texts = getattr(folded, f"calls_{name}")
         found[f"calls/{name}"] = [*inputs.texts(f"calls/{name}"), *(texts[call] for call in row)]

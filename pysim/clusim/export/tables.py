@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from clusim.errors import InputError
 from clusim.files import replacing, text_of
+from clusim.files import write_csv as write_rows
 from clusim.trace.tables import iterate_table
 
 __all__ = ["write_csv", "write_parquet"]
@@ -23,12 +23,11 @@ def write_csv(path: str | Path, table: str, target: Path) -> int:
     """Write a table with a line of names and return the number of its rows."""
     rows, named = 0, False
     with replacing(target, [path]) as file, text_of(file) as out:
-        writer = csv.writer(out, lineterminator="\n")
         for piece in iterate_table(path, table):
             if not named:
-                writer.writerow(piece)
+                write_rows(out, [piece])
                 named = True
-            writer.writerows(zip(*(column.tolist() for column in piece.values()), strict=True))
+            write_rows(out, zip(*(column.tolist() for column in piece.values()), strict=True))
             rows += _length(piece)
     return rows
 

@@ -86,6 +86,11 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         ring_orders=rings,
         p2p_level=topology.p2p_level,
         gdr_level=topology.gdr_level,
+        gdr_read=topology.gdr_read,
+        pxn=topology.pxn,
+        nvb=topology.nvb,
+        shm=topology.shm,
+        nic_names=topology.nic_names,
         told=topology.told,
         told_pcie=topology.told_pcie,
         routing=topology.routing,
@@ -116,6 +121,8 @@ def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> 
     slots = {node.name for node in nodes if node.kind in ("gpu", "nic")}
     for name in topology.told_pcie.keys() - slots:
         problems.add(("told_pcie", name), f"{name!r} is no GPU or adapter of this machine")
+    for name in topology.nic_names.keys() - slots:
+        problems.add(("nic_names", name), f"{name!r} is no NIC of this node")
 
 
 _IDEAL = "host"

@@ -36,11 +36,13 @@ __all__ = [
     "Endpoint",
     "Fabric",
     "Format",
+    "GdrLevel",
     "HostTraits",
     "Link",
     "NicTraits",
     "Node",
     "NodeKind",
+    "P2pLevel",
     "Protocol",
     "RateControl",
     "Unit",
@@ -211,6 +213,8 @@ class Protocol:
 
 
 Routing = Literal["shortest", "dimension-order"]
+P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
+GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,11 +236,17 @@ class Fabric(Shown):
     ring_orders : tuple of tuple of int, or None
         Rank orders the rings of a fabric without a full crossbar must follow.
     p2p_level : str
-        Furthest way on which GPUs write into each other over PCIe: ``nvl`` never, ``pix`` and ``pxb`` below one or
-        several PCIe switches, ``phb`` and ``sys`` through root complexes too. Beyond, host memory is used.
+        Furthest path on which GPUs access each other's memory (NCCL's P2P transport): ``loc`` none, ``nvl`` NVLink,
+        ``nvb`` NVLink through another GPU, ``pix`` and ``pxb`` below one or several PCIe switches, ``phb`` and ``sys``
+        through root complexes too. Beyond, host memory is used.
     gdr_level : str
-        Furthest way on which adapters read and write GPU memory themselves, in the same words; a coherent link to the
+        Furthest path on which NICs read and write GPU memory themselves, in the same words; a coherent link to the
         CPU counts as ``pxb``.
+    gdr_read, pxn, nvb, shm : bool
+        True if NICs read GPU memory to send (GPUDirect reads), if GPUs reach the NIC of another GPU over NVLink (PXN)
+        and GPUs behind another one (NVB), and if ranks of a node exchange data through host memory (SHM).
+    nic_names : dict
+        Device names of NICs, as NCCL reads them: NIC -> ``mlx5_3``, or ``mlx5_3:2`` for the second port.
     routing : str
         ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing` is
         the same for the switches between machines.
@@ -267,8 +277,13 @@ class Fabric(Shown):
     protocols: Mapping[str, Protocol] = field(default_factory=dict)
     channels: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
     ring_orders: tuple[tuple[int, ...], ...] | None = None
-    p2p_level: Literal["nvl", "pix", "pxb", "phb", "sys"] = "pxb"
-    gdr_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
+    p2p_level: P2pLevel = "pxb"
+    gdr_level: GdrLevel = "pxb"
+    gdr_read: bool = True
+    pxn: bool = True
+    nvb: bool = True
+    shm: bool = True
+    nic_names: Mapping[str, str] = field(default_factory=dict)
     routing: Routing = "shortest"
     network_routing: Routing = "shortest"
     told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -26,13 +26,15 @@ _HOST_CLASSES = frozenset({"pcie", "numa", "dram"})
 class PathType(IntEnum):
     """Class of a way inside a machine, better ones first."""
 
-    NVL = 0  # NVLink, xGMI, or any fabric without a host on the way
-    PIX = 1  # at most one PCIe switch
-    PXB = 2  # several PCIe switches
-    C2C = 3  # a coherent link to the CPU, then its PCIe
-    PHB = 4  # a root complex
-    SYS = 5  # from one root complex to another
-    NONE = 6  # no way at all: trays of a rack share NVLink only
+    LOC = 0  # no path between devices: the level that allows none
+    NVL = 1  # NVLink, xGMI, or any fabric without a host on the way
+    NVB = 2  # NVLink through another GPU: the level that allows it, as `path_type` calls it NVL
+    PIX = 3  # at most one PCIe switch
+    PXB = 4  # several PCIe switches
+    C2C = 5  # a coherent link to the CPU, then its PCIe
+    PHB = 6  # a root complex
+    SYS = 7  # from one root complex to another
+    NONE = 8  # no way at all: trays of a rack share NVLink only
 
 
 def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:

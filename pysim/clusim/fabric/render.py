@@ -214,6 +214,10 @@ def _use(fabric: Fabric) -> Iterator[str]:
     yield f"point to point by {fabric.p2p}, window {format_size(fabric.window_bytes)} per CTA"
     yield f"a kernel's CTAs start {format_time(fabric.cta_skew_ps)} apart"
     yield f"peers over PCIe up to {fabric.p2p_level}, GPUDirect up to {fabric.gdr_level}"
+    off = [("GPUDirect reads", fabric.gdr_read), ("PXN", fabric.pxn), ("NVB", fabric.nvb)]
+    off += [("SHM", fabric.shm)]
+    if not all(on for _, on in off):
+        yield "disabled: " + ", ".join(name for name, on in off if not on)
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
     yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
     if fabric.ring_orders:

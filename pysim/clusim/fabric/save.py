@@ -54,6 +54,8 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "vcs": fabric.num_vcs,
         "p2p_level": fabric.p2p_level,
         "gdr_level": fabric.gdr_level,
+        **{name: False for name in ("gdr_read", "pxn", "nvb", "shm") if not getattr(fabric, name)},
+        "nic_names": dict(fabric.nic_names),
         "routing": fabric.routing,
         "network_routing": fabric.network_routing,
         "channels": dict(fabric.channels),

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from clusim.errors import one_line
 from clusim.fabric.cluster_schema import ClusterSpec, NetworkSpec
+from clusim.fabric.model import GdrLevel, P2pLevel
 from clusim.fabric.quantities import (
     Amount,
     Bandwidth,
@@ -278,8 +279,15 @@ class Topology(Spec):
     window: Annotated[int, read_with(parse_size), Field(lt=2**32), example("64KiB")] | None = None
     cta_skew: _Skew | None = None
     vcs: Annotated[int, Field(ge=1, le=16)] = 2
-    p2p_level: Literal["nvl", "pix", "pxb", "phb", "sys"] = "pxb"
-    gdr_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
+    p2p_level: P2pLevel = "pxb"
+    gdr_level: GdrLevel = "pxb"
+    gdr_read: bool = True
+    pxn: bool = True
+    nvb: bool = True
+    shm: bool = True
+    nic_names: dict[str, Annotated[str, Field(pattern=r"^[\w.-]{1,64}(:[0-9]{1,3})?$")]] = Field(
+        default_factory=dict
+    )
     routing: Literal["shortest", "dimension-order"] = "shortest"
     network_routing: Literal["shortest", "dimension-order"] = "shortest"
     channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)

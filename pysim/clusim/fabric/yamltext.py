@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ Place = tuple[int, int]
 
 MAX_DEPTH = 32
 MAX_NODES = 2_000_000
+READ_AHEAD = 1_024
+"""Longest simple key of YAML 1.2, in characters."""
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = dict.fromkeys(("true", "True", "TRUE"), True) | dict.fromkeys(
@@ -172,10 +175,23 @@ def parse(text: str, where: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        _check_depth(text[: mark.index] if mark else text, where)
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise TopologyError(f"{where}:{line}:{column}: not valid YAML: {_tidy(what)}") from None
     except yaml.YAMLError as error:
         raise TopologyError(f"{where}:1:1: not valid YAML: {_tidy(str(error))}") from None
+
+
+def _check_depth(text: str, where: str) -> None:
+    """Raise the error of a nesting that the C parser rejects before its first event.
+
+    The C parser scans `READ_AHEAD` characters for a key before it reports a bracket, and since PyYAML 6.0.4 it has a
+    limit of its own, so that its error would come first. The Python parser has none.
+    """
+    tail = text[-READ_AHEAD:]
+    if tail.count("[") + tail.count("{") > MAX_DEPTH:
+        with suppress(yaml.YAMLError):
+            _Reader(yaml.parse(text, Loader=yaml.SafeLoader), where).document()
 
 
 def _dotted(path: Path) -> str:

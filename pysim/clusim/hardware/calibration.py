@@ -185,6 +185,11 @@ _SETS = (
         (_rows((0, MIB - 1), source="alps", system="alps-gh200", n_nodes=2),),
     ),
     RowSet(
+        "dgx-spark-2",
+        "all-reduce below 1 MiB on 2 DGX Spark, NCCL 2.31 (dgx-spark-playbooks)",
+        (_rows((0, MIB - 1), system="dgx-spark", n_nodes=2, collective="all_reduce"),),
+    ),
+    RowSet(
         "polaris-2",
         "all-reduce below 1 MiB on 2 Polaris nodes, NCCL 2.18 (ALCF)",
         (

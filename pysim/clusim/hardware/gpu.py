@@ -25,6 +25,7 @@ from clusim.hardware.figures import (
     published,
 )
 from clusim.hardware.pcie import x16_rate
+from clusim.units import parse_size
 
 __all__ = [
     "COPIES",
@@ -95,9 +96,10 @@ class Gpu:
         As people call it whatever its memory, by which logs are matched with machines.
     products : tuple of str
         Names as drivers, nvidia-smi and logs print them, the usual one first.
-    names, machines, hints : tuple of str
-        Patterns of other product names, of machines that have it, and of words for it in names of files; the longest
-        match wins, and a machine says more than a word.
+    names : tuple of str
+        Other complete names of the product; `clusim.hardware.catalogs.names` has what follows from a name.
+    machines : tuple of str
+        Patterns of the names of systems that have it, as in names of files; the longest match wins.
     pci_ids : tuple of (int, int)
         PCI vendor and device numbers.
     gfx : tuple of str
@@ -126,7 +128,6 @@ class Gpu:
     products: tuple[str, ...]
     names: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
     pci_ids: tuple[tuple[int, int], ...] = ()
     gfx: tuple[str, ...] = ()
     usual: bool = False
@@ -159,6 +160,11 @@ class Gpu:
         return int(str(self.figures["sms"].value))
 
     @property
+    def memory_GiB(self) -> float:
+        """Memory size [GiB]."""
+        return parse_size(str(self.figures["memory"].value)) / (1 << 30)
+
+    @property
     def compute_capability(self) -> int:
         """CUDA compute capability times ten."""
         return round(10 * float(str(self.figures["compute_capability"].value)))
@@ -178,7 +184,7 @@ class Gpu:
     ) -> Gpu:
         """Return a chip of the same family: what identifies this one is not inherited, figures not given are."""
         own: dict[str, Any] = {
-            **dict.fromkeys(("names", "machines", "hints", "pci_ids", "gfx", "stands_for"), ()),
+            **dict.fromkeys(("names", "machines", "pci_ids", "gfx", "stands_for"), ()),
             "usual": False,
             **changes,
         }

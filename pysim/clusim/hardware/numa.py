@@ -169,6 +169,7 @@ _DRAM: dict[str, tuple[str, str, float, str]] = {
         "Grace",
     ),
     "lpddr5x-grace-480": ("384 GB/s", "Grace with 480 GB LPDDR5X", 0.88, "Grace"),
+    "lpddr5x-gb10": ("273 GB/s", "256 bit LPDDR5X-8533, shared with the GPU", 0.85, "GB10"),
 }
 """Channels of a socket -> peak, how it comes about, efficiency of streams, CPU."""
 

@@ -19,7 +19,7 @@ from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
 
-__all__ = ["MARK_BURSTS", "Packets", "largest_bursts", "roomy_units", "roomy_wires"]
+__all__ = ["MARK_BURSTS", "Packets", "growth", "largest_bursts", "roomy_units", "roomy_wires"]
 
 MARK_BURSTS = 4
 """Least number of bursts, of more than one packet each, at which a queue may mark."""
@@ -106,6 +106,11 @@ def roomy_wires(arrays: FabricArrays, wires: Array, packets: Sequence[Packets]) 
             wires["ecn_min_bytes"][marking] += grown
             wires["ecn_max_bytes"][marking] += grown
     return wires
+
+
+def growth(wires: Array, before: Array) -> float:
+    """Return by how much the receive buffer of a wire is larger than before, at most; 1 is not at all."""
+    return float((wires["buffer_bytes"] / np.maximum(1, before["buffer_bytes"])).max(initial=1.0))
 
 
 def _hit_bursts(wires: Array, own: Array, burst: int) -> None:

@@ -49,6 +49,8 @@ class Networked:
                     f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) has no NIC on the"
                     " network between machines; add one, or use ranks of one machine"
                 )
+        if not self.arrays.fabric.pxn and self.connection.rail_out == ABSENT:
+            return self._without_pxn(theirs, rail), rail
         own = rails.partner(self.src, self._rail_out(rail), theirs[rail])
         if own >= 0:
             return own, rail
@@ -59,6 +61,18 @@ class Networked:
         raise ScheduleError(
             f"{self.arrays.fabric.name}: no network joins the NICs of rank {self.src} and rank {self.dst};"
             " use ranks that it joins"
+        )
+
+    def _without_pxn(self, theirs: list[int], rail: int) -> int:
+        """Return the sender's own rail; raise `ScheduleError` if no network joins it and the receiver's."""
+        rails, arrays = self.ways.rails, self.arrays
+        own = rails.choice(self.src, self.connection.channel)
+        nics = rails.nics(self.ways.zone(self.src))
+        if own >= 0 and arrays.joined(nics[own], theirs[rail]):
+            return own
+        raise ScheduleError(
+            f"{arrays.fabric.name}: no network joins NIC {own} of rank {self.src} and NIC {rail} of rank {self.dst},"
+            " and PXN is disabled (NCCL_PXN_DISABLE, or pxn of the topology); enable it, or use ranks of one rail"
         )
 
     def _rail_out(self, rail: int) -> int:
@@ -75,7 +89,8 @@ class Networked:
             there += ways.host(self.src).thread_ps + nic.post_ps
             leg = Leg(*ends, ConnKind.FLAG, there, head)
             return Place("network", (leg,))
-        helper = self._helper() if nic.gpudirect and not self._near(self.src, 0) else -1
+        relayed = self._reads() and self.arrays.fabric.pxn and not self._near(self.src, 0)
+        helper = self._helper() if relayed else -1
         first, at = self._first_leg(helper)
         server = self.src if helper < 0 else helper
         proxy = Proxied(at, ways.endpoint(server), nic, ways.host(server), self._ask_ps())
@@ -83,8 +98,13 @@ class Networked:
 
     def _near(self, rank: int, side: int) -> bool:
         """Return whether the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
-        direct = self.adapters[side].gpudirect and self.ways.rails.direct(rank, self.rails[side])
+        able = self.adapters[1].gpudirect if side else self._reads()
+        direct = able and self.ways.rails.direct(rank, self.rails[side])
         return direct or self._is_host(rank)
+
+    def _reads(self) -> bool:
+        """Return True if the sender's NIC reads GPU memory at all."""
+        return self.adapters[0].gpudirect and self.arrays.fabric.gdr_read
 
     def _post_to_flag(self) -> int:
         """Return the time of a flag alone from NIC to the receiving GPU [ps]."""
@@ -215,7 +235,13 @@ class Networked:
             if arrays.fabric.nodes[int(arrays.targets["node"][target])].kind == "memory"
             and arrays.distance(arrays.node_of(rank), target) >= 0
         ]
-        return min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        best = min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        if best == NONE and (arrays.fabric.gdr_level == "loc" or not arrays.fabric.gdr_read):
+            raise ScheduleError(
+                f"{arrays.fabric.name}: rank {rank} has no host memory to send from or to, and GPUDirect is disabled"
+                " (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ, or the topology); add nodes of kind memory"
+            )
+        return best
 
     def _is_host(self, rank: int) -> bool:
         return self.arrays.fabric.nodes[self.arrays.node_of(rank)].kind == "host"

@@ -7,7 +7,7 @@ or else sends from host memory. **Model** The same choices from the class of the
 as one or two *legs*, each of which becomes a connection of the image; between the two a proxy forwards slice by
 slice. A flag to the host takes the latency of a write to host memory (its poll is in the NIC's figures); a flag to a
 GPU waits for a poll over PCIe, a round trip. **Not modelled** Intra-machine traffic over NICs, copy engines, GDRCopy.
-**Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`.
+**Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`, `Fabric.gdr_read`, `Fabric.pxn`, `Fabric.shm`.
 """
 
 from __future__ import annotations
@@ -97,11 +97,38 @@ class Places(WireWays):
         way = self.steps(self.arrays.node_of(src), (self.endpoint(dst),))
         kind = path_type(self.arrays, way)
         memory = self.memory(dst)
-        if kind == PathType.NVL:
+        if kind == PathType.NVL and self._over_nvlink(way):
             return Place("direct", (self._direct(connection, protocol, way),))
-        if kind <= self.p2p_level or memory == NONE:
+        if kind != PathType.NVL and self._over_pcie(kind, memory):
             return Place("peer", (self._peer(connection, protocol, way),))
+        self._check_staged(src, dst, memory)
         return Place("staged", (self._staged(connection, protocol, memory),))
+
+    def _over_pcie(self, kind: PathType, memory: int) -> bool:
+        """Return True if P2P may use PCIe; without host memory it has to, unless no level allows it."""
+        return kind <= self.p2p_level or (memory == NONE and self.p2p_level > PathType.LOC)
+
+    def _over_nvlink(self, way: Sequence[int]) -> bool:
+        """Return True if P2P may use NVLink here: through another GPU from level NVB on."""
+        if self.p2p_level >= PathType.NVB and self.fabric.nvb:
+            return True
+        between = (self.fabric.nodes[int(self.arrays.wires["src"][wire])] for wire in way[1:])
+        return self.p2p_level >= PathType.NVL and all(node.kind != "gpu" for node in between)
+
+    def _check_staged(self, src: int, dst: int, memory: int) -> None:
+        """Raise `ScheduleError` if two ranks of a node have no transport: no P2P, and no host memory to share."""
+        nodes = [self.arrays.node_of(rank) for rank in (src, dst)]
+        if memory == NONE or not all(self.reaches(node, memory) for node in nodes):
+            why = "there is no host memory that both reach"
+        elif not self.fabric.shm:
+            why = "SHM is disabled (NCCL_SHM_DISABLE, or shm of the topology)"
+        else:
+            return
+        raise ScheduleError(
+            f"{self.fabric.name}: no transport from rank {src} to rank {dst}: P2P is allowed up to"
+            f" {self.fabric.p2p_level} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, or p2p_level of the topology) and {why};"
+            " NICs inside a node are not simulated"
+        )
 
     def _direct(self, connection: Connection, protocol: Protocol, way: Sequence[int]) -> Leg:
         """Return the leg over NVLink, or over any fabric that has no hosts in between."""

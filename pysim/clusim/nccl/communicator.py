@@ -32,6 +32,7 @@ from clusim.nccl.plugins import with_plugins
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
+from clusim.nccl.transports import check_network, check_rack, transported
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
 from clusim.vocabulary.algorithms import Algorithm, Protocol
@@ -227,14 +228,18 @@ def communicator(
         Ranks of the fabric that take part, all of them GPUs; None is all GPUs.
     """
     settings = with_plugins(fabric, settings or Settings(), version)
+    fabric = transported(fabric, settings)
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")
     by_zone = _systems(fabric, version, settings, members)
     systems = list(by_zone.values())
-    if len(systems) == 1:
+    check_rack(fabric, settings)
+    if len(by_zone) == 1:
         systems[0].trim_network()
-    elif any(not system.adapters for system in systems):
+    else:
+        check_network(fabric, settings)
+    if len(systems) > 1 and any(not system.adapters for system in systems):
         raise InputError(
             f"{fabric.name}: a machine without adapters cannot be in a communicator of several machines"
         )
@@ -396,7 +401,9 @@ def _agree(
         default = 16
         if low >= 100 and since(version, "nvls channels of blackwell"):
             default = 24 if group.num_nodes == 1 else 32
-        nvls_count = settings.nvls_nchannels or default
+        own = settings.nvls_nchannels or default
+        most, least = settings.max_ctas or max_channels(version), settings.min_ctas or 1
+        nvls_count = max(least, min(most, own))
     p2p, per_peer = _p2p_channels(systems[0], group, count)
     collnet = count if since(version, "ll is half the bandwidth") else 0
     return Communicator(

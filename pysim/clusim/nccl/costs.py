@@ -328,13 +328,37 @@ class _Model:
             and collective is not Collective.ALLREDUCE
             and not since(version, "algorithms per collective")
         )
-        if said is False and not spared:
+        if said is False and not spared and not self.restored(collective, algorithm):
             return f"NCCL_ALGO={settings.algo.text if settings.algo else ''}"
         if algorithm in _IN_SWITCH and self.graphs[algorithm].num_channels < 2:
             return "fewer than two heads"
         if algorithm is Algorithm.PAT and group.ranks_per_node != 1:
             return "more than one rank per node"
+        if algorithm is Algorithm.PAT and not settings.pat_enable:
+            return "NCCL_PAT_ENABLE=0"
         return ""
+
+    def restored(self, collective: Collective, algorithm: Algorithm) -> bool:
+        """Return True if NCCL allows Ring and Tree again, as nothing that ``NCCL_ALGO`` names can run.
+
+        Releases 2.8 to 2.23 do so without CollNet (``src/graph/tuning.cc``), whatever the variable names; later ones
+        have no algorithm left and fail.
+        """
+        version, group, settings = self.version, self.group, self.settings
+        if algorithm not in (Algorithm.RING, Algorithm.TREE) or settings.algo is None:
+            return False
+        late = since(version, "algorithms per collective")
+        if late or not since(version, "collnet is ignored") or self._collnet:
+            return False
+        left = [Algorithm.RING, Algorithm.TREE]
+        if since(version, "trees of nvls"):
+            left.append(Algorithm.NVLS if group.num_nodes == 1 else Algorithm.NVLS_TREE)
+        return not any(allows(settings, collective, name) for name in left)
+
+    @property
+    def _collnet(self) -> bool:
+        """Whether the network reduces, and is asked to."""
+        return self.group.collnet and self.settings.collnet_enable
 
     def unsupported(self, algorithm: Algorithm) -> str:
         settings, group = self.settings, self.group
@@ -355,8 +379,7 @@ class _Model:
                 return "no NVLink switch that can reduce"
             if algorithm is Algorithm.NVLS_TREE and group.num_nodes == 1:
                 return "one node"
-            reduces = group.collnet and settings.collnet_enable
-            if algorithm is Algorithm.NVLS and group.num_nodes > 1 and not reduces:
+            if algorithm is Algorithm.NVLS and group.num_nodes > 1 and not self._collnet:
                 return "several nodes, and the network does not reduce"
         return ""
 

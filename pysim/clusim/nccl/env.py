@@ -1,7 +1,8 @@
 """NCCL's environment variables, with the syntax its users know.
 
-`Settings` is what the variables of one run amount to. Names NCCL has and clusim has no use for (``NCCL_DEBUG``) are
-accepted, and results say that they have no effect; names nobody knows are an error, with the nearest known one.
+`Settings` has the values of the variables of one run. `clusim.nccl.variables` lists what happens to each: some are
+obeyed, some are accepted without effect, which results say, some are refused; other names are an error, with the
+nearest known one.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import Any, TypeVar
 
 from clusim.errors import InputError, UnitError
 from clusim.nccl.constants import Path
+from clusim.nccl.variables import VARIABLES
+from clusim.nccl.versions import Version
 from clusim.units import parse_size
 from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
 from clusim.vocabulary.operations import COLLECTIVE_OF, COLLECTIVES, Collective, find_operation
 
 __all__ = [
-    "PLAN_ONLY",
     "SYMMETRIC",
     "WITHOUT_EFFECT",
     "Allowed",
     "Settings",
-    "adapter_allowed",
     "allows",
     "forced",
     "parse_assignments",
@@ -59,8 +60,9 @@ class Allowed:
 class Settings:
     """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``.
 
-    `symmetric` is no variable: whether jobs register their buffers as windows of all ranks. `by_plugin` has the
-    variables that a network plugin set, where the user did not.
+    `symmetric` is no variable: whether jobs register their buffers as windows of all ranks. `names` are the variables
+    that were given and are obeyed, `unread` those that the release does not read, and `by_plugin` has those that a
+    network plugin set, where the user did not.
     """
 
     algo: Allowed | None = None
@@ -77,14 +79,23 @@ class Settings:
     thread_thresholds: tuple[int, ...] | None = None
     p2p_level: Path | None = None
     p2p_disable: bool = False
+    nvb_disable: bool = False
+    shm_disable: bool = False
     p2p_nvl_chunksize: int | None = None
     p2p_pci_chunksize: int | None = None
     p2p_net_chunksize: int | None = None
     net_gdr_level: Path | None = None
+    net_gdr_read: bool | None = None
     net_overhead_ns: int | None = None
     pxn_disable: bool = False
     cross_nic: int = 2
     ib_hca: str = ""
+    ib_disable: bool = False
+    net: str = ""
+    mnnvl_enable: int = 2
+    pat_enable: int = 2
+    win_enable: bool = True
+    cumem_enable: bool = True
     nvls_enable: bool = True
     nvls_nchannels: int | None = None
     nvls_chunksize: int | None = None
@@ -94,6 +105,8 @@ class Settings:
     sym_kernel: str = ""
     sym_ctas: int | None = None
     symmetric: bool = False
+    names: tuple[str, ...] = field(default=(), compare=False)
+    unread: tuple[str, ...] = field(default=(), compare=False)
     without_effect: tuple[str, ...] = field(default=(), compare=False)
     by_plugin: tuple[str, ...] = field(default=(), compare=False)
 
@@ -106,35 +119,28 @@ class Settings:
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
         """Return these settings with the variables of `env` on top."""
-        return replace(self, **_read(env, list(self.without_effect)))
+        found = _read(env, list(self.without_effect))
+        return replace(self, **found, names=(*self.names, *(n for n in env if n in _READERS)))
+
+    def of_release(self, version: Version) -> Settings:
+        """Return these settings without the variables that a release does not read."""
+        unread = [name for name in self.names if not VARIABLES[name].read_by(version)]
+        if not unread:
+            return self
+        none = Settings()
+        reset = {key: getattr(none, key) for key in (_READERS[name][0] for name in unread)}
+        names = tuple(name for name in self.names if name not in unread)
+        told = [name for name in unread if name not in _CHANNEL_LIMITS]
+        return replace(self, **reset, names=names, unread=(*self.unread, *told))
 
 
-_NAMES_WITHOUT_EFFECT = """
-DEBUG DEBUG_SUBSYS DEBUG_FILE SOCKET_IFNAME SOCKET_FAMILY NET NET_PLUGIN TUNER_PLUGIN PROFILER_PLUGIN IB_TIMEOUT
-IB_RETRY_CNT IB_GID_INDEX IB_TC IB_SL IB_DISABLE IB_QPS_PER_CONNECTION IB_SPLIT_DATA_ON_QPS IB_ADAPTIVE_ROUTING
-IB_PCI_RELAXED_ORDERING IB_CUDA_SUPPORT CHECK_POINTERS LAUNCH_MODE ASYNC_ERROR_HANDLING CUMEM_ENABLE
-CUMEM_HOST_ENABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER LOCAL_REGISTER SET_STACK_SIZE NSOCKS_PERTHREAD
-SOCKET_NTHREADS COMM_ID HOSTID IGNORE_CPU_AFFINITY NET_FORCE_FLUSH NET_SHARED_BUFFERS TOPO_DUMP_FILE
-GRAPH_DUMP_FILE OOB_NET_ENABLE RAS_ENABLE CONF_FILE DMABUF_ENABLE GDRCOPY_ENABLE WORK_FIFO_BYTES CGA_CLUSTER_SIZE
-P2P_USE_CUDA_MEMCPY P2P_DIRECT_DISABLE SINGLE_RING_THRESHOLD RUNTIME_CONNECT WIN_ENABLE
-SHM_DISABLE NVB_DISABLE IB_MERGE_NICS MNNVL_ENABLE
-"""
-WITHOUT_EFFECT = frozenset(f"NCCL_{name}" for name in _NAMES_WITHOUT_EFFECT.split())
+WITHOUT_EFFECT = frozenset(n for n, known in VARIABLES.items() if known.effect == "no effect")
 """Variables of NCCL that are accepted and change nothing here; results that were asked for with one say so."""
 
-PLAN_ONLY = {
-    "NCCL_P2P_LEVEL": "p2p_level",
-    "NCCL_P2P_DISABLE": "p2p_disable",
-    "NCCL_NET_GDR_LEVEL": "net_gdr_level",
-}
-"""Variables that change NCCL's plan while the data go as the fabric says, and their settings."""
-
-_REFUSED = {
-    "NCCL_TOPO_FILE": "give the file as the topology",
-    "NCCL_GRAPH_FILE": "a fixed graph cannot be given",
-}
 _OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
 
+_CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
+"""Limits that together set the channels of every algorithm: the first two bind rings and trees, CTAs also NVLS."""
 
 SYMMETRIC = "symmetric buffers"
 """Not a variable of NCCL, but what a job does with its buffers; nobody can give it as one."""
@@ -159,7 +165,7 @@ def forced(
     number = str(channels) if channels else ""
     found = (
         *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
-        *(("NCCL_MIN_NCHANNELS", number), ("NCCL_MAX_NCHANNELS", number)),
+        *((name, number) for name in _CHANNEL_LIMITS),
     )
     return tuple((name, value) for name, value in found if value)
 
@@ -182,26 +188,33 @@ def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
             found["symmetric"] = True
         if not name.startswith("NCCL_"):
             continue
-        if name in WITHOUT_EFFECT:
+        if _obeyed(name, value):
+            key, reader = _READERS[name]
+            found[key] = reader(name, value)
+        elif name in WITHOUT_EFFECT:
             without_effect.append(name)
-            continue
-        if name in _REFUSED:
-            raise InputError(f"{name}: {_REFUSED[name]}")
-        if name not in _READERS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, [*_READERS, *WITHOUT_EFFECT], 1)
-            raise InputError(
-                f"{name}: no variable of NCCL that clusim knows"
-                + (f"; did you mean {near[0]}?" if near else "")
-            )
-        key, reader = _READERS[name]
-        found[key] = reader(name, value)
     low, high = found.get("min_nchannels"), found.get("max_nchannels")
     if low and high and low > high:
         raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
     found["without_effect"] = tuple(without_effect)
     return found
+
+
+def _obeyed(name: str, value: str) -> bool:
+    """Return True if a variable is obeyed; raise `InputError` if it is unknown, or refused with this value."""
+    variable = VARIABLES.get(name)
+    if variable is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, VARIABLES, 1)
+        raise InputError(
+            f"{name}: no variable of NCCL that clusim knows"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
+    if variable.effect == "refused" and value not in variable.harmless:
+        default = f"; its default, {variable.harmless[0]}, is accepted" if variable.harmless else ""
+        raise InputError(f"{name}={value}: not simulated: {variable.reason}{default}")
+    return variable.effect == "obeyed"
 
 
 def _fail(name: str, value: str, what: str) -> InputError:
@@ -232,7 +245,22 @@ def _threads(highest: int) -> Callable[[str, str], int]:
 
 
 def _flag(name: str, value: str) -> bool:
-    return _whole(0, 2)(name, value) != 0
+    return _whole(-2, 2)(name, value) not in (0, -2)
+
+
+def _one(name: str, value: str) -> bool:
+    """Return True for 1, the only value by which NCCL disables a transport."""
+    return _whole(-2, 2)(name, value) == 1
+
+
+def _enabled(name: str, value: str) -> bool:
+    """Return True unless a value is 0; negative ones leave it to NCCL, which enables it."""
+    return _whole(-2, 2)(name, value) != 0
+
+
+def _reads(name: str, value: str) -> bool | None:
+    number = _whole(-2, 2)(name, value)
+    return None if number < 0 else number != 0
 
 
 def _size(name: str, value: str) -> int:
@@ -331,21 +359,30 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "NCCL_LL128_BUFFSIZE": ("ll128_buffsize", _size),
     "NCCL_THREAD_THRESHOLDS": ("thread_thresholds", _thresholds),
     "NCCL_P2P_LEVEL": ("p2p_level", _level),
-    "NCCL_P2P_DISABLE": ("p2p_disable", _flag),
+    "NCCL_P2P_DISABLE": ("p2p_disable", _one),
+    "NCCL_NVB_DISABLE": ("nvb_disable", _flag),
+    "NCCL_SHM_DISABLE": ("shm_disable", _one),
     "NCCL_P2P_NVL_CHUNKSIZE": ("p2p_nvl_chunksize", _size),
     "NCCL_P2P_PCI_CHUNKSIZE": ("p2p_pci_chunksize", _size),
     "NCCL_P2P_NET_CHUNKSIZE": ("p2p_net_chunksize", _size),
     "NCCL_NET_GDR_LEVEL": ("net_gdr_level", _level),
+    "NCCL_NET_GDR_READ": ("net_gdr_read", _reads),
     "NCCL_NET_OVERHEAD": ("net_overhead_ns", _whole(0, 1_000_000)),
     "NCCL_PXN_DISABLE": ("pxn_disable", _flag),
     "NCCL_CROSS_NIC": ("cross_nic", _crossing),
     "NCCL_IB_HCA": ("ib_hca", _text),
-    "NCCL_NVLS_ENABLE": ("nvls_enable", _flag),
+    "NCCL_IB_DISABLE": ("ib_disable", _flag),
+    "NCCL_NET": ("net", _text),
+    "NCCL_MNNVL_ENABLE": ("mnnvl_enable", _whole(0, 2)),
+    "NCCL_NVLS_ENABLE": ("nvls_enable", _enabled),
     "NCCL_NVLS_NCHANNELS": ("nvls_nchannels", _CHANNELS),
     "NCCL_NVLS_CHUNKSIZE": ("nvls_chunksize", _size),
     "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("nvlstree_max_chunksize", _size),
     "NCCL_COLLNET_ENABLE": ("collnet_enable", _flag),
     "NCCL_COLLNET_NODE_THRESHOLD": ("collnet_node_threshold", _whole(1, 1_000_000)),
+    "NCCL_PAT_ENABLE": ("pat_enable", _whole(0, 2)),
+    "NCCL_WIN_ENABLE": ("win_enable", _enabled),
+    "NCCL_CUMEM_ENABLE": ("cumem_enable", _enabled),
     "NCCL_SYM_KERNEL": ("sym_kernel", _text),
     "NCCL_SYM_CTAS": ("sym_ctas", _CHANNELS),
 }
@@ -355,17 +392,3 @@ def allows(settings: Settings, collective: Collective, name: Algorithm | Protoco
     """Return what ``NCCL_ALGO`` or ``NCCL_PROTO`` says of a name, None if nothing."""
     choice = settings.algo if isinstance(name, Algorithm) else settings.proto
     return None if choice is None else choice.permits(collective, name)
-
-
-def adapter_allowed(settings: Settings, name: str) -> bool:
-    """Return whether ``NCCL_IB_HCA`` lets an adapter be used: prefixes, ``=`` for whole names, ``^`` for all others."""
-    rule = settings.ib_hca
-    if not rule:
-        return True
-    inverted = rule.startswith("^")
-    rule = rule.removeprefix("^")
-    exact = rule.startswith("=")
-    names = [word.partition(":")[0] for word in rule.removeprefix("=").split(",") if word]
-    short = name.rpartition("/")[2]
-    hit = any(short == word if exact else short.startswith(word) for word in names)
-    return hit != inverted

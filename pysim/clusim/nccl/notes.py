@@ -1,11 +1,12 @@
-"""What must be said of every plan: whose tuner it is not, which variables change nothing, and which only the plan."""
+"""Notes of every plan: chips of another library, variables without effect, variables of other releases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from clusim.fabric.model import Fabric
-from clusim.nccl.env import PLAN_ONLY, Settings
+from clusim.nccl.env import Settings
+from clusim.nccl.variables import VARIABLES
 
 __all__ = ["chips_of", "notes_on_chips", "notes_on_variables"]
 
@@ -35,16 +36,11 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
 
 
 def notes_on_variables(settings: Settings) -> list[str]:
-    """Return a line for variables that change nothing, and one for those that change only the plan."""
-    lines = []
-    if settings.without_effect:
-        lines.append(f"without effect here: {', '.join(dict.fromkeys(settings.without_effect))}")
-    planned = [
-        name for name, key in PLAN_ONLY.items() if getattr(settings, key) not in (None, False)
-    ]
-    if planned:
-        lines.append(
-            f"{', '.join(planned)}: changes the plan, not the way of the data, which p2p_level"
-            " and gdr_level of the topology decide"
-        )
-    return lines
+    """Return lines for variables that change nothing, with the reasons, and for those of other releases."""
+    reasons: dict[str, list[str]] = {}
+    for name in dict.fromkeys(settings.without_effect):
+        reasons.setdefault(VARIABLES[name].reason, []).append(name)
+    words = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    lines = ["without effect here: " + "; ".join(words)] if words else []
+    unread = [f"{name} ({VARIABLES[name].releases})" for name in dict.fromkeys(settings.unread)]
+    return [*lines, "not read by this release: " + ", ".join(unread)] if unread else lines

@@ -43,7 +43,8 @@ def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:
 
 
 def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settings:
-    """Return settings with what the plugins of a fabric set where the user set nothing."""
+    """Return settings as a release reads them, with what the plugins of a fabric set where the user set nothing."""
+    settings = settings.of_release(version)
     none, free, set_by = Settings(), {}, []
     for variable, text in plugin_variables(fabric, version).items():
         for name in parse_env({variable: text}).given:

@@ -29,7 +29,7 @@ def _reach(system: System, goal: Device) -> None:
     """Set the path of every device to `goal`, breadth first; of paths as short, the widest."""
     found: dict[Device, Route] = {goal: Route((), 5000.0, Path.LOC)}
     front = [goal]
-    through_gpu = since(system.version, "nvb")
+    through_gpu = since(system.version, "nvb") and system.nvb
     while front:
         following: list[Device] = []
         for device in front:
@@ -121,7 +121,7 @@ def _near_cpus(system: System) -> None:
 
 
 def _bend_adapters(system: System) -> None:
-    relay = since(system.version, "pxn") and not system.settings.pxn_disable
+    relay = since(system.version, "pxn") and system.pxn
     owners = {net: system.local_gpu(net) for net in system.adapters}
     bent: list[tuple[Device, Device, Device]] = []
     for net in system.adapters:
@@ -160,9 +160,7 @@ def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
     route = system.route(net, gpu)
     if route is None:
         return False
-    level = system.settings.net_gdr_level
-    if level is None:
-        level = system.gdr_level
+    level = system.gdr_level
     if level is None:
         level = Path.PXB
         if system.cpu.model == "grace":
@@ -181,15 +179,13 @@ def _has_peer_access(gpu: Device) -> bool:
 
 def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
     """Return whether two GPUs reach each other directly over a path."""
-    settings = system.settings
-    if settings.p2p_disable:
+    if level is Path.LOC:
         return False
+    given = system.settings.p2p_level is not None
     if not since(system.version, "asks the driver for peer access"):
-        level = max(level, Path.PXB)
+        level = level if given else max(level, Path.PXB)
     elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
         return False
-    if settings.p2p_level is not None:
-        level = settings.p2p_level
-    elif system.cpu.vendor == "amd" and len(system.gpus) <= 2:
+    if not given and system.cpu.vendor == "amd" and len(system.gpus) <= 2:
         level = Path.SYS
     return route.type <= level

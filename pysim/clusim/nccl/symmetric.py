@@ -111,6 +111,12 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
     group, version = comm.group, comm.version
     if not since(version, "symmetric memory"):
         return f"NCCL {version} has no kernels for symmetric memory; they came with 2.27"
+    for name, enabled in (
+        ("NCCL_WIN_ENABLE", comm.settings.win_enable),
+        ("NCCL_CUMEM_ENABLE", comm.settings.cumem_enable),
+    ):
+        if not enabled:
+            return f"{name}=0: no symmetric memory"
     if call.collective not in (AR, AG, RS):
         return f"{call.collective.value} has no kernel for symmetric memory"
     if group.num_nodes > 1:

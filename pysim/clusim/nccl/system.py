@@ -101,7 +101,9 @@ class System:
     routes : dict
         (device, device) -> path.
     told : list of str
-        Where NCCL is told of other NVLinks than are there.
+        Where NCCL is told of other NVLinks than are there, and which NICs were assumed.
+    pxn, nvb : bool
+        Whether NICs of other GPUs, and GPUs behind others, are reached over NVLink.
     """
 
     version: Version
@@ -114,6 +116,8 @@ class System:
     routes: dict[tuple[Device, Device], Route] = field(default_factory=dict)
     num_links: int = 0
     gdr_level: Path | None = None
+    pxn: bool = True
+    nvb: bool = True
     told: list[str] = field(default_factory=list)
 
     @property

@@ -15,10 +15,11 @@ from clusim.fabric.model import NETWORK, Fabric, Link, Node
 from clusim.fabric.told import SWITCH, told_lines, told_of, told_slot
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
-from clusim.nccl.env import Settings, adapter_allowed
+from clusim.nccl.env import Settings
 from clusim.nccl.plugins import stated_latency_us, transport_of
 from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown
+from clusim.nccl.transports import allowed_nics, transported
 from clusim.nccl.versions import Version, since
 
 __all__ = ["build_system"]
@@ -55,7 +56,8 @@ def build_system(
         GPUs that take part, by their number in the machine; None is all.
     """
     settings = settings or Settings()
-    system = System(version, settings)
+    fabric = transported(fabric, settings)
+    system = System(version, settings, pxn=fabric.pxn, nvb=fabric.nvb)
     nodes = {node.name: node for node in fabric.nodes if node.zone == zone}
     links = [link for link in fabric.links if link.a in nodes and link.b in nodes]
     devices = _devices(system, nodes, links, ranks)
@@ -153,7 +155,7 @@ def _tell(system: System, fabric: Fabric) -> None:
     told = {gpu: links for gpu in system.gpus if (links := told_of(fabric, gpu.name)) is not None}
     if not told:
         return
-    system.told = told_lines(fabric)
+    system.told += told_lines(fabric)
     counts: dict[tuple[Device, Device], float] = {}
     for gpu in system.gpus:
         rate = nvlink_GBps(gpu.capability, system.version)
@@ -182,7 +184,7 @@ def _tell_slots(system: System, fabric: Fabric) -> None:
     """Give the slots of GPUs and adapters the rates that NCCL is told of."""
     if not fabric.told_pcie:
         return
-    system.told = told_lines(fabric)
+    system.told += told_lines(fabric)
     members = {net.name: len(net.members) for net in system.adapters}
     for device in (*system.gpus, *system.others):
         slot = told_slot(fabric, device.name) if device.kind in ("gpu", "nic") else None
@@ -210,8 +212,11 @@ def _add_adapters(
                 rate = _pcie_GBps(link) if link.cls == "pcie" else LOCAL_GBps
                 places[end] = (devices[other], rate + places.get(end, (None, 0.0))[1])
     groups: dict[tuple[str, int], list[str]] = {}
+    nics = [name for name, node in nodes.items() if node.kind == "nic"]
+    allowed = allowed_nics(system.settings.ib_hca, nics, fabric.nic_names)
+    system.told += [allowed.note] if allowed.note else []
     for place, names in _by_place(places).items():
-        names = [name for name in names if adapter_allowed(system.settings, name)]
+        names = [name for name in names if name in allowed.names]
         together = _grouped(names, nodes, place)
         for number, name in enumerate(names):
             groups.setdefault((place.name, number // together), []).append(name)

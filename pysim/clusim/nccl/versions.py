@@ -33,6 +33,7 @@ _FORM = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,4}))?(?:[-+].*)?")
 FEATURES: dict[str, tuple[int, int]] = {
     "32 channels": (2, 5),
     "nvb": (2, 8),
+    "collnet is ignored": (2, 8),
     "channels duplicated by the search": (2, 8),
     "codes of five digits": (2, 9),
     "threads launch alone": (2, 9),

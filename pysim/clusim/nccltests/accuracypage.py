@@ -30,8 +30,8 @@ How far predictions of `clusim` are from measured times. `clusim validate` write
 
 The table of measurements is of tables that others published (nccl-tests, and programs of some authors) and is not
 part of clusim; [nccl-tests.md](nccl-tests.md#against-measurements) says what such a table holds. Kernels were
-simulated with `--granularity {granularity}` ([granularity.md](granularity.md)); `quick` moves large sizes by up to 3.6%
-against what `clusim run` simulates, either way.
+simulated with `--granularity {granularity}` ([granularity.md](granularity.md)); `quick` moves most large sizes by up to
+3.6% against what `clusim run` simulates, either way, and has no error limit.
 
 **How to read it.** Errors are those of the time of an iteration, in percent. A cell is *median / mean* of the
 absolute error, and *bias*, the mean of the signed one: + is predicted too long. *Within spread* is the mean once

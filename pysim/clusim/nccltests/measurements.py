@@ -321,6 +321,11 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
             raise InputError(
                 f"{path}:{run.line}: cannot tell {what}; keep the lines of nccl-tests in front of the table"
             )
+        if not run.listed:
+            raise InputError(
+                f"{path}:{run.line}: {len(run.devices)} of {run.n_ranks or 'an unknown number of'} ranks are listed, so"
+                " the number of machines is unknown; keep all lines '# Rank' in front of the table"
+            )
         hosts = len({device.host for device in run.devices})
         group = CurveGroup(
             system,

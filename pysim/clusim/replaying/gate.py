@@ -6,8 +6,9 @@ from statistics import median
 
 from clusim.fabric.doubts import doubts_of, refuse
 from clusim.replaying.placing import Placed
-from clusim.replaying.report import Replay
+from clusim.replaying.report import Replay, fastest_memory
 from clusim.replaying.request import ReplayRequest
+from clusim.units import format_size
 
 __all__ = ["FAR", "gate", "placed_doubts"]
 
@@ -35,7 +36,31 @@ def gate(found: Replay, request: ReplayRequest) -> Replay:
             f"predicted times are {median(errors):.0%} off the measured ones (median of {len(errors)} calls):"
             f" probably not {found.fabric}; --topology names the machine, --xml takes NCCL's dump of it"
         )
+    found.notes += _not_compared(found)
     found.doubts = list(dict.fromkeys(found.doubts))
     if request.strict:
         refuse(found.doubts, found.source)
     return found
+
+
+def _not_compared(found: Replay) -> list[str]:
+    """Return which measured times are not those of the calls, and why."""
+    lines = []
+    wrong = [call for call in found.calls if call.impossible]
+    if wrong:
+        call, most = wrong[0], fastest_memory().bytes_per_s / 1e9
+        lines.append(
+            f"implausible times of {len(wrong)} calls are not compared: {call.operation} of"
+            f" {format_size(call.bytes)} in {call.measured_us:g} us, but the memory of no known GPU"
+            f" carries more than {most:g} GB/s"
+        )
+    waits = [
+        call for call in found.calls if call.waits and call.error is None and not call.impossible
+    ]
+    if waits:
+        ranks = min(call.recorded_by for call in waits)
+        lines.append(
+            f"measured times of {len(waits)} calls include waiting for ranks that did not record (as few as {ranks} of"
+            f" {waits[0].num_ranks} did): they are upper bounds and not compared"
+        )
+    return lines

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from clusim.errors import InputError
+from clusim.errors import InputError, one_line
 from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
-from clusim.hardware import GPUS, gpu_by_product
+from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
 
@@ -52,7 +52,7 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     Raises
     ------
     InputError
-        Nothing in the log tells the kind of GPU.
+        Nothing in the log tells the kind of GPU, or it names one that is not known.
     """
     presets = machine_traits()
     clues = [
@@ -65,6 +65,12 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     ]
     if not any(clue.weight >= 4 for clue in clues):
         usual = "mi300x" if log.facts.library == "RCCL" or log.facts.kernels else "dgx-h100"
+        named = sorted({name for gpus in log.hosts.values() for name in gpus if name})
+        if named:
+            what = (
+                f"no preset has the GPU {one_line(named[0][:60])}; give the machine with --topology"
+            )
+            raise InputError(f"{log.facts.files[0]}: {what}")
         raise InputError(
             f"{log.facts.files[0]}: nothing tells the machine (no GPU names, bus addresses of a known machine or"
             f" topology print); give --topology, for example --topology {usual}"
@@ -105,6 +111,10 @@ def _has_network(network: str) -> Callable[[Traits], bool]:
 def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     clues = []
+    for name in names:
+        if gpu_by_product(name) is None:
+            what = f"{unknown_gpu(name)}; give the machine with --topology"
+            raise InputError(f"{log.facts.files[0]}: {what}")
     for name in names[:2]:
         found = gpu_by_product(name)
         if found is not None and any(_has_gpu(found.model)(preset) for preset in presets):

@@ -205,7 +205,7 @@ def replay_log(
     ranks = job_ranks(log)
     if not table.call and request.asked:
         _add_asked(log, table, ranks, request)
-    _require_calls(log, table)
+    _require_calls(log, table, request)
     if request.gap == "logged" and max(table.time_ns) < 0:
         raise InputError(
             f"{request.files[0]}: no time stamps at its calls; use --gap none, or a time such as --gap 100us"
@@ -286,9 +286,14 @@ def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayReque
     table.source = "calls that were asked for"
 
 
-def _require_calls(log: Log, table: CallTable) -> None:
+def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
     if table.call:
         return
+    if request.asked:
+        raise InputError(
+            f"{log.facts.files[0]}: no communicator with a known number of ranks, at least 2, for --call to run on;"
+            " clusim run TOPOLOGY -c allreduce needs no log"
+        )
     why = "; ".join(f"{n} {what}" for what, n in table.skipped.items())
     raise InputError(
         f"{log.facts.files[0]}: no call that could be replayed"

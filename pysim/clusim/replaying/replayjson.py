@@ -44,7 +44,8 @@ class ReplayedCallJson(TypedDict):
     measured_us : float or None
         What the recording measured [us].
     error : float or None
-        Predicted over measured time, less one.
+        Predicted over measured time, less one; None also if the measured time is not that of the call: it includes
+        waiting for ranks that did not record, or no GPU's memory is as fast.
     nccl_model_us : float or None
         What NCCL's own tuner expected [us]; None if it was not printed.
     granularity : str

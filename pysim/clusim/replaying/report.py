@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
+from clusim.hardware import GPUS
 from clusim.replaying.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
 from clusim.resultjson import EndedJson
 from clusim.shown import Columns, Shown, Summary
 from clusim.unfinished import Unfinished
-from clusim.units import format_time
+from clusim.units import Rate, format_time, parse_rate
 from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
 
-__all__ = ["CallResult", "CommResult", "Other", "Replay"]
+__all__ = ["CallResult", "CommResult", "Other", "Replay", "fastest_memory"]
+
+
+@cache
+def fastest_memory() -> Rate:
+    """Return the rate of the fastest memory of all known GPUs, one direction."""
+    rates = [parse_rate(str(chip.figures["memory_rate"].value)) for chip in GPUS.values()]
+    return max(rates, key=lambda rate: rate.bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,9 @@ class CallResult:
         Whether algorithm and protocol are the recording's.
     verdict : Verdict or None
         On its kernel, where that was simulated by itself.
+    recorded_by : int
+        Fewest ranks whose times `measured_us` is of; -1 if a benchmark measured it. Of a part of the ranks it includes
+        waiting for the others: it is then only an upper bound of the call's time.
     """
 
     comm: int
@@ -65,6 +77,20 @@ class CallResult:
     other: Other | None = None
     granularity: str = ""
     verdict: Verdict | None = None
+    recorded_by: int = -1
+
+    @property
+    def waits(self) -> bool:
+        """True if the measured time includes waiting for ranks that did not record."""
+        return bool(self.measured_us) and 0 <= self.recorded_by < self.num_ranks
+
+    @property
+    def impossible(self) -> bool:
+        """True if no GPU's memory could read or write the data in the measured time."""
+        if not self.measured_us or self.num_ranks < 2:
+            return False
+        least = self.bytes * (self.num_ranks - 1) / self.num_ranks
+        return least / self.measured_us > fastest_memory().bytes_per_s / 1e6
 
     @property
     def algbw(self) -> float:
@@ -78,8 +104,11 @@ class CallResult:
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured time, less one."""
-        return None if not self.measured_us else self.time_ps / 1e6 / self.measured_us - 1
+        """Predicted over measured time, less one; None if the measured time is no time of the call."""
+        if not self.measured_us or self.impossible:
+            return None
+        error = self.time_ps / 1e6 / self.measured_us - 1
+        return None if self.waits and error <= 0 else error
 
     def to_json(self) -> ReplayedCallJson:
         """Return plain values: times in us, bandwidths in GB/s."""

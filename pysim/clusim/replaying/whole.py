@@ -191,6 +191,7 @@ class _Span:
 
     time_ps: int
     recorded_us: float | None
+    recorded_by: int
     shown: tuple[str, str, int]
     from_log: bool
 
@@ -221,6 +222,7 @@ def _spans(
         span = _Span(
             max(1, took),
             _recorded_span(recording, unit),
+            _recorders(recording, unit),
             (*names, call.channels),
             recorded and bool(event.algorithm),
         )
@@ -241,6 +243,12 @@ def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
         event = recording.events[number]
         moved[event.rank, event.kind] += event.bytes
     return max(moved.values())
+
+
+def _recorders(recording: Recording, unit: WrittenUnit) -> int:
+    """Return how many ranks recorded a time of a call."""
+    events = [recording.events[number] for number in unit.events]
+    return len({e.rank for e in events if e.duration_ps > 0} - recording.unrecorded)
 
 
 def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
@@ -278,6 +286,7 @@ def _fill(
             CallResult(
                 group, len(ranks), operation, size, dtype, len(rows), *rows[0].shown, time_ps, time_ps,
                 rows[0].from_log, median(measured) if measured else None, other=other,
+                recorded_by=min((row.recorded_by for row in rows if row.recorded_us is not None), default=-1),
             )
         )  # fmt: skip
         zones = {arrays.zone_of(placed.rank[rank]) for rank in ranks}

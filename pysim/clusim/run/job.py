@@ -379,7 +379,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
     try:
         options.watch.begins("the engine looks at its input")
         engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
-        session = Session(job.image, engine, recorder, job.instances)
+        session = Session(job.image, engine, recorder, job.instances, job.grain.packet_hops)
     except BaseException as error:
         if trace is not None:
             trace.discard()

@@ -16,6 +16,9 @@ PS_PER_S = 10**12
 class Watch:
     """Looks at the clock for a run, from when it is made, and tells what is being prepared.
 
+    What is prepared looks at it between its parts (`begins`). A command also calls `interrupt` from a timer, so that
+    one long part, such as reading a large file, ends as well.
+
     Parameters
     ----------
     limit_ps : int or None
@@ -30,7 +33,8 @@ class Watch:
         if limit_ps is not None and limit_ps < 1:
             raise InputError(f"time limit {limit_ps} ps: must be more than nothing")
         self.limit_ps = limit_ps
-        self._tell = tell
+        self.tell = tell
+        self._preparing = "its input was read"
         self._end_s = None if limit_ps is None else time.monotonic() + limit_ps / PS_PER_S
 
     @property
@@ -51,9 +55,18 @@ class Watch:
         TimeLimitReached
             The time is up, before anything was simulated.
         """
-        if self.over:
+        self._preparing = what
+        self.interrupt()
+        if self.tell is not None:
+            self.tell(what)
+
+    def simulates(self) -> None:
+        """Note that an engine runs from now on, which looks at `over` itself."""
+        self._preparing = ""
+
+    def interrupt(self) -> None:
+        """Raise `TimeLimitReached` if the time is up before anything was simulated."""
+        if self._preparing and self.over:
             raise TimeLimitReached(
-                f"{self.words}: reached before {what}, so that nothing was simulated; give it longer"
+                f"{self.words}: reached before {self._preparing}, so that nothing was simulated; give it longer"
             )
-        if self._tell is not None:
-            self._tell(what)

@@ -254,7 +254,7 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
     used = way_of(comm, found.plan).channels
     other = ""
     if request.channels and used != request.channels:
-        other = f"{used} channels in place of {request.channels}: NVLS, messages and small sizes have their own number"
+        other = f"{used} channels in place of {request.channels}: messages and small sizes have their own number"
     told = "" if in_place is None else in_place.note
     notes = (*comm.notes, *(note for note in (found.note, other, told) if note))
     return NcclChoice(*what, found.plan, in_place, notes, _around(comm, operation, found.plan))

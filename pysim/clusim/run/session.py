@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import Mode, NodeKind
+from clusim.abi import Mode
 from clusim.bins import BinRecorder
 from clusim.errors import EnvironmentFailure, InputError
 from clusim.image import Image
@@ -119,10 +119,17 @@ class Session:
     ----------
     instances : int, optional
         How many of the image's first instances are the schedule's; the others are proxies. By default all.
+    packet_hops : int, optional
+        Estimated packet-hops of the whole run, of which `part_done` is a share; 0 is not known.
     """
 
     def __init__(
-        self, image: Image, engine: Engine, recorder: BinRecorder, instances: int | None = None
+        self,
+        image: Image,
+        engine: Engine,
+        recorder: BinRecorder,
+        instances: int | None = None,
+        packet_hops: int = 0,
     ) -> None:
         self.image = image
         self._instances = instances
@@ -131,8 +138,7 @@ class Session:
         self.wall_s = 0.0
         self._budget = 20_000
         self._show_at_s = 0.0
-        self._loops = loop_counts(image)
-        self._into_endpoints = image.nodes["kind"][image.wires["dst"]] == NodeKind.ENDPOINT
+        self._packet_hops = packet_hops
 
     def run(
         self, sinks: list[Sink], progress: Progress | None = None, watch: Watch | None = None
@@ -152,7 +158,9 @@ class Session:
             Ctrl-C was pressed; what came before it is with the sinks.
         """
         with _deferred_interrupt() as interrupted:
-            return self._run(sinks, progress, watch or Watch(), interrupted)
+            watch = watch or Watch()
+            watch.simulates()
+            return self._run(sinks, progress, watch, interrupted)
 
     def _run(
         self,
@@ -211,21 +219,14 @@ class Session:
         self.recorder.sample(engine.now_ps, engine.wires(), engine.mem_bytes_256())
 
     def part_done(self) -> float:
-        """Return the part of the work that is done, an estimate from 0 to 1."""
-        if len(self.image.messages):
-            # By bytes: equal messages that start together also end together. Relays count bytes twice.
-            arrived = self.engine.wires()["payload"][self._into_endpoints].sum()
-            return float(min(1.0, arrived / max(1, self.image.messages["bytes"].sum())))
-        if not len(self.image.instances):
-            return 0.0
-        states = self.engine.instance_states()
-        template = self.image.templates[self.image.instances["template"]]
-        prims = np.maximum(1, template["prim_hi"].astype(np.int64) - template["prim_lo"])
-        inside = np.clip((states["prim"].astype(np.int64) - template["prim_lo"]) / prims, 0.0, 1.0)
-        part = (states["loop"].astype(np.float64) + inside) / self._loops
-        part[states["state"] < State.WAIT_RECV] = 0.0
-        part[states["state"] == State.DONE] = 1.0
-        return float(np.clip(np.mean(part), 0.0, 1.0))
+        """Return the part of the packet-hops that is done, from 0 to 1.
+
+        Where the run has none, it is the part of the programs that are done.
+        """
+        if self._packet_hops:
+            return min(1.0, int(self.engine.wires()["packets"].sum()) / self._packet_hops)
+        states = self.engine.instance_states()["state"]
+        return float(np.mean(states == State.DONE)) if len(states) else 0.0
 
 
 def loop_counts(image: Image) -> Array:

@@ -20,6 +20,7 @@ from clusim.nccl.calls.choice import ways
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.plugins import with_plugins
+from clusim.nccl.transports import transported
 from clusim.nccl.versions import Version
 from clusim.vocabulary.operations import Collective
 
@@ -88,8 +89,11 @@ class Setup:
 
     @cached_property
     def fabric(self) -> Fabric:
-        """Return the fabric of all GPUs of the machines, whole."""
-        return loaded(self.topology, self.nodes)
+        """Return the fabric of all GPUs of the machines, whole, with the transports that the variables allow."""
+        machine = loaded(self.topology, self.nodes)
+        if not self.env:
+            return machine
+        return transported(machine, parse_env(dict(self.env)).of_release(self.release))
 
     @cached_property
     def broken(self) -> Broken:

@@ -88,7 +88,7 @@ class Followed:
     @property
     def words(self) -> str:
         """How it was found, and how far off it may be."""
-        return f"{self.note}; within {FOLLOWED_ERROR:.0%} of the whole in bursts"
+        return f"{self.note}; error limit {FOLLOWED_ERROR:.0%}, of the whole in bursts"
 
 
 def followed_time(

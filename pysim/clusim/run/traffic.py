@@ -7,7 +7,7 @@ random (Poisson) for a duration at a given load and measure latency. The same se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.image import Image, empty
 from clusim.lowering import Grain
-from clusim.lowering.buffers import Packets, roomy_wires
+from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.ranges import packets_refused
 from clusim.result import Messages
@@ -351,7 +351,15 @@ def grain_of(
     elif word != "packet":
         burst = automatic([hops], lambda factor: [_largest(whole, factor)], str(word))[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
-    return Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
+    found = Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
+    grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
+    return replace(found, buffer_growth=grown)
+
+
+def _wires(arrays: FabricArrays, traffic: Traffic, burst: int) -> Array:
+    """Return the wires with buffers for bursts of so many packets."""
+    every = frozenset(range(len(arrays.formats)))
+    return roomy_wires(arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)])
 
 
 def _largest(whole: int, factor: int) -> int:
@@ -412,8 +420,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
     if why:
         raise InputError(f"message {format_size(traffic.message_bytes)}: {why}")
-    every = frozenset(range(len(arrays.formats)))
-    wires = roomy_wires(arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)])
+    wires = _wires(arrays, traffic, burst)
     sources = empty("sources", len(plan.first))
     sources["endpoint"] = arrays.rank_endpoint[messages.source[plan.first]]
     sources["msg_lo"] = plan.first

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 from clusim.errors import EnvironmentFailure
 from clusim.executors import Jobs, Workers, workers
-from clusim.files import Lock, LockedError, check_place
+from clusim.files import Lock, LockedError, append_line, check_place
 from clusim.sweeping.grid import SweepGrid
 from clusim.sweeping.points import Cell, SweepPoint, answered, still_true
 from clusim.sweeping.results import read_rows, write_rows
@@ -23,7 +25,7 @@ Row = dict[str, Cell]
 Progress = Callable[[int, int], None]
 
 SAVE_S = 10.0
-"""What was found is written down this often [s], so that no more than this is lost whatever happens."""
+"""The table is replaced this often [s]. Rows found since are in its journal, a line each, and survive a SIGKILL."""
 
 AHEAD = 2
 """Points per worker that are under way at a time: one is worked on, the others wait there."""
@@ -81,7 +83,8 @@ def sweep(
 
     A file that is there is continued: points that are in it are not run again, unless clusim or a file that they were
     made from has changed. Rows of points that this grid does not have stay. The file is replaced as a whole every ten
-    seconds and at the end, also after an interrupt.
+    seconds and at the end, also after an interrupt; until then each row is a line of ``FILE.journal``, which the next
+    sweep of this file reads.
 
     Parameters
     ----------
@@ -153,18 +156,21 @@ class _SweepTable:
         self.found: dict[str, Row] = {}
         self.outdated = 0
         wanted = {point.name for point in grid.points}
-        for row in read_rows(target):
+        self._journal = Path(f"{target}.journal")
+        noted = _noted(self._journal)
+        self._changed = bool(noted)
+        for row in [*read_rows(target), *noted]:
             name = str(row["point"])
             if name not in wanted or (still_true(row) and not (again and row.get("error"))):
                 self.found[name] = row
             else:
                 self.outdated += not still_true(row)
-        self._changed = False
         self._saved_s = time.monotonic()
 
     def add(self, row: Row) -> None:
-        """Take in a row, and write all down from time to time."""
+        """Take in a row, note it in the journal, and replace the table from time to time."""
         self.found[str(row["point"])] = row
+        append_line(self._journal, json.dumps(row).encode())
         self._changed = True
         if time.monotonic() - self._saved_s >= SAVE_S:
             self.save()
@@ -173,5 +179,21 @@ class _SweepTable:
         """Write all rows."""
         if self._changed:
             write_rows(self._target, list(self.found.values()))
+            self._journal.unlink(missing_ok=True)
         self._changed = False
         self._saved_s = time.monotonic()
+
+
+def _noted(journal: Path) -> list[Row]:
+    """Return the rows of a journal that a killed sweep left; a torn last line is none."""
+    try:
+        lines = journal.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    rows: list[Row] = []
+    for line in lines:
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "point" in row:
+                rows.append(row)
+    return rows

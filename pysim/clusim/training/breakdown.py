@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from clusim.analysis.intervals import Union
 from clusim.folded import MOVING, FoldedBlocks, RankPattern
+from clusim.lowering.grain import step_error
+from clusim.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.issue import STREAM
 
@@ -27,6 +29,7 @@ __all__ = [
     "Spans",
     "blocks_of",
     "breakdown",
+    "grain_error",
     "spans_of",
     "starts_of_calls",
     "unfolded",
@@ -132,8 +135,13 @@ def _pairs(rows: list[Any]) -> Array:
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
+def grain_error(result: Result) -> float | None:
+    """Return the error limit of exposed communication for the bursts of a run; None is not known."""
+    return step_error(result.provenance.granularity, result.provenance.burst_packets)
+
+
 def error_of(grain_error: float | None, rows: Sequence[Breakdown], step_ps: int) -> float | None:
-    """Return the bound on the relative error of a step against exact packets: that of what is exposed."""
+    """Return the error limit of a step, relative to exact packets, from that of its exposed communication."""
     if grain_error is None:
         return None
     return grain_error * float(np.mean([row.exposed_ps for row in rows])) / step_ps

@@ -12,8 +12,8 @@ from clusim.workload.spec import Workload
 
 __all__ = ["FOLDS", "WANTED_ERROR", "TrainRequest"]
 
-WANTED_ERROR = 0.03
-"""Bound on the error of a step against exact packets that bursts of any size are good enough for."""
+WANTED_ERROR = 0.075
+"""Error limit of a step up to which ``step`` keeps the result in the bursts of ``coarse``: 15% of it are exposed."""
 
 FOLDS = ("auto", "all", "proved", "none")
 """What may be folded."""
@@ -37,7 +37,7 @@ class TrainRequest:
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
     granularity : str or int
-        As of `clusim.run.request.Request`; ``step`` is ``coarse`` where that moves the step by `WANTED_ERROR` at most.
+        As of `clusim.run.request.Request`; ``step`` is ``coarse`` up to an error limit of `WANTED_ERROR`.
     seed : int
         As there.
     estimate : bool

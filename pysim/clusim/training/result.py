@@ -256,9 +256,9 @@ class TrainingResult(StepResult):
     def origin(self) -> list[tuple[str, str]]:
         """How finely it was simulated, and what was folded."""
         bound = self.error_bound
-        within = "" if bound is None else f"; the step is within {bound:.1%} of exact packets"
+        limit = "" if bound is None else f"; error limit of the step {bound:.1%}"
         rows = [
-            ("granularity", self.result.provenance.granularity_note + within),
+            ("granularity", self.result.provenance.granularity_note + limit),
             ("tasks", f"{self.tasks:,}"),
         ]
         return [*rows, ("folded", self.fold.text)] if self.fold.folded else rows

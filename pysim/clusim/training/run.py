@@ -23,7 +23,7 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of, whole_of
 from clusim.schedule.ir import Schedule
-from clusim.training.breakdown import error_of, spans_of
+from clusim.training.breakdown import error_of, grain_error, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.ended import EndedSteps, StepsEnded, WholeSteps, knowing
 from clusim.training.expected import expected_text
@@ -82,7 +82,7 @@ class _Runs:
         """Run the schedule of a block, alone."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
         result = whole_of(asked, self.options, "a block of work that pauses are to stand for")
-        self.errors.append(result.provenance.error_bound)
+        self.errors.append(grain_error(result))
         start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
         used = np.flatnonzero(result.wires.counters["busy_ps"])
         return Measured(
@@ -95,8 +95,8 @@ class _Runs:
         )
 
     def worst(self, run: Ran) -> float | None:
-        """Return the bound on the error of communication in a run and in its blocks; None is not known."""
-        errors = [run.result.provenance.error_bound, *self.errors]
+        """Return the error limit of exposed communication in a run and in its blocks; None is not known."""
+        errors = [grain_error(run.result), *self.errors]
         known = [error for error in errors if error is not None]
         return max(known) if len(known) == len(errors) else None
 

@@ -304,4 +304,10 @@ def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
 
 
 def _unknown(run: TableRun, operation: str) -> str:
-    return "communicator" if operation else "collective"
+    return (
+        "number of ranks"
+        if operation and run.n_ranks < 2
+        else "communicator"
+        if operation
+        else "collective"
+    )

@@ -1,18 +1,21 @@
-"""Which collective a table of nccl-tests measured, if nothing names it: what its columns and the file's name allow.
+"""Which collective a table of nccl-tests measured on how many ranks, if nothing names them.
 
 The size is that of the largest buffer and the count that of a block: they differ by the number of ranks where a buffer
-has a block per rank. A reduction is named by collectives that reduce only, a root by those that have one.
+has a block per rank. A reduction is named by collectives that reduce only, a root by those that have one. The ratio of
+both bandwidths, as far as they are printed, has room for one number of ranks or for several.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf
 from pathlib import PurePath
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.bounded import MOST_RANKS
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OPERATIONS, Operation
 
@@ -31,10 +34,15 @@ _REDUCTIONS = (*REDUCTIONS, "mulsum")
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The rows of a table: `algbw` and `busbw` in GB/s, `header` the titles in front of the times."""
+    """The rows of a table: `algbw` and `busbw` in GB/s, `header` the titles in front of the times.
+
+    `n_ranks` is 0 if the number of ranks is unknown, and at least `least`; `certain` if one process has them all.
+    """
 
     source: str
     n_ranks: int
+    least: int
+    certain: bool
     header: tuple[str, ...]
     sizes: list[int]
     counts: list[int]
@@ -45,28 +53,88 @@ class TableColumns:
     busbw: NDArray[np.float64]
 
 
-def concluded(rows: TableColumns) -> str:
-    """Return the collective, several (`a, b or c`) if all fit, or nothing."""
+def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
+    """Return the collective and the number of ranks.
+
+    Parameters
+    ----------
+    test : str
+        The collective, if it is known.
+
+    Returns
+    -------
+    name : str
+        The collective, several (``a, b or c``) if all fit, or nothing.
+    n_ranks : int
+        0 if the rows leave it open.
+    """
     ratio = _bus_over_algorithm(rows)
+    found = _fitting(rows, ratio, test)
+    if not found and ratio == ratio and rows.n_ranks and not rows.certain:
+        # No collective has this ratio on the listed ranks: the end of the list may be missing.
+        more = replace(rows, n_ranks=0, least=rows.n_ranks + 1)
+        found = _fitting(more, ratio, test)
+        rows = more if found else rows
+    numbers = set(found.values())
+    n_ranks = rows.n_ranks or (numbers.pop() if len(numbers) == 1 else 0)
+    names = [item.test for item in sorted(found, key=_usual)]
+    name = " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+    return test or name, n_ranks
+
+
+def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int]:
+    """Return the collectives that the rows can be of, each with its number of ranks, 0 if it is open."""
     blocks = _blocks(rows)
-    n = rows.n_ranks or max(blocks, 0)
-    fitting = [item for item in _TESTS if _fits(item, rows, blocks)]
-    if blocks == 0 and ratio != ratio:  # nothing but the file's name
-        return ""
-    if n > 1 and ratio == ratio:
-        fitting = [
-            item
-            for item in fitting
-            if abs(item.bus_factor(n) - ratio) < _CLOSE * item.bus_factor(n)
-        ]
-    reduced = any(op in _REDUCTIONS for op in rows.ops)
-    if reduced and any(item.reduces for item in fitting):
-        # All-to-all and messages were given the reduction of the command line in some releases only.
-        fitting = [item for item in fitting if item.reduces]
+    if blocks == 0 and ratio != ratio and not test:
+        return {}
+    found = {}
+    for item in _TESTS:
+        if item.test == test or (not test and _fits(item, rows, blocks)):
+            n_ranks = _ranks_of(item, rows, blocks, ratio)
+            if n_ranks is not None:
+                found[item] = n_ranks
+    return found if test else _likely(rows, found)
+
+
+def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, int]:
+    """Return the collectives without those of which a table is unusual."""
+    reducing = {item: n for item, n in found.items() if item.reduces}
+    # All-to-all and messages were given the reduction of the command line in some releases only.
+    same = bool(rows.n_ranks) or set(found.values()) == set(reducing.values())
+    if reducing and same and any(op in _REDUCTIONS for op in rows.ops):
+        found = reducing
     named = _of_file(rows.source)
-    chosen = [item for item in fitting if item.test in named] or fitting
-    names = [item.test for item in sorted(chosen, key=_usual)]
-    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+    return {item: n for item, n in found.items() if item.test in named} or found
+
+
+def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) -> int | None:
+    """Return the number of ranks of which a collective has the rows' ratio, 0 if it is open, None if there is none."""
+    n_ranks = rows.n_ranks or (blocks if item.blocks and blocks > 1 else 0)
+    if n_ranks < rows.least and n_ranks:
+        return None
+    if ratio != ratio:
+        return n_ranks
+    if n_ranks:
+        factor = item.bus_factor(n_ranks)
+        return n_ranks if abs(factor - ratio) <= _CLOSE * max(factor, _CLOSE) else None
+    if item.bus == "all":
+        return 0 if abs(1 - ratio) < _CLOSE else None
+    low, high = (bound / (2 if item.bus == "twice" else 1) for bound in _ratio_bounds(rows))
+    if low > high:  # the rows are not of one number of ranks
+        return None
+    # (n - 1) / n is the ratio.
+    first = max(2, rows.least, ceil(1 / (1 - low) - 1e-9) if low < 1 else MOST_RANKS)
+    last = min(MOST_RANKS, floor(1 / (1 - high) + 1e-9) if high < 1 else inf)
+    return None if first > last else int(first) if first == last else 0
+
+
+def _ratio_bounds(rows: TableColumns) -> tuple[float, float]:
+    """Return between which numbers busbw / algbw is in all rows, as both are rounded."""
+    good = (rows.algbw > _LEAST_GBPS) & (rows.busbw > 0)
+    alg, bus = rows.algbw[good], rows.busbw[good]
+    decimals = next((d for d in (0, 1) if (np.round([alg, bus], d) == [alg, bus]).all()), 2)
+    half = 0.5 * 10.0**-decimals
+    return float(((bus - half) / (alg + half)).max()), float(((bus + half) / (alg - half)).min())
 
 
 def _usual(item: Operation) -> int:
@@ -110,7 +178,7 @@ def _fits(item: Operation, rows: TableColumns, blocks: int) -> bool:
             return False
     elif rows.header and item.reduces and not reduced:
         return False
-    if blocks == 0 or (blocks == 1 and rows.n_ranks < 2):
+    if blocks == 0 or (blocks == 1 and rows.n_ranks == 1):
         return True
     return bool(item.blocks) == (blocks > 1)
 

@@ -1,7 +1,8 @@
 """Takes off what launchers and collectors of logs put around lines, a block at a time.
 
 Docker's JSON around lines, colours, Ray's names of actors and its counts of repeats, torchrun's and Kubernetes' names
-go whatever follows.
+go whatever follows. Tables of nccl-tests that were pasted lose the pipes of a web page, the tags of a launcher inside
+rows, and get back the ``#`` of their titles and lists.
 A host, rank or time in front of a table of nccl-tests goes if the title of the table has one: what stands in front of
 NCCL's own lines tells ranks and times, and is read.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
+
+from clusim.vocabulary.dtypes import IN_TABLES
 
 __all__ = ["Dressing"]
 
@@ -51,6 +54,52 @@ _FRONT = re.compile(
 )
 
 
+_TYPES = "|".join(sorted(IN_TABLES, reverse=True)).encode()
+_WORDS = tuple(word.encode() for word in IN_TABLES)
+_CELL = re.compile(rb"\||\xe2\x94[\x82\x83]")
+"""A pipe, or the bar of a drawn box."""
+
+_RULE = re.compile(rb"[-:\s|+=\x80-\xff]*")
+_ROW = re.compile(rb"(?<![\w.])\d{1,18} +\d{1,18} +(?:" + _TYPES + rb")(?=[ \[-]|$)", re.MULTILINE)
+_NUMBERS = rb"(?: +(?:-?[\d.]+(?:[eE][+-]?\d+)?|N/A|-?nan|inf))"
+_COLUMNS = re.compile(rb"(?: +[a-z]{1,8})?" + _NUMBERS + rb"* *")
+_TAG = re.compile(rb"\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|(?<= )\d{1,9}:(?= )")
+"""A launcher's tag, which is also put between the columns of a row that a program prints in pieces."""
+
+_REST = re.compile(rb" *(?:\[\d{1,9}\]:?|\d{1,9}:)(?=" + _NUMBERS + rb"{3,9} *$)")
+"""A tag in front of the last columns of a row."""
+
+_LEAD = re.compile(rb"(?:\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|\d{1,9}:|[ >])*")
+_UNITS = re.compile(rb" *\((?:B|elements|us|GB/s)\)")
+_TITLES = re.compile(
+    rb"nThread \d|Using devices|Rank +\d+ .{0,80}\bon +\S+ +device +\d|(?:size|bytes) .{0,80}\btime .{0,40}\balgbw"
+    rb"|Out of bounds values *:|Avg bus bandwidth *:|Collective test (?:starting|concluded)|nccl-tests version "
+)
+
+
+def _pasted(line: bytes) -> bytes:
+    """Return a line of a table of nccl-tests as the program printed it; other lines unchanged."""
+    if len(line) > 2000 or b"NCCL INFO" in line:
+        return line
+    plain = line
+    if len(_CELL.findall(line)) > 2:
+        plain = b" " if _RULE.fullmatch(line) else _CELL.sub(b" ", line)
+    row = _ROW.search(plain)
+    if row is not None:
+        columns = _TAG.sub(b" ", plain[row.end() :])
+        if not _COLUMNS.fullmatch(columns):
+            return line
+        start = row.start() if _LEAD.fullmatch(plain, 0, row.start()) else 0
+        return _FRONT.sub(b"", plain[start : row.end()] + columns)
+    if _REST.match(plain):
+        return _REST.sub(b" ", plain, count=1)
+    lead = _LEAD.match(plain)
+    title = plain[lead.end() if lead else 0 :].lstrip(b"# ")
+    if b"algbw" in title:
+        title = _UNITS.sub(b"", title)
+    return b"#  " + title if _TITLES.match(title) else line
+
+
 class Dressing:
     """What is around the lines of one file; `repeats` counts the lines that Ray says it left out."""
 
@@ -83,6 +132,8 @@ class Dressing:
         )
         if tagged or (b"|" in data and _composed(data)):
             data = _NAMED.sub(b"", data)
+        if any(word in data for word in _WORDS) and _ROW.search(_CELL.sub(b" ", data)):
+            data = b"\n".join(_pasted(line) for line in data.split(b"\n"))
         if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
             title = _TITLE.search(data)
             self._tables = title is not None and bool(title[1].strip())

@@ -374,7 +374,7 @@ HANDLERS |= {
     "threadThresholds": _thresholds,
 }
 
-BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern")
+BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern", "===")
 """Messages that are understood without anything in front of them."""
 
 

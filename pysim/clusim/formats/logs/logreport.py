@@ -177,8 +177,9 @@ def _system(members: Sequence[Member]) -> list[str]:
         if member.system_bw
         else ""
     )
+    writer = f"rank {member.rank}" if member.rank >= 0 else "a rank of unknown number"
     return [
-        f"  topology     as rank {member.rank} printed it: {', '.join(counts)}{bw}",
+        f"  topology     as {writer} printed it: {', '.join(counts)}{bw}",
         *(f"               {_cut(shown[at : at + 6])}" for at in range(0, min(len(shown), 12), 6)),
     ]
 

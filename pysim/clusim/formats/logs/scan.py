@@ -31,10 +31,11 @@ T = TypeVar("T")
 
 _HEADER = b"NCCL INFO "
 _BARE = tuple(
-    word(text) for text in (b"Channel ", b"Ring ", b"Tree ", b"Trees [", b"Pattern ", b"RCCL ver")
+    word(text)
+    for text in (b"Channel ", b"Ring ", b"Tree ", b"Trees [", b"Pattern ", b"RCCL ver", b"CPU/")
 )
 _SPACE, _NEWLINE = ord(" "), ord("\n")
-_LEADS = np.frombuffer(b"# 0123456789.-n", np.uint8)
+_LEADS = np.frombuffer(b"# 0123456789.-n+=", np.uint8)
 
 
 @dataclass(slots=True)
@@ -128,11 +129,10 @@ class Scan:
         if len(rows) == 0:
             return found
         first = self.starts[rows]
-        heads = words(self.buffer)[first]
         at = self._behind_label(first)
         for _ in range(3):  # most lines are decided by their first letters
             at = at + (self.buffer[at] == _SPACE)
-        lead = self.buffer[at]
+        lead, heads = self.buffer[at], words(self.buffer)[at]
         good = np.isin(lead, _LEADS)
         for value, mask in _BARE:
             good |= (heads & mask) == value

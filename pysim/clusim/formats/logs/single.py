@@ -47,6 +47,7 @@ class SingleLines:
         self._heads: list[tuple[str, int]] = []
         self._seen: dict[str, int] = {}
         self._bare = NONE
+        self._indent = ""
         self._stamp = NONE
         self._run_lines = len(tables.runs)
 
@@ -221,6 +222,8 @@ class SingleLines:
     def _known_text(self, text: str, number: int) -> bool:
         facts = self.facts
         bare = text.lstrip()
+        if self._bare_system(text, number):
+            return True
         if bare.startswith("#"):
             if self.tables.comment(bare, number - self._offset()):
                 self._new_run(number)
@@ -245,7 +248,19 @@ class SingleLines:
                 known.count += 1
             return True
         word = bare.partition(" ")[0]
-        return word in BARE and self._bare_message(bare, number, word)
+        if word not in BARE or (word == "===" and not bare.startswith("=== System : ")):
+            return False
+        self._indent = text[: len(text) - len(bare)]
+        return self._bare_message(bare, number, word)
+
+    def _bare_system(self, text: str, number: int) -> bool:
+        """Read a line of a topology print whose headers somebody cut off."""
+        if self._bare == NONE:
+            return False
+        thread = self.facts.bare_threads[self._bare]
+        if not self.facts.threads[thread].in_system:
+            return False
+        return system_line(self.facts, thread, number, text.removeprefix(self._indent))
 
     def _bare_message(self, text: str, number: int, word: str) -> bool:
         """Read a message whose header somebody cut off: all up to a heading belong together."""

@@ -90,6 +90,7 @@ class TableRun:
     broken: int = 0
     broken_line: int = 0
     ended: bool = False
+    known: tuple[tuple[int, int, str], tuple[str, int]] | None = None
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return one of time, algbw, busbw, error, and time_in_place, ... as an array."""
@@ -100,19 +101,32 @@ class TableRun:
 
     @property
     def n_ranks(self) -> int:
-        """Number of ranks, 0 if it was not printed."""
-        return len({device.rank for device in self.devices})
+        """Number of ranks: those listed, or that of the rows if lines of the list are missing; 0 if it is unknown."""
+        return self._concluded()[1]
+
+    @property
+    def listed(self) -> bool:
+        """Whether every rank has its line."""
+        return bool(self.devices) and len({device.rank for device in self.devices}) == self.n_ranks
 
     def collective(self) -> str:
         """Return what was measured: as printed, else concluded from the columns; several names if they fit them all."""
-        if self.test:
-            return self.test.removesuffix("_perf")
-        return concluded(
-            TableColumns(
-                self.source, self.n_ranks, self.header, self.sizes, self.counts, self.types, self.ops, self.roots,
-                self.column("algbw"), self.column("busbw"),
-            )
-        )  # fmt: skip
+        return self._concluded()[0]
+
+    def _concluded(self) -> tuple[str, int]:
+        key = (len(self.sizes), len(self.devices), self.test)
+        if self.known is None or self.known[0] != key:
+            ranks = {device.rank for device in self.devices}
+            least = max(ranks, default=-1) + 1
+            one = len({device.pid for device in self.devices}) == 1
+            each = self.config.get("nThread", 0) * self.config.get("nGpus", 0)
+            columns = TableColumns(
+                self.source, len(ranks) if len(ranks) == least else 0, least,
+                one and each == len(ranks) > 1, self.header, self.sizes, self.counts,
+                self.types, self.ops, self.roots, self.column("algbw"), self.column("busbw"),
+            )  # fmt: skip
+            self.known = key, concluded(columns, self.test.removesuffix("_perf"))
+        return self.known[1]
 
 
 def _in_us(values: list[float], milliseconds: bool) -> tuple[float, ...]:

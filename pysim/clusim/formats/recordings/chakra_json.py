@@ -1,7 +1,9 @@
 """Chakra execution traces as JSON: what the tools of Chakra and protobuf print of the messages of an ``.et`` file.
 
 Objects stand one after another, one to a line, or in a list; fields are called as in the schema or in camel case, and
-numbers of 64 bits are in quotes. They become the messages that an ``.et`` file has, and are read like one.
+numbers of 64 bits are in quotes. They become the messages that an ``.et`` file has, and are read like one. So does the
+``workload_graph`` that Chakra's feeder reads (src/feeder/json_node.cpp of mlcommons/chakra): ``Id``, ``Name``,
+``NodeType`` as a number, ``data_deps``, ``ctrlDeps``, ``runtime`` [us], and what attributes are there as keys.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from clusim.formats.recordings.chakra_schema import (
 from clusim.formats.recordings.source import integer
 from clusim.formats.recordings.streams import FileStream, TextWindow
 
-__all__ = ["JSON_NODE", "from_json"]
+__all__ = ["JSON_GRAPH", "JSON_NODE", "from_json"]
 
 JSON_NODE = (
     rb'\A\s*[\[{].{0,4000}?"type"\s*:\s*'
@@ -30,9 +32,18 @@ JSON_NODE = (
 )
 """What such a file begins with."""
 
+JSON_GRAPH = rb'\A\s*\{(?:\s*"\w{1,40}"\s*:\s*(?:"[^"\\]{0,200}"|\d{1,18})\s*,){0,8}\s*"workload_graph"\s*:\s*\['
+"""What a `workload_graph` begins with."""
+
 _INT64 = (1 << 63) - 1
 _BETWEEN = re.compile(r"[\s,\[\]]*")
-_NODES = re.compile(r'\s*\{\s*"nodes"\s*:\s*\[')
+_NODES = re.compile(rf'\s*\{{\s*"nodes"\s*:\s*\[|{JSON_GRAPH.decode()}')
+_CLOSED = re.compile(r'\s*\]\s*(?:,\s*"|\})')
+"""The end of the nodes of an object, and other keys of it."""
+
+_GRAPH_NUMBERS = (
+    "comm_type", "comm_size", "comm_priority", "comm_src", "comm_dst", "comm_tag", "tensor_size", "num_ops",
+)  # fmt: skip
 _HELD = 1 << 17
 """What is held of the text before an object is looked at [characters]."""
 
@@ -56,17 +67,22 @@ def from_json(file: FileStream) -> FileStream | None:
     InputError
         A node in it makes no sense.
     """
-    if re.match(JSON_NODE, file.head(1 << 13), re.DOTALL) is None:
+    head = file.head(1 << 13)
+    graph = re.match(JSON_GRAPH, head) is not None
+    if not graph and re.match(JSON_NODE, head, re.DOTALL) is None:
         return None
-    return FileStream(file.name, lambda: _packed(file))
+    return FileStream(file.name, lambda: _packed(file, graph=graph))
 
 
-def _packed(file: FileStream) -> Iterator[bytes]:
+def _packed(file: FileStream, *, graph: bool) -> Iterator[bytes]:
     """Yield the nodes of a file as they are in an ``.et``."""
     for number, item in enumerate(_objects(file)):
         if number > MOST_NODES:
             raise InputError(f"{file.name}: more than {MOST_NODES} nodes")
-        if "type" in item or "id" in item:  # else the metadata
+        if graph:
+            where = f"{file.name}: workload_graph[{number}]"
+            yield pack(_node(_of_graph(item, where), where))
+        elif "type" in item or "id" in item:  # else the metadata
             yield pack(_node(item, f"{file.name}: object {number + 1}"))
 
 
@@ -77,11 +93,13 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
     window.at = inside.end() if inside else 0
     while True:
         window.hold(_HELD)
+        if inside and _CLOSED.match(window.text, window.at):
+            return
         between = _BETWEEN.match(window.text, window.at)
         window.at = between.end() if between else window.at
         if window.at >= len(window.text) and window.done:
-            return
-        if inside and window.text[window.at :].strip() == "}":
+            if inside:
+                raise InputError(f"{file.name}: the list of nodes has no end; is the file cut?")
             return
         while True:
             try:
@@ -108,6 +126,38 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
             if not isinstance(item, dict):
                 raise InputError(f"{file.name}: something that is no object among the nodes")
             yield {_snake(key): value for key, value in item.items()}
+
+
+def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a node of a `workload_graph` as other tools print it."""
+    for key, name in (("id", "Id"), ("node_type", "NodeType")):
+        if key not in item:
+            raise InputError(f"{where}: no {name}; every node has one")
+    kind = item["node_type"]
+    number = NODE_TYPES.get(kind) if isinstance(kind, str) else integer(kind, 99)
+    if number not in NODE_TYPES.values():
+        known = ", ".join(f"{n} ({name})" for name, n in NODE_TYPES.items())
+        raise InputError(f"{where}: NodeType {str(kind)[:40]!r}: must be one of {known}")
+    host = item.get("is_cpu_op") is True
+    if number == NODE_TYPES["COMM_COLL_NODE"] and not ("comm_type" in item and "comm_size" in item):
+        if not host:
+            lost = "comm_size" if "comm_type" in item else "comm_type"
+            raise InputError(
+                f"{where}: a collective without {lost}, so nothing tells its {lost[5:]}; add it"
+            )
+        number = NODE_TYPES[
+            "COMP_NODE"
+        ]  # the host's part of a call, whose kernel is a node of its own
+    attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
+    for name in _GRAPH_NUMBERS:
+        if name in item:
+            value = _whole(item[name], where, name)
+            attributes.append({"name": name, "int64_val": value})
+    return {
+        "id": item["id"], "name": item.get("name", ""), "type": number, "attr": attributes,
+        "duration_micros": _whole(item.get("runtime", 0), where, "runtime"),
+        "data_deps": item.get("data_deps", []), "ctrl_deps": item.get("ctrl_deps", []),
+    }  # fmt: skip
 
 
 def _node(item: dict[str, Any], where: str) -> Any:

@@ -78,6 +78,7 @@ def clone_peers(found: Recording, groups: Groups) -> None:
             f"{what}, and groups are no regular grid; they are taken to be ready whenever a recorded rank is"
         )
         return
+    found.unrecorded = frozenset(missing)
     for rank in missing:
         moved = {ABSENT: ABSENT}
         for group in used:

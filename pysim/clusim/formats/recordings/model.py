@@ -115,6 +115,8 @@ class Recording:
     alike : bool
         The events are those of rank 0 only: every rank does the same in groups of its own, which are those of rank 0
         moved along. Ranks of a group are equally far apart.
+    unrecorded : frozenset of int
+        Ranks whose events are those of another, which recorded.
     """
 
     kind: str
@@ -127,3 +129,4 @@ class Recording:
     nccl_version: str = ""
     hosts: list[str] = field(default_factory=list)
     alike: bool = False
+    unrecorded: frozenset[int] = frozenset()

@@ -136,15 +136,23 @@ def _open(name: str) -> sqlite3.Connection:
     return base
 
 
+MOST_TEXT = 2_000
+"""Most characters or bytes that are read of a value."""
+
+
 def _rows(
     base: sqlite3.Connection, table: str, columns: tuple[str, ...]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, None for columns that it lacks; nothing for what is no table."""
+    """Yield the rows of a table, None for columns that it lacks; nothing for what is no table.
+
+    Of texts and blobs only the first `MOST_TEXT` are read, so that one of a gigabyte needs no memory.
+    """
     kind = base.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     if kind is None or kind[0] != "table":
         return
     have = {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
-    asked = ", ".join(column if column in have else "NULL" for column in columns)
+    cut = "iif(typeof({0}) IN ('text', 'blob'), substr({0}, 1, {1}), {0})"
+    asked = ", ".join(cut.format(c, MOST_TEXT) if c in have else "NULL" for c in columns)
     yield from base.execute(f"SELECT {asked} FROM {table}")
 
 

@@ -26,7 +26,7 @@ from clusim.formats.recordings.source import Paths, names_of
 
 __all__ = ["read"]
 
-_PARALLELISM = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
+_POLICIES = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 _SIZES = {
     "tp": ("model_parallel_NPU_group",),
     "ep": ("ep", "expert_parallel_npu_group"),
@@ -70,10 +70,10 @@ class _Reader:
         self.name = name
         self.table = LayerTable(name)
         self.assumed: list[str] = []
-        if self.table.words[0] != _PARALLELISM:
+        if self.table.words[0] not in _POLICIES:
             raise InputError(
-                f"{name}:1: {self.table.words[0][:40]!r}; a SimAI workload begins with {_PARALLELISM} (--kind astra"
-                " reads the others)"
+                f"{name}:1: {self.table.words[0][:40]!r}; a SimAI workload begins with {' or '.join(_POLICIES)}"
+                " (--kind astra reads the others)"
             )
         self.num_ranks = self._ranks(num_ranks)
         size = {what: self._size(what, keys) for what, keys in _SIZES.items()}

@@ -1,8 +1,8 @@
 """Plain values out of pickles, without running anything in them: dicts, lists, tuples, numbers, texts and nothing else.
 
 The instructions are looked at before any is carried out. One that names a class or calls something is refused, but for
-the four functions with which PyTorch writes lists of one type, which are lists here; so are memo numbers and lengths
-that the data do not have room for.
+the four functions with which PyTorch writes lists of one type, which are lists here; so are memo numbers, lengths and
+copies of lists that the data do not have room for.
 """
 
 from __future__ import annotations
@@ -34,9 +34,20 @@ _LISTS = frozenset(
 
 
 class _Plain(pickle.Unpickler):
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        # Values that lists are built from have at least a byte each, unless one is copied again and again.
+        self._room = len(data)
+
+    def _list(self, values: Any = ()) -> list[Any]:
+        self._room -= len(values)
+        if self._room < 0:
+            raise pickle.UnpicklingError("lists of more values than it has bytes")
+        return list(values)
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _LISTS:
-            return list
+            return self._list
         raise pickle.UnpicklingError(f"names {module[:40]}.{name[:40]}, which is not run")
 
     def persistent_load(self, pid: Any) -> Any:
@@ -61,7 +72,7 @@ def unpickled(data: bytes, where: str) -> Any:
                 )
             if code.name in _PUTS and int(argument or 0) > len(data):
                 raise InputError(f"{where}: byte {at}: a memo number of {argument}")
-        return _Plain(io.BytesIO(data)).load()
+        return _Plain(data).load()
     except InputError:
         raise
     except Exception as error:  # pickle raises anything for damaged data

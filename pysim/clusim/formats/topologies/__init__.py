@@ -10,6 +10,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from clusim.errors import TopologyError
 from clusim.formats.topologies.common import Assumption, Draft, Imported
@@ -29,33 +30,48 @@ KINDS = {
     "astra-sim": "ASTRA-sim network YAML or JSON",
     "simai": "SimAI or ns-3 topology text",
     "htsim": "htsim topology text (.topo)",
+    "infragraph": "InfraGraph YAML or JSON",
 }
 """Kinds of files, by the name that `--kind` takes."""
 
+WITH_CPUS = ("nccl-xml", "nccl-graph", "lstopo", "smi", "smi-nvlink", "rocm-smi", "infragraph")
+"""Kinds of files that describe the processors of a node, or leave them out."""
 
-def import_file(
-    path: str | os.PathLike[str],
-    *,
-    kind: str | None = None,
-    chip: str | None = None,
-    group: str | None = None,
-) -> Imported:
+
+class Given(TypedDict, total=False):
+    """Statements of the user about a file of another tool.
+
+    Attributes
+    ----------
+    kind : str, optional
+        What it is, one of `KINDS`; found out from its content otherwise.
+    chip : str, optional
+        What its GPUs are, if the file does not say, e.g. ``h100-sxm5``.
+    cpu : str, optional
+        What its processors are, e.g. ``epyc-milan``. NUMA nodes of one socket (NPS, SNC) are then one processor.
+    group : str, optional
+        Which machine, by number or name, of a file that holds several.
+    """
+
+    kind: str | None
+    chip: str | None
+    cpu: str | None
+    group: str | None
+
+
+def import_file(path: str | os.PathLike[str], **given: Unpack[Given]) -> Imported:
     """Read a file of another tool.
 
     Parameters
     ----------
     path : path-like
         The file.
-    kind : str, optional
-        What it is, one of `KINDS`; found out from its content otherwise.
-    chip : str, optional
-        What its GPUs are, if the file does not say, e.g. ``h100-sxm5``.
-    group : str, optional
-        Which machine, by number or name, of a file that holds several.
+    **given
+        See `Given`.
     """
     name = os.fspath(path)
     text = _text(path)
-    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+    return import_text(text, printable(name, 200), **given)
 
 
 def _text(path: str | os.PathLike[str]) -> str:
@@ -103,18 +119,18 @@ def detect(text: str) -> str | None:
     return detect_kind(text)
 
 
-def import_text(
-    text: str,
-    where: str,
-    *,
-    kind: str | None = None,
-    chip: str | None = None,
-    group: str | None = None,
-) -> Imported:
+def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     """Read the text of a file called `where`; see `import_file`."""
+    kind, chip, cpu, group = (
+        given.get("kind"),
+        given.get("chip"),
+        given.get("cpu"),
+        given.get("group"),
+    )
     if kind is not None and kind not in KINDS:
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     from clusim.formats.topologies.detection import without_prompt
+    from clusim.formats.topologies.devices import named_processor
 
     text = without_prompt(text)
     found = kind or detect(text)
@@ -124,7 +140,11 @@ def import_text(
             raise fail(where, 0, what)
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
-    draft = Draft(where, _name(where))
+    if cpu is not None and found not in WITH_CPUS:
+        raise TopologyError(f"{where}: --cpu: {KINDS[found]} has no processors; leave it out")
+    draft = Draft(where, _name(where), cpu=named_processor(cpu) if cpu is not None else None)
+    if draft.cpu is not None:
+        draft.source("cpu", f"{draft.cpu.name}, given with --cpu")
     draft.source("import", f"{KINDS[found]}: {Path(where).name}")
     _read(found, text, draft, chip, group)
     result = draft.finish(found, KINDS[found])
@@ -163,6 +183,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.graphs import read_graph
 
         read_graph(kind, text, draft, chip)
+    elif kind == "infragraph":
+        from clusim.formats.topologies.infragraphwiring import read_infragraph
+
+        read_infragraph(text, draft, chip)
     elif kind == "astra-sim":
         from clusim.formats.topologies.astra import read_astra
 

@@ -10,14 +10,12 @@ import json
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from clusim.fabric.yamltext import parse
-from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
+from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.presets import hinted_chip, known_chip, named_chip
 from clusim.formats.values import fail, number, printable
-from clusim.hardware import gpu_by_words
 
 __all__ = ["read_astra"]
 
@@ -139,11 +137,8 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
 def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
     name = named_chip(draft, chip) if chip else None
     if name is None:
-        hint = gpu_by_words(Path(draft.where).name)
-        name = hint[0].name if hint else unnamed_chip()
-        why = "the file's name says so" if hint else "the file does not say; --chip does"
-        gpus = [f"gpu{i}" for i in range(count)]
-        draft.assume(gpus, f"chip {name}", why, settles="" if hint else CHIP_OPTION)
+        name, why, settles = hinted_chip(draft, "the file does not say")
+        draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why, settles=settles)
     name = known_chip(draft, name, "all GPUs")
     keys: dict[str, Any] = {"relay": True, "latency": "100ns"} if relay else {}
     for index in range(count):

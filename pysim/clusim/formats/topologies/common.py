@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusim.fabric.doubts import key_of
 from clusim.formats.topologies.written import topology_text
 from clusim.formats.values import fail, natural, printable
-from clusim.hardware import SWITCHES
+from clusim.hardware import SWITCHES, Cpu
 
 if TYPE_CHECKING:
     from clusim.fabric.model import Fabric
@@ -107,6 +107,8 @@ class Draft:
         Top-level keys other than nodes and links.
     notes : dict
         What was assumed, why, and what settles it -> what it is about.
+    cpu : Cpu or None
+        The processors, given by the user; None: as the file says.
     """
 
     where: str
@@ -115,6 +117,7 @@ class Draft:
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     links: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    cpu: Cpu | None = None
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
         """Add a node; returns its name."""

@@ -23,6 +23,8 @@ _SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTI
 _SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
 
 
+_KEY = re.compile(r"(?:^|[{,])[ \t-]*([a-z0-9_]+):", re.MULTILINE)
+_INFRAGRAPH = {"components", "instances", "ep1", "connections"}
 _PASTED = re.compile(r"<(system|graphs|topology)\b.*</\1>", re.DOTALL)
 
 
@@ -50,6 +52,8 @@ def detect_kind(text: str) -> str | None:
         return "smi-nvlink"
     if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
         return "astra-sim"
+    if len(_INFRAGRAPH & set(_KEY.findall(text))) > 1:
+        return "infragraph"
     if len(HEAD_LINE.findall(text[:10_000])) > 1:
         return "htsim"
     return "simai" if _is_simai(text) else None
@@ -75,6 +79,11 @@ def _of_json(text: str) -> str | None:
         return None
     if isinstance(data.get("nodes"), list) and ("links" in data or "edges" in data):
         return "node-link"
+    inner = data.get("infrastructure", data)
+    if isinstance(inner, dict) and (
+        {"devices", "instances"} <= set(inner) or {"components", "edges"} <= set(inner)
+    ):
+        return "infragraph"
     astra = {"topologies-per-dim", "units-count", "npus_count", "npus-count"}
     return "astra-sim" if astra & set(data) else None
 

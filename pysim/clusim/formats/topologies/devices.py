@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from clusim.errors import InputError
+from clusim.formats.values import printable
 from clusim.hardware import ADAPTER_IDS, PROCESSORS, Cpu
 from clusim.hardware.pcie import GENERATIONS
 
-__all__ = ["PCIE_GTS", "nic_model", "processor"]
+__all__ = ["PCIE_GTS", "named_processor", "nic_model", "processor"]
 
 PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()}
 """Signalling rate of a lane per PCIe generation [GT/s]."""
@@ -31,7 +33,7 @@ def processor(arch: str, vendor: str, family: int | None, model: int | None) -> 
         found = _by_cpuid("intel", 6, model)
         said = "the file gives no model" if model is None else f"Intel model {model} is not known"
         return found or _usual("intel"), "" if found else f"{said}; taken as Ice Lake"
-    return _usual("other"), "the file does not name the processor"
+    return _usual("other"), "the file does not name the processor; --cpu does"
 
 
 def _usual(vendor: str) -> Cpu:
@@ -49,6 +51,14 @@ def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:
             if own == family and model is not None and first <= model <= last:
                 return cpu
     return None
+
+
+def named_processor(name: str) -> Cpu:
+    """Return the processor called `name`; the error has the names there are."""
+    if name not in PROCESSORS:
+        known = ", ".join(PROCESSORS)
+        raise InputError(f"no processor {printable(name)!r}; there are {known}")
+    return PROCESSORS[name]
 
 
 def nic_model(vendor: int | None, device: int | None) -> tuple[str, bool, int]:

@@ -12,16 +12,23 @@ from typing import Any
 
 from clusim.errors import UnitError
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
-from clusim.formats.topologies.common import CHIP_OPTION, Draft
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.graph_text import Attributes, TextGraph, read_graphml, read_node_link
-from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
+from clusim.formats.topologies.presets import (
+    hinted_chip,
+    known_chip,
+    named_chip,
+    product_chip,
+    unnamed_chip,
+)
 from clusim.formats.values import fail, number, printable
-from clusim.hardware import LINKS, gpu, gpu_by_product, gpu_by_words
+from clusim.hardware import LINKS, gpu, gpu_by_product
 from clusim.units import parse_rate, parse_time
 
 __all__ = ["read_graph"]
 
 MAX_GRAPH_NODES = 65_536
+_PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")
 
 
 def read_graph(kind: str, text: str, draft: Draft, chip: str | None) -> None:
@@ -181,16 +188,16 @@ class _Reader:
             self.draft.node(name, "switch", **keys, **({"latency": latency} if latency else {}))
 
     def _chip(self, attributes: Attributes, name: str) -> str:
-        for key in ("chip", "model", "gpu", "gpu_type", "gpu_model", "product"):
+        for key in _PRODUCT_KEYS:
             found = gpu_by_product(str(attributes[key])) if key in attributes else None
             if found is not None:
                 return found.name
         if self.chip:
             return named_chip(self.draft, self.chip)
-        hint = gpu_by_words(self.draft.name)
-        why = "the file's name says so" if hint else "the graph names no chip; --chip does"
-        chip = hint[0].name if hint else unnamed_chip()
-        settles = CHIP_OPTION if "--chip" in why else ""
+        for key in _PRODUCT_KEYS:
+            if re.search(r"[A-Za-z]", str(attributes.get(key) or "")):
+                return product_chip(self.draft, str(attributes[key]))
+        chip, why, settles = hinted_chip(self.draft, "the graph names no chip")
         self.draft.assume(name, f"chip {chip}", why, settles=settles)
         return chip
 

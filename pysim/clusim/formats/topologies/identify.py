@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Final
 
 from clusim.formats.topologies.devices import PCIE_GTS
 from clusim.formats.topologies.importedmachine import ImportedDevice, ImportedGpu, ImportedMachine
-from clusim.formats.values import printable
+from clusim.formats.values import fail, printable
 from clusim.hardware import (
     gpu_by_capability,
     gpu_by_gfx,
     gpu_by_pci,
+    gpu_by_product,
     gpu_by_words,
     standing,
+    unknown_gpu,
 )
 
-__all__ = ["generation", "gts", "identify"]
+__all__ = ["ACCELERATORS", "generation", "gts", "identify"]
+
+ACCELERATORS: Final = (0x10DE, 0x1002)
+"""PCI vendors of GPUs that machines are built for."""
 
 
 def gts(speed: str | None) -> float | None:
@@ -34,35 +41,63 @@ def generation(speed: str | None) -> int | None:
 
 
 def identify(
-    machine: ImportedMachine, device: ImportedDevice, forced: str | None
+    machine: ImportedMachine, device: ImportedDevice, forced: str | None, where: str
 ) -> tuple[str, str]:
-    """Return the chip of a GPU, and why it was taken (empty if the file says it)."""
+    """Return the chip of a GPU, and why it was taken (empty if the file says it).
+
+    Raises
+    ------
+    ClusimError
+        The GPU has a product name that is not known; it is not replaced by another GPU.
+    """
     gpu = device.gpu or ImportedGpu()
-    known = gpu_by_pci(device.vendor, device.device)
+    known = gpu_by_pci(device.vendor, device.device) or gpu_by_product(gpu.product)
     if forced is not None:
         differs = known is not None and known.name != forced
-        said = known.name if known is not None else ""
-        return forced, f"as asked for; the file says {said}" if differs else ""
+        said = known.name if known is not None else printable(gpu.product, 60)
+        return forced, f"as asked for; the file says {said}" if differs or (
+            said and not known
+        ) else ""
     if known is not None:
         return known.name, ""
+    if gpu.product:
+        what = unknown_gpu(gpu.product)
+        raise fail(where, device.line, f"{what}; --chip NAME says what to simulate instead")
+    return _unnamed(machine, device, gpu)
+
+
+def _unnamed(machine: ImportedMachine, device: ImportedDevice, gpu: ImportedGpu) -> tuple[str, str]:
+    """Return the chip of a GPU without a known identity or product name, and why it was taken."""
     hint = gpu_by_words(machine.hint)
+    named = hint[0] if hint else None
+    words = f"the file's name or text says {hint[1]!r}" if hint else ""
     said = f"gcn {printable(gpu.gcn, 16)}" if gpu.gcn else f"sm {gpu.sm}"
     usual = gpu_by_gfx(gpu.gcn, gpu.sm) if gpu.gcn else gpu_by_capability(gpu.sm)
+    if named is not None and (gpu.gcn or gpu.sm is not None):
+        if usual is not None and named.architecture is usual.architecture:
+            return named.name, f"{said}, and {words}"
+    elif named is not None:
+        return named.name, words
+    aside = "".join(
+        f"{text} is not known; " for text in _not_known(device, hint and not named, words)
+    )
     if usual is not None:
-        if hint and hint[0].architecture is usual.architecture:
-            return hint[0].name, f"{said}, and the file's name or comments say {hint[1]!r}"
-        return usual.name, f"{said}; the file does not name the board, --chip does"
+        return usual.name, f"{aside}{said}; the file does not name the board, --chip does"
     if gpu.gcn or gpu.sm is not None:
-        return _card(
-            device
-        ), f"{said} is not known; a card of its PCIe generation, --chip names another"
-    if hint:
-        return hint[0].name, f"the file's name or comments say {hint[1]!r}"
+        why = f"{aside}{said} is not known; a card of its PCIe generation, --chip names another"
+        return _card(device), why
     if machine.guess is not None:
-        return machine.guess
-    return _card(
-        device
-    ), "the file does not say; a card of its PCIe generation, --chip names another"
+        return machine.guess[0], f"{aside}{machine.guess[1]}"
+    why = f"{aside}the file does not say; a card of its PCIe generation, --chip names another"
+    return _card(device), why
+
+
+def _not_known(device: ImportedDevice, unknown_words: object, words: str) -> Iterator[str]:
+    """Yield the identities of a GPU in the file that mean no known chip."""
+    if device.vendor in ACCELERATORS and device.device:
+        yield f"PCI device {device.vendor:04x}:{device.device:04x}"
+    if unknown_words:
+        yield f"{words}, which"
 
 
 def _card(device: ImportedDevice) -> str:

@@ -63,6 +63,8 @@ class ImportedGpu:
         The file comes from a run, or names the links itself: links it does not name do not exist.
     asked : bool
         The driver was asked: links that are not named do not exist, whatever the chip is.
+    product : str
+        Name of the product; empty if the file does not name it.
     told : list of Peer or None
         The links that NCCL is told of; None: `peers`, which are there.
     c2c_MBps : int
@@ -73,6 +75,7 @@ class ImportedGpu:
     rank: int | None = None
     sm: int | None = None
     gcn: str = ""
+    product: str = ""
     gdr: bool | None = None
     peers: list[Peer] = field(default_factory=list)
     told: list[Peer] | None = None
@@ -90,6 +93,8 @@ class Net:
     ----------
     speed_mbps : int or None
         Rate [Mb/s].
+    port : int or None
+        Number of the port of an InfiniBand device.
     collective : bool
         It takes part in reductions in the network.
     """
@@ -99,6 +104,7 @@ class Net:
     speed_mbps: int | None = None
     gdr: bool | None = None
     guid: str = ""
+    port: int | None = None
     collective: bool = False
     line: int = 0
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.formats.topologies.identify import ACCELERATORS
 from clusim.formats.topologies.importedmachine import (
     ImportedCpu,
     ImportedDevice,
@@ -26,7 +27,7 @@ from clusim.formats.topologies.importedmachine import (
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, number, printable, whole
 from clusim.formats.xmltext import XmlElement, parse_xml
-from clusim.hardware import gpu_by_pci
+from clusim.hardware import gpu_by_pci, gpu_by_product
 
 __all__ = ["read_lstopo"]
 
@@ -39,9 +40,6 @@ _TYPE = re.compile(
 _GPU_NAME = re.compile(r"(cuda|nvml|rsmi|ze)([0-9]{1,3})")
 _PORT = re.compile(r"Port([0-9]{1,2})State")
 _ACTIVE: Final = 4
-_ACCELERATORS: Final = (0x10DE, 0x1002)
-"""PCI vendors of GPUs that machines are built for."""
-
 _LANES: Final = (16, 8, 4, 2, 1)
 _SWITCH: Final = 0x068000
 _GPU: Final = 0x030200
@@ -189,7 +187,7 @@ class _Host:
         inside = element.all("object")
         for item in (element, *inside):
             self.by_index[item.get("gp_index")] = found
-        if found.is_class(0x03, 0x12) and found.vendor in _ACCELERATORS:
+        if found.is_class(0x03, 0x12) and found.vendor in ACCELERATORS:
             self._gpu(found, inside)
         elif found.is_class(0x02):
             found.nets = [net for item in inside for net in self._net(item)]
@@ -204,9 +202,8 @@ class _Host:
         first = next((m for m in names if m[1] == "nvml"), names[0] if names else None)
         found.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=found.line)
         models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
-        if models and models[0] not in self.machine.hint:
-            self.machine.hint += f" {printable(models[0], 60)}"
-        chip = gpu_by_pci(found.vendor, found.device)
+        found.gpu.product = models[0] if models else ""
+        chip = gpu_by_pci(found.vendor, found.device) or gpu_by_product(found.gpu.product)
         if found.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
             self.draft.assume(
                 found.text,
@@ -283,11 +280,11 @@ class _Host:
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by what they carry together [MB/s]."""
-        chip = gpu_by_pci(device.vendor, device.device)
+        assert device.gpu is not None
+        chip = gpu_by_pci(device.vendor, device.device) or gpu_by_product(device.gpu.product)
         each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
         count = max(1, round(rate / each))
         kind = _GPU if other.gpu is not None else _SWITCH
-        assert device.gpu is not None
         device.gpu.peers.append(Peer(other.bus, min(count, 1024), kind, text=other.text))
 
 

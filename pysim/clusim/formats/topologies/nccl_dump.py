@@ -197,13 +197,14 @@ class _Machine:
             **keys,
             **slot,
         )
+        device, _, port = self.fabric.nic_names.get(node.name, "").partition(":")
         net = XmlElement.of(
             "net",
-            name=f"{_NAMES.get(known.kind if known else '', 'mlx5_')}{number}",
+            name=device or f"{_NAMES.get(known.kind if known else '', 'mlx5_')}{number}",
             dev=number,
             latency="0.000000",
             speed=round(self._speed_Gbps(node, known) * 1000),
-            port=1,
+            port=int(port or 1),
             guid=f"{number + 1:#x}",
             maxconn=131072,
             gdr=int(node.nic.gpudirect if node.nic else True),

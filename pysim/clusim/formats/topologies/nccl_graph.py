@@ -102,7 +102,8 @@ def _dev(element: XmlElement) -> int:
 
 def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> ImportedMachine:
     machine = ImportedMachine(hint=Path(draft.where).name)
-    hint = gpu_by_words(Path(draft.where).name)
+    named = gpu_by_words(Path(draft.where).name)
+    hint = named[0] if named else None
     devices = {dev: ImportedDevice(text=f"gpu {dev}", gpu=ImportedGpu(dev=dev)) for dev in gpus}
     load = max((sum(dev in channel for channel in graph.gpus) for dev in gpus), default=1)
     total = load * graph.speed
@@ -113,7 +114,7 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
         if hint is None:
             machine.guess = (chip.name, f"its channels need {total:g} GB/s of NVLink")
         else:
-            chip = hint[0]
+            chip = hint
         _add_nvlinks(graph, devices, chip, per_link, draft)
     else:
         gen = next((g for g in (3, 4, 5, 6) if total <= 3.03 * 2 ** (g - 1)), 6)
@@ -123,7 +124,7 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
                 f"its channels need {total:g} GB/s: PCIe Gen{gen} x16",
             )
         else:
-            gen = max(gen, hint[0].pcie)
+            gen = max(gen, hint.pcie)
         for device in devices.values():
             device.speed, device.width = f"{PCIE_GTS[gen]:g} GT/s", 16
         draft.assume(

@@ -194,6 +194,7 @@ def _nets(element: XmlElement) -> list[Net]:
             speed_mbps=child.whole("speed"),
             gdr=_flag(child, "gdr"),
             guid=child.get("guid"),
+            port=child.whole("port"),
             collective=bool(child.whole("coll")),
             line=child.line,
         )

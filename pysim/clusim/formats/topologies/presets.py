@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clusim.errors import InternalError
 from clusim.fabric.problems import did_you_mean
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.devices import nic_model
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
 from clusim.formats.values import fail, printable
@@ -22,7 +23,9 @@ from clusim.hardware import (
     Gpu,
     gpu,
     gpu_by_product,
+    gpu_by_words,
     stand_in,
+    unknown_gpu,
 )
 from clusim.hardware.networks import USUAL_LINKS
 from clusim.units import parse_rate
@@ -33,6 +36,7 @@ __all__ = [
     "c2c_link",
     "direct_keys",
     "gpu_pcie",
+    "hinted_chip",
     "known_chip",
     "named_chip",
     "network_of",
@@ -41,6 +45,7 @@ __all__ = [
     "nvlink_keys",
     "pcie_switch",
     "pcie_type",
+    "product_chip",
     "shared_c2c",
     "unnamed_chip",
 ]
@@ -64,6 +69,24 @@ def named_chip(draft: Draft, text: str) -> str:
     if found is None:
         raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, GPUS)}")
     return found.name
+
+
+def product_chip(draft: Draft, text: str) -> str:
+    """Return the chip of a product that the file names."""
+    found = gpu_by_product(text)
+    if found is None:
+        what = f"{unknown_gpu(text)}; --chip NAME says what to simulate instead"
+        raise fail(draft.where, 0, what)
+    return found.name
+
+
+def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
+    """Return the chip of GPUs that `what` does not name, why it was taken, and what settles it."""
+    hint = gpu_by_words(Path(draft.where).name)
+    if hint is not None and hint[0] is not None:
+        return hint[0].name, "the file's name says so", ""
+    aside = f"the file's name says {hint[1]!r}, which is not known; " if hint else ""
+    return unnamed_chip(), f"{aside}{what}; --chip does", CHIP_OPTION
 
 
 def unnamed_chip() -> str:

@@ -7,6 +7,7 @@ HPCC and ASTRA-sim's ns-3: ``nodes switches links``, hosts and switches.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ from clusim.formats.topologies.presets import (
     known_chip,
     named_chip,
     pcie_type,
+    product_chip,
     unnamed_chip,
 )
 from clusim.formats.values import fail, number, printable
-from clusim.hardware import gpu, gpu_by_product
+from clusim.hardware import gpu
 from clusim.units import parse_rate, parse_time
 
 __all__ = ["read_simai"]
@@ -146,8 +148,9 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
         for number_, i in enumerate(file.switches):
             names[i] = draft.node(f"switch{number_}", "switch", switch="ethernet")
         return names, zones
-    found = gpu_by_product(file.chip)
-    name = named_chip(draft, chip) if chip else found.name if found else ""
+    name = named_chip(draft, chip) if chip else ""
+    if not name and re.search(r"[0-9]", file.chip):
+        name = product_chip(draft, file.chip)
     if not name:
         name = unnamed_chip()
         draft.assume(

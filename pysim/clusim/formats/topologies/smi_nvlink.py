@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusim.formats.topologies.common import CHIP_OPTION, Draft
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.importedmachine import (
     HIDDEN,
     BusId,
@@ -32,6 +32,9 @@ __all__ = ["GPU_LINE", "LINK_LINE", "named_gpus", "read_nvlink"]
 
 GPU_LINE = re.compile(
     r"^[^\S\n]*GPU[ ]?([0-9]{1,4}): ([A-Za-z][^\n(]{1,80}?)[^\S\n]*(?:\(UUID[^\n]*)?$", re.M
+)
+_TABLE_ROW = re.compile(
+    r"^\|[ ]{1,4}([0-9]{1,4})[ ]{2,4}([A-Za-z][^\n|]{1,60}?)[ ]{1,60}(?:On|Off|N/A)[ ]{0,4}\|", re.M
 )
 _ADDRESS = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,2}"
 LINK_LINE = re.compile(
@@ -69,9 +72,13 @@ class _Links:
         return Counter(bus for at, (bus, _, _) in self.remote.items() if at not in down)
 
 
-def named_gpus(text: str) -> list[str]:
-    """Return the products that lines such as ``GPU 0: NVIDIA A100-SXM4-80GB`` name, in order."""
-    return [match[2] for match in GPU_LINE.finditer(text)]
+def named_gpus(text: str) -> dict[int, str]:
+    """Return the products by number of the GPU, from ``GPU 0: NAME`` and the table that `nvidia-smi` prints.
+
+    The table of an old driver cuts long names off (``Tesla V100-SXM2...``); those are left out.
+    """
+    found = [*GPU_LINE.finditer(text), *_TABLE_ROW.finditer(text)]
+    return {int(match[1]): match[2] for match in found if not match[2].endswith("...")}
 
 
 def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
@@ -81,15 +88,12 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
     machine = ImportedMachine(hint=Path(draft.where).name)
     product = next(iter(found.values())).product
     known = gpu_by_product(product)
-    if known is None and chip is None:
-        draft.assume(
-            "all GPUs",
-            "a card of its kind",
-            f"no figures of {printable(product, 60)!r}; --chip names one",
-            settles=CHIP_OPTION,
-        )
     devices = {
-        n: ImportedDevice(bus=f"GPU{n}", text=f"GPU {n}", gpu=ImportedGpu(dev=n, asked=True))
+        n: ImportedDevice(
+            bus=f"GPU{n}",
+            text=f"GPU {n}",
+            gpu=ImportedGpu(dev=n, product=found[n].product, asked=True),
+        )
         for n in found
     }
     if any(links.remote for links in found.values()):
@@ -118,7 +122,7 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
         f"{len(machine.cpus)}, with the GPUs divided among them",
         "the text shows NVLinks only",
     )
-    wire_machine(machine, draft, chip or (known.name if known is not None else None))
+    wire_machine(machine, draft, chip)
 
 
 def _parse(text: str, draft: Draft) -> dict[int, _Links]:

@@ -8,7 +8,7 @@ share a switch, groups that are PXB share a switch above theirs, and everything 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from clusim.formats.topologies.rocm_smi import parse_rocm
 from clusim.formats.topologies.smi_nvlink import named_gpus
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, natural, printable
-from clusim.hardware import GPUS, gpu_by_product, standing
+from clusim.hardware import GPUS, standing
 
 __all__ = ["parse_matrix", "read_smi"]
 
@@ -45,7 +45,6 @@ MOST_LINKS = 18
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAG = re.compile(r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s|\s*[>|#]+\s)")
-_PRODUCT = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{1,2}[0-9]{2,3}(?![0-9])")
 _CPUS = re.compile(r"[0-9]{1,5}(?:[-,][0-9]{1,5}){0,400}")
 _AFFINITY = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
 _DEVICE = re.compile(r"(?:GPU|NIC|mlx[0-9]_)[0-9]{1,4}")
@@ -165,12 +164,9 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
         matrix = parse_matrix(text, draft.where)
         peers = None
         draft.settings["description"] = "imported from nvidia-smi topo -m"
-    products = [item for name in named_gpus(text) if (item := gpu_by_product(name)) is not None]
-    if chip is None and products:
-        chip = products[0].name
-        draft.assume("all GPUs", f"chip {chip}", f"the text lists {named_gpus(text)[0]!r}")
+    products = named_gpus(text)
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {matrix.around}")
-    devices = {name: _device(matrix, name, index) for index, name in enumerate(matrix.names)}
+    devices = {name: _device(matrix, name, products) for name in matrix.names}
     if peers is not None:
         _add_xgmi(machine, devices, peers)
     elif any(word in P2P for word in matrix.words.values()):
@@ -182,10 +178,12 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
     wire_machine(machine, draft, chip)
 
 
-def _device(matrix: Matrix, name: str, index: int) -> ImportedDevice:
+def _device(matrix: Matrix, name: str, products: Mapping[int, str]) -> ImportedDevice:
     if is_gpu(name):
         number = int(name[3:])
-        return ImportedDevice(bus=f"{name}", text=name, gpu=ImportedGpu(dev=number, asked=True))
+        product = products.get(number, "")
+        gpu = ImportedGpu(dev=number, product=product, asked=True)
+        return ImportedDevice(bus=f"{name}", text=name, gpu=gpu)
     shown = matrix.legend.get(name, name)
     net = Net(name=shown, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
     return ImportedDevice(text=shown, cls=_nic_class(shown), nets=[net])
@@ -226,9 +224,7 @@ def _add_nvlinks(
     most = max(totals.values(), default=0)
     per_pair = max(counts.values(), default=0)
     switched = most > MOST_LINKS or (per_pair >= MOST_LINKS and len(gpus) == 2)
-    machine.guess = _named(machine.hint) or _guess(
-        switched, per_pair if switched else most, len(gpus)
-    )
+    machine.guess = _guess(switched, per_pair if switched else most, len(gpus))
     if switched:
         for name in gpus:
             own = max((n for pair, n in counts.items() if name in pair), default=0)
@@ -247,15 +243,6 @@ def _add_nvlinks(
             gpu = devices[one].gpu
             if gpu is not None:
                 gpu.peers.append(Peer(devices[other].bus, count, 0x030200))
-
-
-def _named(text: str) -> tuple[str, str] | None:
-    """Return the GPU that the file's name or the text in front of the table names."""
-    for word in _PRODUCT.findall(text):
-        found = gpu_by_product(word)
-        if found is not None:
-            return found.name, f"the file's name or the text in front of the table says {word!r}"
-    return None
 
 
 def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
@@ -361,6 +348,7 @@ def _add_tree(
                 "the table says SYS, but gives both the same NUMA node: host bridges of one CPU",
             )
         roots.join(other, name)
+    clusters = _join_clusters(matrix, roots, draft)
     placed = _by_affinity(matrix, roots, draft)
     levels = any(matrix.level(a, b) for a, b in combinations(names, 2))
     if not (levels or matrix.numa or placed):
@@ -374,7 +362,7 @@ def _add_tree(
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
     ):
         own = [matrix.numa[name] for name in members if name in matrix.numa]
-        cpu = ImportedCpu(numa=own[0] if own else None)
+        cpu = ImportedCpu(numa=own[0] // clusters if own else None)
         machine.cpus.append(cpu)
         _fill_cpu(cpu, members, pix, pxb, devices)
     numas = [cpu.numa for cpu in machine.cpus]
@@ -392,6 +380,37 @@ def _add_tree(
             "a slot of its own at its CPU",
             "the table shows NVLinks only, not where the GPU is in the PCIe tree",
         )
+
+
+def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
+    """Join NUMA nodes that are parts of one socket (NPS of AMD, SNC of Intel), if the processor is given.
+
+    Returns the number of NUMA nodes of a socket. Two sockets are assumed, as a table does not tell them apart.
+    """
+    top = max(matrix.numa.values(), default=0) + 1
+    each = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
+    if draft.cpu is None or draft.cpu.vendor not in ("amd", "intel") or each == 1:
+        return 1
+    first: dict[int, str] = {}
+    for name, numa in sorted(matrix.numa.items(), key=lambda item: item[1]):
+        roots.join(first.setdefault(numa // each, name), name)
+    said = ", ".join(map(str, sorted(set(matrix.numa.values()))))
+    draft.assume(
+        "CPUs",
+        f"two sockets of {each} NUMA nodes each",
+        f"the table has NUMA nodes {said}; {draft.cpu.name} divides a socket into up to four",
+    )
+    gpus = {roots.find(name) for name in matrix.gpus}
+    apart = [name for name in matrix.names if roots.find(name) not in gpus]
+    for name in apart:
+        roots.join(first[max(first)], name)
+    if apart:
+        draft.assume(
+            [name.lower() for name in apart],
+            "at the last socket",
+            "the table says only that they are in no GPU's NUMA node",
+        )
+    return each
 
 
 def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ __all__ = ["wire_machine"]
 
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
 _WIDTHS = (1, 2, 4, 8, 16)
+_DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 
 
 def wire_machine(machine: ImportedMachine, draft: Draft, chip: str | None = None) -> None:
@@ -160,7 +162,7 @@ class _Wiring:
 
     def _identify(self) -> None:
         for device in self.gpus:
-            chip, why = identify(self.machine, device, self.forced)
+            chip, why = identify(self.machine, device, self.forced, self.draft.where)
             if why:
                 settles = CHIP_OPTION if "--chip" in why else ""
                 self.draft.assume(self.names[id(device)], f"chip {chip}", why, settles=settles)
@@ -193,6 +195,10 @@ class _Wiring:
                     processor("arm64", "NVIDIA", None, None)[0],
                     f"{min(chips)} has it beside it",
                 )
+            if self.draft.cpu is not None:
+                known = (cpu.arch or cpu.vendor) and not why and found is not self.draft.cpu
+                why = f"as given; the file says {found.name}" if known else ""
+                found = self.draft.cpu
             if why:
                 self.draft.assume(self.cpu_names[-1], f"processor {found.name}", why)
             self.processors.append(found)
@@ -350,6 +356,9 @@ class _Wiring:
             said += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
             said += ["reduces in the network"] if net.collective else []
             self.draft.source(name, _said(*said, line=net.line))
+            own = net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
+            if _DEVICE.fullmatch(own):
+                self.draft.settings.setdefault("nic_names", {})[name] = own
             if device is None:
                 parent = self.cpu_names[
                     next(i for i, c in enumerate(self.machine.cpus) if c is cpu)

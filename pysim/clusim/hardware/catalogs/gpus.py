@@ -1,10 +1,8 @@
-"""The GPUs there are, and how one is found: by name, product, PCI identity, capability, words, what it stands for."""
+"""The GPUs there are, and how one is found: by name, PCI identity, capability, what it stands for."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 from clusim.errors import InputError, suggest
 from clusim.hardware import architectures, gpus
@@ -19,8 +17,6 @@ __all__ = [
     "gpu_by_capability",
     "gpu_by_gfx",
     "gpu_by_pci",
-    "gpu_by_product",
-    "gpu_by_words",
     "stand_in",
     "standing",
 ]
@@ -92,44 +88,6 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
     same = [item for item in GPUS.values() if number in item.gfx]
     exact = (item for item in same if item.sms == units)
     return next(exact, next((item for item in same if item.usual), None))
-
-
-def gpu_by_words(text: str) -> tuple[Gpu, str] | None:
-    """Return the GPU that a word of a file's name or comments stands for, and that word."""
-    for kind in ("machines", "hints"):
-        matches = [
-            (match, item)
-            for item in GPUS.values()
-            for pattern in getattr(item, kind)
-            if (match := re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text, re.IGNORECASE))
-        ]
-        if matches:
-            match, item = max(matches, key=lambda pair: (len(pair[0][0]), -pair[0].start()))
-            return item, match[0]
-    return None
-
-
-@lru_cache(maxsize=1024)  # a log asks for the few names in it many thousand times
-def gpu_by_product(text: str) -> Gpu | None:
-    """Return the GPU that a product name such as ``NVIDIA A100-SXM4-80GB`` or ``H100`` means."""
-    word = _plain(text)
-    for item in GPUS.values():
-        if word in (item.name, *map(_plain, item.products)):
-            return item
-    matches = [
-        (len(match[0]), item)
-        for item in GPUS.values()
-        for pattern in item.names
-        if (match := re.search(pattern, word))
-    ]
-    if matches:
-        return max(matches, key=lambda pair: pair[0])[1]
-    found = gpu_by_words(text)
-    return found[0] if found else None
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def stand_in(kind: str, number: int | None = None) -> Gpu | None:

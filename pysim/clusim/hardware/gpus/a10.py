@@ -27,7 +27,7 @@ GPU = Gpu(
     form="card",
     model="A10",
     products=("NVIDIA A10",),
-    pci_ids=((0x10DE, 0x2236), (0x10DE, 0x2237)),
+    pci_ids=((0x10DE, 0x2236),),
     figures={
         "compute_capability": published(8.6, CUDA),
         **units(72, SHEET),

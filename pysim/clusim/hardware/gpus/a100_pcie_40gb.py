@@ -13,7 +13,6 @@ GPU = BASE.variant(
     form="card",
     model="A100-PCIE",
     products=("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"),
-    names=("a100.*pci.*40", "a100.*40.*pci"),
     pci_ids=((0x10DE, 0x20F1),),
     switch="",
     planes=(),

@@ -11,7 +11,6 @@ SHEET = "A100, NVIDIA data sheet and architecture whitepaper"
 GPU = BASE.variant(
     "a100-sxm4-40gb",
     products=("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"),
-    names=("a100.*40",),
     machines=("p4d|nda100v4|ndv4|nd.?a100",),
     pci_ids=((0x10DE, 0x20B0),),
     figures={

@@ -26,7 +26,6 @@ GPU = Gpu(
     model="A100",
     products=("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
     machines=("p4de|nd_?m?_?a100.*80|ndmv4",),
-    hints=("a100",),
     pci_ids=((0x10DE, 0x20B2),),
     usual=True,
     stands_for=("switch:12", "mesh:12"),

@@ -7,8 +7,8 @@ from clusim.hardware.gpus.a100_sxm4_80gb import GPU as BASE
 
 GPU = BASE.variant(
     "a800-sxm4-80gb",
+    model="A800",
     products=("NVIDIA A800-SXM4-80GB",),
-    names=("a800",),
     pci_ids=((0x10DE, 0x20F3),),
     planes=(1, 1, 1, 1, 2, 2),
     figures={

@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "b300-sxm",
     model="B300",
     products=("NVIDIA B300 SXM6 AC",),
-    hints=("b300",),
     pci_ids=((0x10DE, 0x3182),),
     usual=True,
     stands_for=("card:6",),

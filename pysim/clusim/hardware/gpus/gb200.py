@@ -15,7 +15,6 @@ GPU = Gpu(
     model="GB200",
     products=("NVIDIA GB200",),
     machines=("nvl72|p6e",),
-    hints=("gb200",),
     pci_ids=((0x10DE, 0x2941),),
     pcie=5,
     link="nvlink5",

@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "h100-pcie",
     form="card",
     products=("NVIDIA H100 PCIe",),
-    hints=("h100.?pcie",),
     pci_ids=((0x10DE, 0x2331),),
     stands_for=("card:5",),
     switch="",

@@ -27,7 +27,6 @@ GPU = Gpu(
     model="H100",
     products=("NVIDIA H100 80GB HBM3",),
     machines=("p5|ndv5",),
-    hints=("h100",),
     pci_ids=((0x10DE, 0x2330),),
     usual=True,
     stands_for=("switch:18", "anything"),

@@ -13,7 +13,6 @@ GPU = BASE.variant(
     model="H200",
     products=("NVIDIA H200",),
     machines=("p5en",),
-    hints=("h200",),
     pci_ids=((0x10DE, 0x2335),),
     figures={
         **units(132, SHEET),

@@ -9,7 +9,6 @@ GPU = BASE.variant(
     "h800-sxm5",
     model="H800",
     products=("NVIDIA H800",),
-    names=("h800",),
     pci_ids=((0x10DE, 0x2324),),
     planes=(2, 2, 2, 2),
     figures={

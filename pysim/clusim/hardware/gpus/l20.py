@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "l20",
     model="L20",
     products=("NVIDIA L20",),
-    hints=("l20",),
     pci_ids=((0x10DE, 0x26BA),),
     figures={
         **units(92, SHEET),

@@ -27,7 +27,6 @@ GPU = Gpu(
     form="card",
     model="L40",
     products=("NVIDIA L40",),
-    hints=("l40",),
     pci_ids=((0x10DE, 0x26B5),),
     figures={
         "compute_capability": published(8.9, CUDA),

@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "l40s",
     model="L40S",
     products=("NVIDIA L40S",),
-    hints=("l40s",),
     pci_ids=((0x10DE, 0x26B9),),
     figures={
         **units(142, SHEET),

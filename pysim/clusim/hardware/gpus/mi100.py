@@ -25,7 +25,6 @@ GPU = Gpu(
     form="card",
     model="MI100",
     products=("AMD Instinct MI100",),
-    hints=("mi100",),
     pci_ids=((0x1002, 0x738C), (0x1002, 0x738E)),
     gfx=("908", "936"),
     usual=True,

@@ -13,7 +13,6 @@ GPU = BASE.variant(
     form="card",
     model="MI210",
     products=("AMD Instinct MI210",),
-    hints=("mi210",),
     pci_ids=((0x1002, 0x740F),),
     stands_for=("xgmi:3",),
     figures={

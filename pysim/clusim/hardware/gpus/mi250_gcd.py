@@ -27,7 +27,6 @@ GPU = Gpu(
     form="oam",
     model="MI250",
     products=("AMD Instinct MI250",),
-    hints=("mi250-gcd",),
     pci_ids=((0x1002, 0x740C),),
     gfx=("90a", "910"),
     usual=True,

@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "mi250x-gcd",
     model="MI250X",
     products=("AMD Instinct MI250X",),
-    hints=("mi250x",),
     pci_ids=((0x1002, 0x7408),),
     stands_for=("xgmi:4",),
     figures={

@@ -11,7 +11,6 @@ SHEET = "Instinct MI325X, AMD data sheet; VRAM in GiB: AMD GPU specifications (r
 GPU = BASE.variant(
     "mi325x",
     products=("AMD Instinct MI325X",),
-    hints=("mi325x",),
     pci_ids=((0x1002, 0x74A5),),
     figures={
         **units(304, SHEET),

@@ -11,7 +11,6 @@ SHEET = "Instinct MI355X, AMD data sheet; VRAM in GiB: AMD GPU specifications (r
 GPU = BASE.variant(
     "mi355x",
     products=("AMD Instinct MI355X",),
-    hints=("mi355x",),
     pci_ids=((0x1002, 0x75A3),),
     gfx=("950",),
     usual=True,

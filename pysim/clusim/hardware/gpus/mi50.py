@@ -25,7 +25,6 @@ GPU = Gpu(
     form="card",
     model="MI50",
     products=("AMD Instinct MI50",),
-    hints=("mi50",),
     pci_ids=((0x1002, 0x66A1),),
     gfx=("906",),
     link="xgmi-mi50",

@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "mi60",
     model="MI60",
     products=("AMD Instinct MI60",),
-    hints=("mi60",),
     pci_ids=((0x1002, 0x66A0),),
     gfx=("906",),
     usual=True,

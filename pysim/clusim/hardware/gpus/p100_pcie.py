@@ -11,8 +11,8 @@ SHEET = "Tesla P100 PCIe 16GB, NVIDIA data sheet"
 GPU = BASE.variant(
     "p100-pcie",
     form="card",
-    products=("Tesla P100-PCIE-16GB", "Tesla P100-PCIE-12GB"),
-    pci_ids=((0x10DE, 0x15F7), (0x10DE, 0x15F8)),
+    products=("Tesla P100-PCIE-16GB",),
+    pci_ids=((0x10DE, 0x15F8),),
     stands_for=("card:1", "card:2"),
     link="",
     cube_mesh="",

@@ -14,7 +14,6 @@ GPU = Gpu(
     form="sxm",
     model="P100",
     products=("Tesla P100-SXM2-16GB",),
-    hints=("p100",),
     pci_ids=((0x10DE, 0x15F9),),
     usual=True,
     stands_for=("mesh:4",),

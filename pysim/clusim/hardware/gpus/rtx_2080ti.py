@@ -28,7 +28,6 @@ GPU = Gpu(
     form="card",
     model="2080 Ti",
     products=("NVIDIA GeForce RTX 2080 Ti", "GeForce RTX 2080 Ti"),
-    hints=("2080",),
     pci_ids=((0x10DE, 0x1E04), (0x10DE, 0x1E07)),
     pcie=3,
     link="nvlink2",

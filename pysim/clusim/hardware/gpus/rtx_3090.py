@@ -12,8 +12,7 @@ GPU = BASE.variant(
     "rtx-3090",
     model="3090",
     products=("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"),
-    hints=("3090",),
-    pci_ids=((0x10DE, 0x2204), (0x10DE, 0x2203)),
+    pci_ids=((0x10DE, 0x2204),),
     usual=True,
     stands_for=("pair:4",),
     figures={

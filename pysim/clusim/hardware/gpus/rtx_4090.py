@@ -26,7 +26,6 @@ GPU = Gpu(
     form="card",
     model="4090",
     products=("NVIDIA GeForce RTX 4090",),
-    hints=("4090",),
     pci_ids=((0x10DE, 0x2684),),
     usual=True,
     figures={

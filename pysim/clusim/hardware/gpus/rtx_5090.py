@@ -26,7 +26,6 @@ GPU = Gpu(
     form="card",
     model="5090",
     products=("NVIDIA GeForce RTX 5090",),
-    hints=("5090",),
     pci_ids=((0x10DE, 0x2B85),),
     usual=True,
     pcie=5,

@@ -12,6 +12,7 @@ GPU = BASE.variant(
     "rtx-6000-ada",
     model="6000 Ada",
     products=("NVIDIA RTX 6000 Ada Generation",),
+    names=("RTX 6000 Ada",),
     pci_ids=((0x10DE, 0x26B1),),
     figures={
         **units(142, SHEET),

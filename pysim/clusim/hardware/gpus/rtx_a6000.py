@@ -12,7 +12,6 @@ GPU = BASE.variant(
     "rtx-a6000",
     model="A6000",
     products=("NVIDIA RTX A6000",),
-    hints=("a6000",),
     pci_ids=((0x10DE, 0x2230),),
     figures={
         **units(84, SHEET),

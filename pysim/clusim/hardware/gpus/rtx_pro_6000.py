@@ -1,4 +1,4 @@
-"""NVIDIA RTX PRO 6000 Blackwell."""
+"""NVIDIA RTX PRO 6000 Blackwell, Workstation Edition."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ SHEET = "NVIDIA's announcement of 2025-03 (188 SMs, 125 TFLOP/s, 4000 sparse f4)
 GPU = BASE.variant(
     "rtx-pro-6000",
     model="PRO 6000",
-    products=(
-        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-    ),
-    pci_ids=((0x10DE, 0x2BB1), (0x10DE, 0x2BB5)),
+    products=("NVIDIA RTX PRO 6000 Blackwell Workstation Edition",),
+    names=("RTX PRO 6000 Blackwell", "RTX PRO 6000"),
+    pci_ids=((0x10DE, 0x2BB1),),
     figures={
         **units(188, SHEET),
         "memory": published("97887MiB", DRIVER),

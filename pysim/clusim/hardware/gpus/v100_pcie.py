@@ -11,8 +11,8 @@ SHEET = "V100 PCIe, NVIDIA data sheet"
 GPU = BASE.variant(
     "v100-pcie",
     form="card",
-    products=("Tesla V100-PCIE-32GB", "Tesla V100-PCIE-16GB"),
-    pci_ids=((0x10DE, 0x1DB4), (0x10DE, 0x1DB6)),
+    products=("Tesla V100-PCIE-32GB",),
+    pci_ids=((0x10DE, 0x1DB6),),
     stands_for=("card:3",),
     link="",
     cube_mesh="",

@@ -6,17 +6,16 @@ from clusim.hardware.architectures.volta import ARCHITECTURE
 from clusim.hardware.figures import assumed, published
 from clusim.hardware.gpu import CUDA, L2_SMALL, PEERS, Gpu, common, flops, pcie_rate, traffic, units
 
-SHEET = "Tesla V100, NVIDIA data sheet and architecture whitepaper; the first ones had 16 GiB"
+SHEET = "Tesla V100, NVIDIA data sheet and architecture whitepaper"
 
 GPU = Gpu(
     name="v100-sxm2",
     architecture=ARCHITECTURE,
     form="sxm",
     model="V100",
-    products=("Tesla V100-SXM2-32GB", "Tesla V100-SXM2-16GB"),
+    products=("Tesla V100-SXM2-32GB",),
     machines=("p3dn|p3|ndv2|dgx.?1v?",),
-    hints=("v100",),
-    pci_ids=((0x10DE, 0x1DB1), (0x10DE, 0x1DB5)),
+    pci_ids=((0x10DE, 0x1DB5),),
     usual=True,
     stands_for=("mesh:6", "pair:3"),
     pcie=3,

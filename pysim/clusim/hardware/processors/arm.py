@@ -22,6 +22,16 @@ _GRACE = threads(
     ),
 )
 _THREADS = threads(1.0, _STEP, assumed("15ns", "as Grace: no DMA into the cache"))
+_GB10 = threads(
+    1.0,
+    _STEP,
+    calibrated(
+        "5ns",
+        "Ring LL all-reduce of 16 to 64 KiB on 2 DGX Spark (NVIDIA/dgx-spark-playbooks thread 103): 32 to 68 us; CPU"
+        " and GPU share memory and a system-level cache",
+        "dgx-spark-2",
+    ),
+)
 
 CPUS = (
     Cpu(
@@ -33,6 +43,18 @@ CPUS = (
         memory="lpddr5x-grace",
         cpuid=((0, 0xD4F, 0xD4F),),
         maker="nvidia",
+        socket_GBps=_SOCKET,
+    ),
+    Cpu(
+        name="gb10-cpu",
+        pace=assumed(
+            1.4, "10 Cortex-X925 of 3.9 GHz beside 10 smaller cores; against Grace's 3.4 GHz"
+        ),
+        figures=root(_LATENCY, WHOLE, "the CPU of a GB10", "arm arm", _GB10),
+        numa="grace-c2c",
+        numa_links=1,
+        memory="lpddr5x-gb10",
+        cpuid=((0, 0xD85, 0xD87),),
         socket_GBps=_SOCKET,
     ),
     Cpu(

@@ -60,6 +60,10 @@ PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
 
 
+NIC_PROGRAMS = 128
+"""Programs of GPUs that may send over one NIC at once, half the slots of an endpoint: some rails have more."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
     """A message between positions.
@@ -207,7 +211,8 @@ def shape_of_message(
             chunk //= 4
         elif num_bytes < LONGEST:
             chunk //= 2
-    chunk = max(512, min(chunk, base.chunk_bytes) // 16 * 16)
+    fifo = (settings.buffsize or base.slots * base.chunk_bytes) // base.slots
+    chunk = max(512, min(chunk, base.chunk_bytes, fifo) // 16 * 16)
     return "simple", Shape(chunk, 1, base.slots, 1, 16)
 
 
@@ -276,19 +281,41 @@ class _Writer:
 
     def write(self) -> None:
         """Write all programs."""
+        for works in self._lanes.values():
+            works.sort(key=lambda work: work[0])
+        counts = self._counts(PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2)
+        together = max(len(machine.ranks) for machine in self.comm.machines)
+        if self._on_nic(counts, together) > NIC_PROGRAMS:
+            counts = self._counts(2 * NIC_PROGRAMS // together)
+        for (lane, works), count in zip(self._lanes.items(), counts, strict=True):
+            batches = -(-len(works) // LANES)
+            for first in range(count):
+                self._program(lane, works[first::count], batches)
+
+    def _counts(self, room: int) -> list[int]:
+        """Return how many programs work for each lane if a rank has room for so many."""
         groups = Counter(lane.position for lane in self._lanes if lane.side != "copy")
         copies = Counter(lane.position for lane in self._lanes if lane.side == "copy")
-        room = PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2
+        counts = []
         for lane, works in self._lanes.items():
-            works.sort(key=lambda work: work[0])
             left = room - copies[lane.position]
             count = max(1, min(LANES, len(works), left // max(1, groups[lane.position])))
             if count < len(works) <= LANES:
                 # Programs share the links by turns, so that one with more messages than another would end later.
                 count = max(c for c in range(1, count + 1) if len(works) % c == 0)
-            batches = -(-len(works) // LANES)
-            for first in range(count):
-                self._program(lane, works[first::count], batches)
+            counts.append(count)
+        return counts
+
+    def _on_nic(self, counts: Sequence[int], together: int) -> int:
+        """Return the most programs that a NIC may have to work for: over PXN all GPUs of its machine send to a rail."""
+        sending, messages = Counter[int](), Counter[int]()
+        for (lane, works), count in zip(self._lanes.items(), counts, strict=True):
+            if lane.side == "send" and not lane.near:
+                sending[lane.position] += count
+                messages[lane.position] += len(works)
+        # The messages of a rank to one machine are spread over the rails of its GPUs.
+        to_rail = max(messages.values(), default=0) // together
+        return together * min(max(sending.values(), default=0), to_rail)
 
     def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
         """Return how many warps work for one side of a message."""

@@ -25,6 +25,7 @@ from clusim.run.simulate import result_of
 from clusim.run.standin import Fewer, fewer_machines
 from clusim.run.streams import MOST_RANKS, emit_together
 from clusim.schedule.dtypes import element
+from clusim.training.breakdown import grain_error
 from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
@@ -56,7 +57,7 @@ def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) 
     result = result_of(request, RunOptions(bins=2, histories=False))
     ends = result.tasks.end_ps
     done, behind = (max((int(ends[task]) for task in own), default=0) for own in (tasks, kernels))
-    return PartRan(done, behind, result.provenance.error_bound)
+    return PartRan(done, behind, grain_error(result))
 
 
 @dataclass
@@ -88,7 +89,7 @@ class FollowedPart:
         lost_ps = 0
         if work_ps:
             lost_ps, _ = followed(*asked, lambda own, plan: on(own, plan).kernels_ps - work_ps)
-        return PartRan(end_ps, work_ps + lost_ps, self.fewer.grain.error_bound)
+        return PartRan(end_ps, work_ps + lost_ps, self.fewer.grain.step_error)
 
 
 def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes: int) -> PartRan:

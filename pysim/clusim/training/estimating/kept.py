@@ -1,7 +1,8 @@
 """What was simulated before, kept on disk by content: a file each, in a folder of this version of the model.
 
 Files are written whole under another name and then renamed, and equal keys mean equal contents, so any number of
-processes may read and write at once. What another version of clusim wrote is never read.
+processes may read and write at once. What another version of clusim wrote is never read. A file begins with the
+checksum of its question and answer; one that does not match is ignored, and written again with the new answer.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class Kept:
         """Return the answer to a question, whose text says all of it; None if there is none yet."""
         key = _key(question)
         if key not in self._known:
-            with suppress(OSError, ValueError):
-                self._known[key] = json.loads((self.own / key).read_bytes())
+            with suppress(OSError):
+                checksum, _, text = (self.own / key).read_bytes().partition(b"\n")
+                if checksum == _checksum(key, text):
+                    self._known[key] = json.loads(text)
         self.found += key in self._known
         return self._known.get(key)
 
@@ -71,7 +74,8 @@ class Kept:
         self.made += 1
         with suppress(OSError, InputError):
             self.own.mkdir(parents=True, exist_ok=True)
-            write_bytes(self.own / key, json.dumps(answer).encode())
+            text = json.dumps(answer).encode()
+            write_bytes(self.own / key, _checksum(key, text) + b"\n" + text)
 
     def sizes(self) -> tuple[int, int]:
         """Return how many files all versions have, and their bytes."""
@@ -83,6 +87,10 @@ class Kept:
         for path in self.folder.glob("parts-*"):
             shutil.rmtree(path, ignore_errors=True)
         self._known.clear()
+
+
+def _checksum(key: str, text: bytes) -> bytes:
+    return blake2b(key.encode() + text, digest_size=20).hexdigest().encode()
 
 
 def _key(question: Any) -> str:

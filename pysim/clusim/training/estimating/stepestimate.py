@@ -19,37 +19,48 @@ class StepEstimate(StepResult):
     ----------
     parts, simulated : int
         Parts that the step is made of, and those of them that had to be simulated now.
+    whole : bool
+        The step is one part, which the engine simulated in full.
     followed, followed_ps : int
         Those that were followed from runs on fewer machines, and by how much the step may be off for that [ps].
     """
 
     parts: int
     simulated: int
+    whole: bool = False
     followed: int = 0
     followed_ps: int = 0
 
     @property
     def grain_bound(self) -> float | None:
-        """Bound on the relative error of the step that bursts make; None is not known."""
+        """Error limit of the step for the bursts of its parts alone; None is not known."""
         return super().error_bound
 
     @property
     def error_bound(self) -> float | None:
-        """Bound on the relative error of the step, by bursts and by parts that were followed; None is not known."""
-        bound = self.grain_bound
-        return None if bound is None else bound + self.followed_ps / self.step_ps[-1]
+        """Error limit of the step; None if it is made of parts: parts do not slow each other down there."""
+        return self.grain_bound if self.whole else None
 
     @property
     def origin(self) -> list[tuple[str, str]]:
         """How many parts it is made of."""
         bound = self.grain_bound
-        within = "" if bound is None else f", whose grain moves the step by {bound:.1%} at most"
         made = f"{self.simulated} simulated now" if self.simulated else "all simulated before"
-        rows = [("estimate", f"of {self.parts} parts, {made}{within}")]
+        limit = "error limit not known"
+        if bound is not None:
+            limit = (
+                f"error limit {bound:.1%}"
+                if self.whole
+                else f"{limit} (of bursts alone {bound:.1%})"
+            )
+        rows = [("estimate", f"of {self.parts} parts, {made}; {limit}")]
         if self.followed:
             off, step = format_time(self.followed_ps), format_time(self.step_ps[-1])
             rows.append(
-                ("followed", f"{self.followed} parts from fewer machines; at most {off} of {step}")
+                (
+                    "followed",
+                    f"{self.followed} parts from fewer machines; error limit {off} of {step}",
+                )
             )
         return rows
 

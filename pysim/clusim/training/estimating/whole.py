@@ -14,6 +14,7 @@ from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
 from clusim.training.sharing import Sharing
+from clusim.verdict import Verdict
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
@@ -44,6 +45,8 @@ def whole(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate
         sharing=Sharing(*answer["sharing"]),
         worker_ps=answer["worker_ps"],
         grain_error=answer["grain_error"],
+        judged=Verdict.from_json(answer["verdict"], "verdict"),
+        whole=True,
         parts=1,
         simulated=int(simulated),
     )
@@ -59,4 +62,5 @@ def _written(found: StepResult) -> dict[str, Any]:
         "sharing": astuple(found.sharing),
         "worker_ps": found.worker_ps,
         "grain_error": found.grain_error,
+        "verdict": found.verdict.to_json(),
     }

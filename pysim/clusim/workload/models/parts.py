@@ -355,13 +355,19 @@ class Recorder:
         self.pair([Wait(self._open, core=True)], [self._backward_start])
 
     def flash(self, attention: Attention, *, causal: bool) -> None:
-        """Add fused attention."""
+        """Add fused attention.
+
+        Rows that are a part of the sequence are balanced under a causal mask: of 2n chunks rank i has chunks i and
+        2n - 1 - i, which meet equally many keys on every rank. Masks of kernels are aligned at the last key; with
+        (columns + rows) / 2 keys they leave the same work.
+        """
         batch = self.shard.batch
         heads, kv, rows, columns, query, value = attention
         full = 2 * batch * heads * rows * columns * (query + value)
         done = full // 2 if causal else full
         moved = batch * (heads * rows + kv * columns) * (query + value) * self.element_bytes
-        shape = Fused(batch, heads, kv, rows, columns, query, value, causal)
+        met = (columns + rows) // 2 if causal else columns
+        shape = Fused(batch, heads, kv, rows, met, query, value, causal)
         one = Kernel("attention", done, moved, fused=shape, useful=full)
         two = Kernel(
             "attention backward",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.formats.recordings.chakra_json import JSON_NODE
+from clusim.formats.recordings.chakra_json import JSON_GRAPH, JSON_NODE
 from clusim.formats.recordings.kind import RecordingKind
 
 __all__ = ["KIND"]
@@ -33,6 +33,7 @@ KIND = RecordingKind(
     "Chakra execution traces, one .et or .json per rank",
     begins=(
         (1, JSON_NODE),
+        (1, JSON_GRAPH),
         (1, rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),
     ),
     looks_so=_is_chakra,

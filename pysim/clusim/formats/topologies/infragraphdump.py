@@ -1,0 +1,178 @@
+"""A topology as an InfraGraph file: a device for every kind of node, instances, edges with bandwidth and latency.
+
+Nodes of one kind with the same structure are instances of one device, network switches are devices of their own.
+Descriptions have the names of hardware presets, by which an import finds them again: a GPU's product, a switch, an
+adapter, ``12 x nvlink3`` for parallel links. The bandwidth of a link is that of all its parallel links together.
+Buffers, routing, packet formats and NCCL's channels have no place in the format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import Any
+
+import yaml
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric, Link
+from clusim.fabric.node import Node
+from clusim.fabric.outline import link_name
+from clusim.formats.topologies.infragraph import KINDS
+from clusim.hardware import GPUS, PROCESSORS
+
+__all__ = ["dump_infragraph"]
+
+_CHOICES = {"gpu": "xpu", "nic": "nic", "memory": "memory", "host": "custom"}
+
+
+def dump_infragraph(fabric: Fabric) -> str:
+    """Return the file of a fabric as YAML."""
+    found = _Writer(fabric).data()
+    return yaml.safe_dump(found, sort_keys=False, width=110, allow_unicode=True)
+
+
+class _Writer:
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.zone = {node.name: node.zone for node in fabric.nodes}
+        self.place: dict[str, tuple[str, str]] = {}  # of a node: its instance, and its component
+        self.devices: list[dict[str, Any]] = []
+        self.instances: list[dict[str, Any]] = []
+
+    def data(self) -> dict[str, Any]:
+        zones: dict[int, list[Node]] = defaultdict(list)
+        for node in self.fabric.nodes:
+            zones[node.zone].append(node)
+        switches = zones.pop(-1, [])
+        self._machines(zones)
+        self._switches(switches)
+        outer = [link for link in self.fabric.links if not self._inside(link)]
+        links, edges = self._edges(outer, with_instance=True)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.fabric.name) or "clusim"
+        return {
+            "name": name,
+            "description": self.fabric.description or f"clusim topology {self.fabric.name}",
+            "devices": self.devices,
+            "instances": self.instances,
+            "links": links,
+            "edges": edges,
+        }
+
+    def _inside(self, link: Link) -> bool:
+        return self.zone[link.a] == self.zone[link.b] >= 0
+
+    # Devices.
+
+    def _machines(self, zones: dict[int, list[Node]]) -> None:
+        """Write nodes (machines): one device for those that are the same."""
+        inner: dict[int, list[Link]] = defaultdict(list)
+        for link in self.fabric.links:
+            if self._inside(link):
+                inner[self.zone[link.a]].append(link)
+        kinds: dict[str, str] = {}
+        for zone, nodes in sorted(zones.items()):
+            device = self._device(nodes, inner[zone])
+            shape = repr(device)
+            if shape not in kinds:
+                kinds[shape] = f"node{len(kinds)}"
+                self.devices.append({"name": kinds[shape], **device})
+                self.instances.append({"name": kinds[shape], "device": kinds[shape], "count": 0})
+            self._instance(kinds[shape], [node.name for node in nodes])
+
+    def _instance(self, device: str, names: list[str]) -> None:
+        """Count an instance of a device, and note where its nodes are."""
+        instance = next(item for item in self.instances if item["device"] == device)
+        for name in names:
+            self.place[name] = f"{instance['name']}[{instance['count']}]", self.place[name][1]
+        instance["count"] += 1
+
+    def _device(self, nodes: list[Node], links: list[Link]) -> dict[str, Any]:
+        components: dict[tuple[str, str], dict[str, Any]] = {}
+        used: Counter[str] = Counter()
+        for node in nodes:
+            choice, what = self._component(node)
+            stem = re.sub(r"[0-9.]*$", "", node.name.rpartition("/")[2]) or choice
+            key = (stem, what)
+            if key not in components:
+                used[stem] += 1
+                name = stem if used[stem] == 1 else f"{stem}_{used[stem]}"
+                own = {"name": name, "description": what, "choice": choice, "count": 0}
+                components[key] = own | ({"custom": {"type": "host"}} if choice == "custom" else {})
+            self.place[node.name] = "", f"{components[key]['name']}[{components[key]['count']}]"
+            components[key]["count"] += 1
+        kinds, edges = self._edges(links, with_instance=False)
+        return {
+            "components": list(components.values()),
+            "links": kinds,
+            "edges": edges,
+        }
+
+    def _component(self, node: Node) -> tuple[str, str]:
+        """Return the choice of a component, and its description."""
+        if node.kind == "switch":
+            model = node.model or "generic"
+            return ("cpu" if model in PROCESSORS else "switch"), model
+        if node.nic is not None:
+            return "nic", node.model or "nic"
+        chip = node.endpoint.chip if node.endpoint is not None else node.kind
+        choice = _CHOICES.get(node.kind, "")
+        if choice not in KINDS:
+            raise InputError(
+                f"{self.fabric.name}: {node.name}: a {node.kind} has no place in InfraGraph"
+            )
+        return choice, GPUS[chip].products[0] if chip in GPUS else chip
+
+    def _switches(self, nodes: list[Node]) -> None:
+        """Write network switches: a device for every model, an instance for every switch."""
+        for node in nodes:
+            stem = re.sub(r"[0-9.]*$", "", node.name) or "switch"
+            choice, what = self._component(node)
+            device = f"{what}-{stem}"
+            if not any(item["name"] == device for item in self.devices):
+                taken = {item["name"] for item in self.instances}
+                instance = device if stem in taken else stem
+                own = {"name": "asic", "description": what, "choice": choice, "count": 1}
+                self.devices.append({"name": device, "components": [own], "links": [], "edges": []})
+                self.instances.append({"name": instance, "device": device, "count": 0})
+            self.place[node.name] = "", "asic[0]"
+            self._instance(device, [node.name])
+
+    # Links.
+
+    def _edges(
+        self, links: list[Link], *, with_instance: bool
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the kinds of links, and an edge for every link."""
+        kinds: dict[tuple[object, ...], dict[str, Any]] = {}
+        edges = []
+        for link in links:
+            word = link_name(link)
+            key = (word, link.count, link.rate.num * 10**12 // link.rate.den, link.latency_ps)
+            if key not in kinds:
+                kinds[key] = {
+                    "name": f"link{len(kinds)}",
+                    "description": f"{link.count} x {word}",
+                    "physical": {
+                        "bandwidth": {
+                            "choice": "gigabytes_per_second",
+                            "gigabytes_per_second": float(
+                                f"{link.count * link.rate.bytes_per_s / 1e9:.12g}"
+                            ),
+                        },
+                        "latency": {"choice": "ns", "ns": link.latency_ps / 1000},
+                    },
+                }
+            ends = [self._end(name, with_instance) for name in (link.a, link.b)]
+            edges.append(
+                {"ep1": ends[0], "ep2": ends[1], "scheme": "one2one", "link": kinds[key]["name"]}
+            )
+        return list(kinds.values()), edges
+
+    def _end(self, name: str, with_instance: bool) -> dict[str, str]:
+        instance, component = self.place[name]
+        return (
+            {"instance": instance, "component": component}
+            if with_instance
+            else {"component": component}
+        )

@@ -1,0 +1,457 @@
+"""The hardware that an InfraGraph file means: components as nodes, edges as links, passive components left out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
+from clusim.formats.topologies.devices import PCIE_GTS, processor
+from clusim.formats.topologies.importedmachine import ImportedDevice, Net
+from clusim.formats.topologies.infragraph import (
+    InfraGraph,
+    InfraNode,
+    read_infrastructure,
+)
+from clusim.formats.topologies.infragraphedges import Edge, contracted
+from clusim.formats.topologies.presets import (
+    Adapter,
+    adapter_of,
+    direct_keys,
+    gpu_pcie,
+    known_chip,
+    named_chip,
+    network_of,
+    numa_link,
+    nvlink_keys,
+    pcie_type,
+    product_chip,
+    unnamed_chip,
+)
+from clusim.formats.topologies.usage import set_usage
+from clusim.formats.values import fail, printable
+from clusim.hardware import (
+    ADAPTERS,
+    CROSSBARS,
+    GPUS,
+    LINKS,
+    MEMORY,
+    PROCESSORS,
+    USUAL_SWITCHES,
+    Cpu,
+    gpu_by_words,
+)
+from clusim.hardware.networks import USUAL_LINKS
+from clusim.hardware.pcie import x16_rate
+from clusim.units import parse_rate, parse_time
+
+__all__ = ["WRITTEN_LINK", "read_infragraph"]
+
+WRITTEN_LINK = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
+"""Description of a link that clusim wrote: number of parallel links, and their type."""
+
+NETWORK = -1
+_NVSWITCH = re.compile(r"nv.?(?:link|l|switch|sw)|xgmi", re.IGNORECASE)
+_PCIE = re.compile(r"pci|plx", re.IGNORECASE)
+_GENERATION = re.compile(r"gen[ _-]?([3-6])|pcie?[ _-]?([3-6])\b|\b([3-6])\.0\b", re.IGNORECASE)
+_LANES = re.compile(r"\bx(1|2|4|8|16)\b")
+_INFINIBAND = re.compile(r"\bib\b|infiniband|[hnex]dr", re.IGNORECASE)
+_PREFIXES = {
+    "gpu": "gpu", "nvswitch": "nvswitch", "pcie": "pcie", "nic": "nic", "cpu": "cpu", "memory": "mem", "host": "host",
+}  # fmt: skip
+
+
+def read_infragraph(text: str, draft: Draft, chip: str | None) -> None:
+    """Fill `draft` from the text of a file."""
+    _Reader(read_infrastructure(text, draft.where), draft, chip).run()
+
+
+@dataclass(slots=True)
+class _Reader:
+    graph: InfraGraph
+    draft: Draft
+    chip: str | None
+    roles: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    zones: dict[int, int] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    cpus: dict[str, Cpu] = field(default_factory=dict)
+    adapters: dict[str, Adapter] = field(default_factory=dict)
+
+    def run(self) -> None:
+        graph, draft = self.graph, self.draft
+        draft.name = printable(graph.name, 100) or draft.name
+        draft.settings["description"] = "imported from an InfraGraph file"
+        for where, what, why, settles in graph.notes:
+            draft.assume(where, what, why, settles=settles)
+        self._find_roles()
+        self.edges, notes = contracted(graph, self.roles)
+        for where, why in notes:
+            draft.assume(where, "left out", why)
+        self._split_switches()
+        self._drop_control()
+        self._name()
+        for label in self.roles:
+            self._node(label, graph.nodes[label])
+        for edge in self.edges:
+            self._link(edge)
+        self._memories()
+        self._usage()
+
+    # What components are.
+
+    def _find_roles(self) -> None:
+        machines = {n.instance for n in self.graph.nodes.values() if n.kind in ("xpu", "host")}
+        hosting = machines - {n.instance for n in self.graph.nodes.values() if n.kind == "xpu"}
+        computing = {n.device for n in self.graph.nodes.values() if n.kind == "xpu"}
+        for instance in sorted(machines):
+            self.zones[instance] = len(self.zones)
+        for label, node in self.graph.nodes.items():
+            role = self._role(label, node, node.instance in machines, computing)
+            among_hosts = node.instance in hosting and role in ("switch", "nvswitch", "pcie")
+            self.roles[label] = "fabric" if among_hosts else role
+        if not machines:
+            raise fail(self.draft.where, 0, "no component with choice xpu: there are no GPUs")
+
+    def _role(self, label: str, node: InfraNode, machine: bool, computing: set[str]) -> str:
+        text = f"{node.name} {node.description}"
+        if node.kind in ("xpu", "nic", "memory", "host", "port"):
+            return {"xpu": "gpu"}.get(node.kind, node.kind)
+        if node.kind == "cpu":
+            inner = label.count(".") > 3 and node.device not in computing
+            return "nic" if machine and inner else "cpu" if machine else "network"
+        if node.kind == "switch" or _NVSWITCH.search(text):
+            if not machine:
+                return "network"
+            return (
+                "nvswitch" if _NVSWITCH.search(text) else "pcie" if _PCIE.search(text) else "switch"
+            )
+        return "custom"
+
+    def _split_switches(self) -> None:
+        """Decide about switches whose words say nothing: those of GPUs alone are NVSwitches."""
+        near: dict[str, set[str]] = defaultdict(set)
+        for edge in self.edges:
+            near[edge.a].add(self.roles[edge.b])
+            near[edge.b].add(self.roles[edge.a])
+        unclear = [label for label, role in self.roles.items() if role == "switch"]
+        for label in unclear:
+            alone = "gpu" in near[label] and near[label] <= {"gpu", "switch"}
+            self.roles[label] = "nvswitch" if alone else "pcie"
+            what = "an NVSwitch" if alone else "a PCIe switch"
+            self.draft.assume(label, what, "by what is joined to it; its words do not say")
+
+    def _drop_control(self) -> None:
+        """Leave out links that carry no data between GPUs, and what only such links join."""
+        kept = [edge for edge in self.edges if self._carries_data(edge)]
+        dropped = [label for edge in self.edges for label in (edge.a, edge.b)]
+        joined = {end for edge in kept for end in (edge.a, edge.b)}
+        if len(kept) < len(self.edges):
+            count = len(self.edges) - len(kept)
+            why = "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
+            self.draft.assume(f"{count} links", "left out", why)
+        for label in dict.fromkeys(dropped):
+            if label not in joined and self.roles[label] not in ("gpu", "host"):
+                del self.roles[label]
+                self.draft.assume(label, "left out", "no path of data leads to it")
+        self.edges = kept
+
+    def _carries_data(self, edge: Edge) -> bool:
+        roles = {self.roles[edge.a], self.roles[edge.b]}
+        control = "nvswitch" in roles and not roles <= {"gpu", "nvswitch", "network", "fabric"}
+        return not control and not ("memory" in roles and roles & {"gpu", "nic"})
+
+    def _name(self) -> None:
+        many = len(self.zones) > 1
+        counts: Counter[tuple[int, str]] = Counter()
+        for label, role in self.roles.items():
+            node = self.graph.nodes[label]
+            if role == "network":
+                owner = self.graph.instances[node.instance][0].replace(".", "")
+                parts = sum(
+                    1 for other, r in self.roles.items()
+                    if r == role and self.graph.nodes[other].instance == node.instance
+                )  # fmt: skip
+                name = owner if parts == 1 else f"{owner}.{node.name}{label.rpartition('.')[2]}"
+            else:
+                zone = self.zones.get(node.instance, 0)
+                prefix = _PREFIXES.get(role, node.name)
+                name = f"{prefix}{counts[zone, prefix]}"
+                counts[zone, prefix] += 1
+                name = f"n{zone}/{name}" if many else name
+            self.names[label] = re.sub(r"[^A-Za-z0-9_.:/@+-]", "_", name)[:60]
+
+    # Nodes.
+
+    def _node(self, label: str, node: InfraNode) -> None:
+        name, role = self.names[label], self.roles[label]
+        zone = NETWORK if role == "network" else self.zones.get(node.instance, 0)
+        keys: dict[str, Any] = {"zone": zone} if zone else {}
+        self.draft.source(name, f"{label}{f', {node.description}' if node.description else ''}")
+        if role == "gpu":
+            self.draft.node(
+                name, "gpu", chip=known_chip(self.draft, self._chip(name, node), name), **keys
+            )
+        elif role == "host":
+            self.draft.node(name, "host", **keys)
+        elif role == "nic":
+            self.draft.node(name, "nic", nic=self._adapter(label, name, node), **keys)
+        elif role == "memory":
+            self.draft.node(name, "memory", chip=self._memory(label, name, node), **keys)
+        elif role == "cpu":
+            self.draft.node(name, "switch", switch=self._cpu(label).name, **keys)
+        else:
+            self.draft.node(name, "switch", **self._switch(label, name, node), **keys)
+
+    def _chip(self, name: str, node: InfraNode) -> str:
+        for key in ("chip", "model", "product"):
+            if key in node.attributes and not self.chip:
+                return product_chip(self.draft, node.attributes[key])
+        if self.chip:
+            return named_chip(self.draft, self.chip)
+        found = gpu_by_words(node.description) or gpu_by_words(node.device)
+        if found is not None and found[0] is not None:
+            self.draft.assume(name, f"chip {found[0].name}", f"its description says {found[1]!r}")
+            return found[0].name
+        aside = f"{found[1]!r} is not known; " if found else ""
+        why = f"{aside}the file names no GPU; --chip does"
+        chip = unnamed_chip()
+        self.draft.assume(name, f"chip {chip}", why, settles=CHIP_OPTION)
+        return chip
+
+    def _cpu(self, label: str) -> Cpu:
+        if label not in self.cpus:
+            self.cpus[label], why = self._processor(self.graph.nodes[label].description)
+            if why:
+                name = self.names[label]
+                self.draft.assume(name, f"processor {self.cpus[label].name}", why)
+        return self.cpus[label]
+
+    def _processor(self, text: str) -> tuple[Cpu, str]:
+        if self.draft.cpu is not None:
+            return self.draft.cpu, ""
+        words = set(re.findall(r"[a-z0-9]+", text.lower()))
+        if text in PROCESSORS:
+            return PROCESSORS[text], ""
+
+        def alike(item: Cpu) -> int:
+            said = f"{item.name} {item.figures['store_and_forward'].source.partition(':')[0]}"
+            generic = {"xeon", "epyc", "cpu", "unknown", "other", "arm", "servers", "nvidia"}
+            return len(words & (set(re.findall(r"[a-z0-9]+", said.lower())) - generic))
+
+        best = max(PROCESSORS.values(), key=alike)
+        if alike(best):
+            return best, f"its description says {printable(text, 60)!r}"
+        vendor = next((v for v in ("amd", "intel", "nvidia") if v in words), "")
+        arch = "arm64" if words & {"arm", "arm64", "aarch64", "nvidia"} else ""
+        found, why = processor(arch, vendor, None, None)
+        return found, why or f"its description says {printable(text, 60)!r}"
+
+    def _memory(self, label: str, name: str, node: InfraNode) -> str:
+        if node.description in MEMORY:
+            return node.description
+        ends = [e.b if e.a == label else e.a for e in self.edges if label in (e.a, e.b)]
+        cpu = next((end for end in ends if self.roles[end] == "cpu"), None)
+        chip = self._cpu(cpu).memory if cpu else "ddr4-3200x8"
+        self.draft.assume(name, f"memory {chip}", "the usual one of its processor")
+        return chip
+
+    def _switch(self, label: str, name: str, node: InfraNode) -> dict[str, Any]:
+        role = self.roles[label]
+        edges = [edge for edge in self.edges if label in (edge.a, edge.b)]
+        ends = {self.roles[end] for edge in edges for end in (edge.a, edge.b)}
+        tier = (
+            {"tier": "leaf" if ends - {role} else "spine"} if role in ("network", "fabric") else {}
+        )
+        if node.description in CROSSBARS:
+            return {"switch": node.description, **tier}
+        if role == "nvswitch":
+            chips = [
+                str(keys["chip"]) for keys in self.draft.nodes.values() if keys["kind"] == "gpu"
+            ]
+            switch = next((GPUS[chip].switch for chip in chips if GPUS[chip].switch), "nvswitch3")
+            self.draft.assume(name, f"switch {switch}", "that of the usual machine of its GPUs")
+            return {"switch": switch}
+        if role == "pcie":
+            self.draft.assume(name, "PCIe switch pcie-switch", "the file does not name the switch")
+            return {"switch": "pcie-switch"}
+        types = [self._network_type(edge) for edge in edges] or ["ethernet400"]
+        switch = USUAL_SWITCHES.get(types[0], "ethernet")
+        self.draft.assume(name, f"switch {switch}", f"the usual one with {types[0]}")
+        return {"switch": switch, **tier}
+
+    def _adapter(self, label: str, name: str, node: InfraNode) -> str:
+        if node.description in ADAPTERS:
+            own = ADAPTERS[node.description]
+            self.adapters[name] = Adapter(own.name, own.kind, own.gbps, "")
+            return own.name
+        nets = [e for e in self.edges if label in (e.a, e.b) and self._is_network(e)]
+        rates = [parse_rate(edge.rate).bytes_per_s * 8e-6 for edge in nets if edge.rate]
+        said = re.search(r"\b([1-9][0-9]{0,2})\s*G", node.description)
+        mbps = max(rates, default=1000.0 * int(said[1]) if said else 0.0)
+        text = " ".join([node.description, *(edge.text for edge in nets)])
+        device = ImportedDevice(cls=0x020700 if _INFINIBAND.search(text) else 0x020000)
+        newest = max(
+            (
+                GPUS[str(k["chip"])].pcie
+                for k in self.draft.nodes.values()
+                if "chip" in k and k["kind"] == "gpu"
+            ),
+            default=4,
+        )
+        found = adapter_of(Net(speed_mbps=round(mbps) or None), device, newest)
+        self.adapters[name] = found
+        if found.why:
+            self.draft.assume(name, f"adapter {found.name}", found.why)
+        return found.name
+
+    # Links.
+
+    def _is_network(self, edge: Edge) -> bool:
+        roles = {self.roles[edge.a], self.roles[edge.b]}
+        return bool(roles & {"network", "fabric"}) or roles <= {"nic", "host"}
+
+    def _link(self, edge: Edge) -> None:
+        roles = {self.roles[edge.a], self.roles[edge.b]}
+        one, two = self.names[edge.a], self.names[edge.b]
+        written = WRITTEN_LINK.search(edge.text)
+        if written and written[2] in LINKS:
+            keys: dict[str, Any] = {"type": written[2], "count": int(written[1])}
+        elif self._is_network(edge):
+            keys = {"type": self._network_type(edge)}
+        elif self._is_nvlink(edge):
+            keys = self._nvlink(edge)
+        elif roles == {"cpu"}:
+            keys = numa_link(self._cpu(edge.a))
+        elif "memory" in roles:
+            memory = one if self.roles[edge.a] == "memory" else two
+            keys = {"type": f"dram-{self.draft.nodes[memory]['chip']}"}
+        elif roles == {"gpu", "cpu"} and re.search(r"c2c", edge.text, re.IGNORECASE):
+            keys = {"type": "nvlink-c2c"}
+        else:
+            keys = {"type": self._pcie(edge)}
+        self.draft.link(one, two, **self._figures(keys, edge))
+
+    def _figures(self, keys: dict[str, Any], edge: Edge) -> dict[str, Any]:
+        """Add rate and latency of the file where they differ from those of the type."""
+        own = LINKS[keys["type"]]
+        where = f"{self.names[edge.a]}-{self.names[edge.b]}"
+        usual = parse_rate(str(own["rate"].value)).bytes_per_s
+        if edge.rate:
+            each = parse_rate(edge.rate).bytes_per_s / int(keys.get("count", 1))
+            if abs(each - usual) > 1e-5 * usual:
+                keys["rate"] = f"{each / 1e9:.12g} GB/s"
+        elif not edge.transfers:
+            self.draft.assume(where, f"the rate of {keys['type']}", "the file gives no bandwidth")
+        if edge.latency:
+            if parse_time(edge.latency) != parse_time(
+                str(keys.get("latency", own["latency"].value))
+            ):
+                keys["latency"] = edge.latency
+        else:
+            self.draft.assume(where, f"the latency of {keys['type']}", "the file gives no latency")
+        return keys
+
+    def _nvlink(self, edge: Edge) -> dict[str, Any]:
+        ends = [end for end in (edge.a, edge.b) if self.roles[end] == "gpu"]
+        if not ends:
+            return {"type": "nvlink3"}
+        chip = GPUS[str(self.draft.nodes[self.names[ends[0]]]["chip"])]
+        keys = direct_keys(chip) if len(ends) == 2 else nvlink_keys(chip)
+        if not edge.rate and chip.links:
+            own = [e for e in self.edges if ends[0] in (e.a, e.b) and self._is_nvlink(e)]
+            each, rest = divmod(chip.links, len(own))
+            counts = [each + (at < rest) for at in range(len(own))]
+            if len(chip.planes) == len(own):
+                counts = list(chip.planes)
+            keys["count"] = max(1, counts[own.index(edge)])
+            what = f"{keys['count']} links"
+            self.draft.assume(
+                f"{self.names[edge.a]}-{self.names[edge.b]}", what,
+                f"{chip.name} has {chip.links}, divided among its {len(own)} edges",
+            )  # fmt: skip
+        return keys
+
+    def _is_nvlink(self, edge: Edge) -> bool:
+        return {self.roles[edge.a], self.roles[edge.b]} <= {"gpu", "nvswitch"}
+
+    def _network_type(self, edge: Edge) -> str:
+        written = WRITTEN_LINK.search(edge.text)
+        if written and written[2] in LINKS:
+            return written[2]
+        kind = "ib" if _INFINIBAND.search(edge.text) else "roce"
+        gbps = parse_rate(edge.rate).bytes_per_s * 8e-9 if edge.rate else 400.0
+        return USUAL_LINKS[kind][min(USUAL_LINKS[kind], key=lambda rate: abs(rate - gbps))]
+
+    def _pcie(self, edge: Edge) -> str:
+        gpus = [e for e in (edge.a, edge.b) if self.roles[e] == "gpu"]
+        said, lanes = _GENERATION.search(edge.text), _LANES.search(edge.text)
+        width = int(lanes[1]) if lanes else 16
+        if edge.transfers:
+            generation = min(PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - edge.transfers))
+        elif edge.rate:
+            rate = parse_rate(edge.rate).bytes_per_s
+            generation = min(PCIE_GTS, key=lambda gen: abs(_x16(gen) * width / 16 - rate))
+        elif said:
+            generation = int(said[1] or said[2] or said[3])
+        else:
+            chips = {str(k["chip"]) for k in self.draft.nodes.values() if k["kind"] == "gpu"}
+            generation = max((GPUS[chip].pcie for chip in chips), default=4)
+            what = f"PCIe generation {generation}"
+            name = f"{self.names[edge.a]}-{self.names[edge.b]}"
+            self.draft.assume(name, what, "the file does not say; that of its GPUs")
+        link = pcie_type(generation, width)
+        return gpu_pcie(link) if gpus else link
+
+    # What a file leaves out.
+
+    def _memories(self) -> None:
+        """Give every CPU memory, where the file has none."""
+        if any(role == "memory" for role in self.roles.values()):
+            return
+        for label, cpu in self.cpus.items():
+            name = self.names[label].replace("cpu", "mem")
+            zone = self.zones[self.graph.nodes[label].instance]
+            keys: dict[str, Any] = {"zone": zone} if zone else {}
+            self.draft.node(name, "memory", chip=cpu.memory, **keys)
+            self.draft.link(self.names[label], name, type=f"dram-{cpu.memory}")
+            self.draft.assume(
+                name,
+                "the memory its processor usually has",
+                "the file does not mention host memory",
+            )
+
+    def _usage(self) -> None:
+        """Set channels and levels by what NCCL would find on the first node, and the usual network of one."""
+        alone = len(self.zones) == 1
+        prefix = "" if alone else "n0/"
+        one = Draft(self.draft.where, self.draft.name)
+        for name, keys in self.draft.nodes.items():
+            if name.startswith(prefix) and keys.get("zone", 0) == 0:
+                one.nodes[name.removeprefix(prefix)] = keys
+        for link in self.draft.links:
+            ends = {key: link[key].removeprefix(prefix) for key in ("from", "to")}
+            if ends["from"] in one.nodes and ends["to"] in one.nodes:
+                one.links.append({**link, **ends})
+        gpus = [name for name, keys in one.nodes.items() if keys["kind"] == "gpu"]
+        if not gpus:
+            return
+        set_usage(one, gpus, str(one.nodes[gpus[0]]["chip"]))
+        if not alone:
+            one.settings.pop("rings", None)
+        self.draft.settings.update(one.settings)
+        for note, names in one.notes.items():
+            if alone or note[0] != "rings":
+                self.draft.notes.setdefault(note, []).extend(names)
+        found = network_of(self.adapters)
+        if alone and found is not None and "network" not in self.roles.values():
+            self.draft.settings["network"] = found[0]
+            words = ", ".join(f"{key} {value}" for key, value in found[0].items())
+            why = "the file describes one machine; what such adapters are usually used with"
+            self.draft.assume(found[1], f"with --nodes, joined by {words}", why)
+
+
+def _x16(generation: int) -> float:
+    return parse_rate(str(x16_rate(generation, 16))).bytes_per_s

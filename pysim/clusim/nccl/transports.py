@@ -1,0 +1,211 @@
+"""What NCCL's environment makes of the transports of a system: which of its links data may use.
+
+**Hardware** NCCL decides per pair of ranks (``src/graph/paths.cc``, ``src/transport/``): P2P up to ``NCCL_P2P_LEVEL``,
+else host memory (SHM), else the network; GPUDirect up to ``NCCL_NET_GDR_LEVEL``, and to send only if
+``NCCL_NET_GDR_READ`` allows it; NICs of other GPUs over NVLink unless ``NCCL_PXN_DISABLE`` is set; and only the NICs
+that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`Fabric.p2p_level`, `gdr_level`,
+`gdr_read`, `pxn`, `nvb`, `shm`, and which NICs are on the network), so that plans and data follow one description.
+**Not modelled** Sockets in place of InfiniBand, NICs between ranks of one node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.fabric.model import NETWORK, Fabric
+from clusim.nccl.constants import Path
+from clusim.nccl.env import Settings
+from clusim.nccl.plugins import transport_of
+
+__all__ = ["AllowedNics", "allowed_nics", "check_network", "transported"]
+
+_P2P = {
+    **{Path.LOC: "loc", Path.NVL: "nvl", Path.NVB: "nvb", Path.C2C: "nvb", Path.PIX: "pix"},
+    **{Path.PXB: "pxb", Path.P2C: "pxb", Path.PXN: "pxb", Path.PHB: "phb", Path.SYS: "sys"},
+}
+"""NCCL's levels in the words of topologies."""
+
+_SOCKETS = "sockets"
+_FAMILY = re.compile(r"mlx\d|hfi\d|.*\D")
+"""Prefixes of device names that stand for all devices of a driver: ``mlx5``, ``mlx5_``, ``bnxt_re``."""
+
+
+def transported(fabric: Fabric, settings: Settings) -> Fabric:
+    """Return a fabric whose data take the transports that the variables allow; itself if they change none.
+
+    Raises
+    ------
+    InputError
+        ``NCCL_IB_HCA`` allows no NIC of a node, where there are several nodes.
+    """
+    changes = _changes(fabric, settings)
+    if not changes and not settings.ib_hca:
+        return fabric
+    known: dict[Any, Fabric] = fabric.derived.setdefault("transported", {})
+    key = (*changes.items(), settings.ib_hca)
+    if key not in known:
+        links = _linked(fabric, settings)
+        if links is not None:
+            changes["links"] = links
+        known[key] = replace(fabric, **changes) if changes else fabric
+    return known[key]
+
+
+def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    p2p = Path.LOC if settings.p2p_disable else settings.p2p_level
+    if p2p is not None:
+        wanted["p2p_level"] = _P2P[p2p]
+    if settings.net_gdr_level is not None:
+        level = _P2P[settings.net_gdr_level]
+        wanted["gdr_level"] = "loc" if level in ("nvl", "nvb") else level
+    for name, off in (
+        ("gdr_read", settings.net_gdr_read is False),
+        ("pxn", settings.pxn_disable),
+        ("nvb", settings.nvb_disable),
+        ("shm", settings.shm_disable),
+    ):
+        if off:
+            wanted[name] = False
+    return {name: value for name, value in wanted.items() if getattr(fabric, name) != value}
+
+
+def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:
+    """Return the links without those from unused NICs to the network; None if every NIC is used."""
+    if not settings.ib_hca:
+        return None
+    zone = {node.name: node.zone for node in fabric.nodes}
+    nics: dict[int, list[str]] = {}
+    for node in fabric.nodes:
+        if node.kind == "nic" and node.zone != NETWORK:
+            nics.setdefault(node.zone, []).append(node.name)
+    unused: set[str] = set()
+    for number, names in nics.items():
+        used = allowed_nics(settings.ib_hca, names, fabric.nic_names).names
+        if not used and fabric.num_zones > 1:
+            devices = (name.rpartition("/")[2] for name in names)
+            shown = ", ".join(fabric.nic_names.get(name, name) for name in devices)
+            raise InputError(
+                f"NCCL_IB_HCA={settings.ib_hca}: allows no NIC of node {number} of {fabric.name}; its NICs are {shown}"
+            )
+        unused |= set(names) - set(used)
+    links = tuple(
+        link
+        for link in fabric.links
+        if zone[link.a] == zone[link.b] or not unused & {link.a, link.b}
+    )
+    return None if len(links) == len(fabric.links) else links
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedNics:
+    """NICs of a node that ``NCCL_IB_HCA`` allows.
+
+    Attributes
+    ----------
+    note : str
+        What was assumed because the topology does not name its NICs; empty if nothing was.
+    """
+
+    names: tuple[str, ...]
+    note: str = ""
+
+
+def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> AllowedNics:
+    """Return the NICs of a node that a value of ``NCCL_IB_HCA`` allows.
+
+    As in NCCL, names are prefixes, ``=`` in front makes them whole names, ``^`` excludes them, and ``:port`` follows a
+    name. A topology without device names of its NICs gets as many of them as are named, evenly spread.
+
+    Parameters
+    ----------
+    nics : iterable of str
+        NICs of the node in the topology.
+    known : mapping
+        Their device names, by name with or without the node's.
+    """
+    own = tuple(nics)
+    if not rule or not own:
+        return AllowedNics(own)
+    excluded = rule.startswith("^")
+    exact = rule.removeprefix("^").startswith("=")
+    words = rule.removeprefix("^").removeprefix("=").split(",")
+    words = [word.strip() for word in words if word.strip()]
+    devices = {name: known.get(name) or known.get(name.rpartition("/")[2], "") for name in own}
+    hit = {name for name in own if _named(name.rpartition("/")[2], devices[name], words, exact)}
+    if any(devices.values()) or hit:
+        return AllowedNics(tuple(name for name in own if (name in hit) != excluded))
+    if excluded:
+        note = f"NCCL_IB_HCA={rule}: the NICs of the topology have no device names; all {len(own)} of a node are used"
+        return AllowedNics(own, note)
+    families = not exact and any(_FAMILY.fullmatch(word.partition(":")[0]) for word in words)
+    count = len(own) if families else min(len(own), len(set(words)))
+    chosen = tuple(own[number * len(own) // count] for number in range(count))
+    note = (
+        f"NCCL_IB_HCA={rule}: the NICs of the topology have no device names; {count} of {len(own)} of a node are used,"
+        " evenly spread"
+    )
+    return AllowedNics(chosen, note)
+
+
+def _named(nic: str, device: str, words: Iterable[str], exact: bool) -> bool:
+    """Return True if one of the words names a NIC by its device name and port, or by its name in the topology."""
+    name, _, port = device.partition(":")
+    for word in words:
+        prefix, _, asked = word.partition(":")
+        if asked and asked != (port or "1"):
+            continue
+        if any(own == prefix if exact else own.startswith(prefix) for own in (name, nic) if own):
+            return True
+    return False
+
+
+def check_network(fabric: Fabric, settings: Settings) -> None:
+    """Raise `InputError` if variables ask for another network than the NICs that ranks of several nodes share."""
+    nics = [node.nic for node in fabric.nodes if node.kind == "nic"]
+    reached = {found.name: found for found in map(transport_of, nics)}
+    titles = ", ".join(sorted(found.title for found in reached.values()))
+    where = f"the NICs of {fabric.name} are reached by {titles}"
+    if settings.ib_disable and "verbs" in reached:
+        raise InputError(f"NCCL_IB_DISABLE=1: not simulated: {where}, and sockets {_ON_THEM}")
+    net = settings.net.lower()
+    net = "ib" if net.startswith("ibext") else net  # HPC-X's plugin, verbs as well
+    names = {"verbs": ("ib",), _SOCKETS: ("socket",), "efa": ("aws libfabric", "libfabric")}
+    known = {word for name, own in reached.items() for word in (name, own.in_logs.lower())}
+    known |= {word for name in reached for word in names.get(name, ())}
+    if net == "socket" and net not in known:
+        raise InputError(f"NCCL_NET={settings.net}: not simulated: {where}, and sockets {_ON_THEM}")
+    if net and net not in known:
+        raise InputError(f"NCCL_NET={settings.net}: {where}; leave out NCCL_NET")
+
+
+_ON_THEM = "on them are not modelled; give the NICs a type with plugin sockets"
+
+
+def check_rack(fabric: Fabric, settings: Settings) -> None:
+    """Raise `InputError` if ``NCCL_MNNVL_ENABLE=0`` would make several nodes of a rack."""
+    if settings.mnnvl_enable:
+        return
+    part = {node.name: node.name for node in fabric.nodes}
+
+    def top(name: str) -> str:
+        while part[name] != name:
+            name = part[name]
+        return name
+
+    zone = {node.name: node.zone for node in fabric.nodes}
+    for link in fabric.links:
+        if zone[link.a] == zone[link.b] != NETWORK and link.cls not in ("nvlink", "xgmi", "trunk"):
+            part[top(link.a)] = top(link.b)
+    hosts: dict[int, set[str]] = {}
+    for node in fabric.nodes:
+        if node.kind == "memory":
+            hosts.setdefault(node.zone, set()).add(top(node.name))
+    if any(len(found) > 1 for found in hosts.values()):
+        raise InputError(
+            f"NCCL_MNNVL_ENABLE=0: not simulated: {fabric.name} is a rack of several hosts, which is one node here"
+        )

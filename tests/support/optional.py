@@ -1,0 +1,124 @@
+"""Install the optional requirements of the tests, where they can be had, and print one line for each that cannot.
+
+``python tests/support/optional.py LOCKED`` installs ``requirements/optional.txt`` (LOCKED is ``yes``) or the newest
+versions, and provides Chromium as ``build/browser/chromium``: the system's, playwright's download, or Debian's packages
+unpacked below ``build/browser``. Nothing outside the environment and ``build/`` is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.browser import HOME, system_chromium  # noqa: E402
+from support.lock import wanted  # noqa: E402
+
+LOG = ROOT / "build" / "optional.log"
+PIP_S, BROWSER_S = 300, 180
+
+WRAPPER = """#!/bin/sh
+root='{root}'
+export LD_LIBRARY_PATH="$(printf '%s:' "$root"/usr/lib/*-linux-gnu "$root"/usr/lib/*-linux-gnu/pulseaudio)"
+export XDG_DATA_HOME="$root/usr/share"
+exec "$root/usr/lib/chromium/chromium" "$@"
+"""
+
+
+def done(words: list[str], seconds: int, env: dict[str, str] | None = None) -> bool:
+    """Run a command, its output to the log, and return True if it succeeded in time."""
+    with LOG.open("a", encoding="utf-8") as log:
+        log.write(f"$ {' '.join(words)}\n")
+        log.flush()
+        try:
+            run = subprocess.run(
+                words, stdout=log, stderr=log, timeout=seconds, env={**os.environ, **(env or {})}
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.write(f"{error}\n")
+            return False
+    return run.returncode == 0
+
+
+def install_packages(locked: bool) -> bool:
+    """Install the optional packages into this environment."""
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+    if locked:
+        words = ["--no-deps", "--require-hashes", "-r", str(ROOT / "requirements" / "optional.txt")]
+    else:
+        words = wanted()["optional"]
+    return done([*pip, *words], PIP_S)
+
+
+def playwright_browser() -> bool:
+    """Download playwright's Chromium."""
+    env = {"PLAYWRIGHT_BROWSERS_PATH": str(HOME)}
+    words = [sys.executable, "-m", "playwright", "install", "--only-shell", "chromium"]
+    if not done(words, BROWSER_S, env):
+        return False
+    program = next((path for path in HOME.glob("*/*/*headless*shell") if path.is_file()), None)
+    if program:
+        (HOME / "chromium").symlink_to(program)
+    return program is not None
+
+
+def debian_browser() -> bool:
+    """Download Debian's Chromium and the libraries that the system lacks, and unpack them."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg"):
+        return False
+    for name in ("lists/partial", "cache/archives/partial", "root"):
+        (HOME / name).mkdir(parents=True, exist_ok=True)
+    apt = [
+        "apt-get",
+        "-qq",
+        "-o",
+        f"Dir::State::lists={HOME}/lists",
+        "-o",
+        f"Dir::Cache={HOME}/cache",
+    ]
+    apt += ["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User="]
+    packages = ["--no-install-recommends", "--download-only", "-y", "chromium", "fonts-liberation"]
+    if not done([*apt, "update"], BROWSER_S) or not done([*apt, "install", *packages], BROWSER_S):
+        return False
+    for package in sorted((HOME / "cache" / "archives").glob("*.deb")):
+        if not done(["dpkg", "-x", str(package), str(HOME / "root")], BROWSER_S):
+            return False
+    wrapper = HOME / "chromium"
+    wrapper.write_text(WRAPPER.format(root=HOME / "root"), encoding="utf-8")
+    wrapper.chmod(0o755)
+    shutil.rmtree(HOME / "cache")
+    return done([str(wrapper), "--version"], BROWSER_S)
+
+
+def install_browser() -> bool:
+    """Provide Chromium, unless the system has one."""
+    if system_chromium():
+        return True
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    if playwright_browser() or debian_browser():
+        return True
+    shutil.rmtree(HOME)
+    return False
+
+
+def main(locked: bool) -> None:
+    """Install everything, and print what is missing."""
+    LOG.parent.mkdir(exist_ok=True)
+    LOG.write_text("", encoding="utf-8")
+    where = LOG.relative_to(ROOT)
+    if not install_packages(locked):
+        print(
+            f"no Dask, MPI, Parquet or playwright: their tests are skipped ({where} has the errors)"
+        )
+    if not install_browser():
+        print(f"no Chromium: tests in a browser are skipped ({where} has the errors)")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] == ["yes"])
