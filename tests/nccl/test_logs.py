@@ -1,13 +1,13 @@
-"""Everything against real logs: a development check, for those who have a directory of them.
+"""Graphs, channels, costs and choices against those that NCCL and RCCL logged.
 
-``CLUSIM_CORPUS`` names a directory with ``nccl_logs`` and ``topo_xml``. What is known not to match is listed with
-the reason; ``-s`` prints the rates.
+A known difference is listed with its reason, and exactly: a case that matches better than listed fails too. ``-s``
+prints the rates.
 """
 
 from __future__ import annotations
 
-import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,12 @@ from clusim.nccl import (
     parse_env,
     parse_version,
 )
-
-CORPUS = os.environ.get("CLUSIM_CORPUS", "")
-pytestmark = pytest.mark.skipif(not CORPUS, reason="CLUSIM_CORPUS names no directory of real logs")
+from support.realfiles import CORPUS, answers, real_files
 
 
 @dataclass(frozen=True)
 class Case:
-    """A log, the machine it is from, and what of it is known not to come out.
+    """A log, its system, and its known differences: the share of each that matches.
 
     `reverse` is the number of ranks if the run numbered the GPUs against the order of their bus.
     """
@@ -85,7 +83,12 @@ CASES = [
     ],
     # 2.4 had no graph search; what stands in for it finds one channel in another order.
     Case("cybertron_p3dn_nccltest.log", "aws-p3dn", 2, known=(("rings", 0.0),)),
+    # The log does not name the GPUs; all servers with eight of them on NVSwitches and 400 Gb/s NICs choose the same.
+    Case("idx_sglang_16gpu_roce_2.27.5_excerpt.log", "hgx-h100-ndr", 2, "2.27.5"),
+    Case("idx_rccl_coll_trace_excerpt.log", "mi300x", version="2.22"),
 ]
+CASES = [case for case in CASES if (CORPUS / "nccl_logs" / case.file).exists()]
+CHOICES = sorted({row["file"] for row in answers("choices")})
 
 
 def score(log: logs.Log, comm: Communicator, reverse: int = 0) -> Iterator[tuple[str, int, int]]:
@@ -123,18 +126,30 @@ def score(log: logs.Log, comm: Communicator, reverse: int = 0) -> Iterator[tuple
         shown = (f"{cost.latency_us:.1f}", f"{cost.bandwidth_GBps:.1f}")
         hits += shown == (f"{latency:.1f}", f"{bandwidth:.1f}")
     yield "costs", hits, len(log.costs)
-    hits = 0
-    for size, algorithm, protocol, count in log.choices:
-        plan = comm.plan(Collective.ALLREDUCE, size)
-        chosen = (plan.selection.algorithm, plan.selection.protocol, plan.num_channels)
-        hits += chosen == (algorithm, protocol, count)
-    yield "choices", hits, len(log.choices)
-    hits = 0
-    for size, (algorithm, protocol, time) in log.times.items():
-        choice = comm.select(Collective.ALLREDUCE, size)
-        near = abs(choice.time_us - time) <= 1e-5 * time
-        hits += (choice.algorithm, choice.protocol) == (algorithm, protocol) and near
-    yield "times", hits, len(log.times)
+
+
+def choices(
+    rows: list[dict[str, str]], log: logs.Log, comm: Communicator
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the number of logged choices and times that clusim finds, and their totals; `rows` are right."""
+    hits = Counter[str]()
+    for row in rows:
+        size, time_us = int(row["bytes"]), row["time_us"]
+        plan = comm.plan(Collective(row["collective"]), size)
+        chosen = (plan.selection.algorithm.value, plan.selection.protocol.value)
+        count = row["channels"] or str(plan.num_channels)
+        right = (row["algorithm"], row["protocol"], int(count))
+        hits["choices"] += (*chosen, plan.num_channels) == right
+        if time_us:
+            modelled_us = comm.select(Collective(row["collective"]), size).time_us
+            hits["times"] += abs(modelled_us - float(time_us)) <= 1e-5 * float(time_us)
+    yield "choices", hits["choices"], len(rows)
+    yield "times", hits["times"], sum(bool(row["time_us"]) for row in rows)
+    # The reader of these tests finds the same choices.
+    read = {(s, a.value, p.value, str(n)) for s, a, p, n in log.choices}
+    read |= {(s, a.value, p.value, "") for s, (a, p, _) in log.times.items()}
+    right = {(int(r["bytes"]), r["algorithm"], r["protocol"], r["channels"]) for r in rows}
+    yield "choices read", len(read & right), max(len(read), len(log.choices) + len(log.times))
 
 
 def machine_of(case: Case, tmp_path: Path) -> fabric.Fabric:
@@ -149,9 +164,7 @@ def machine_of(case: Case, tmp_path: Path) -> fabric.Fabric:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.file))
 def test_log(case: Case, tmp_path: Path) -> None:
-    path = Path(CORPUS) / "nccl_logs" / case.file
-    if not path.exists():
-        pytest.skip(f"no {case.file}")
+    path = CORPUS / "nccl_logs" / case.file
     log = logs.read(path.read_text(encoding="utf-8", errors="replace"))
     comm = communicator(
         machine_of(case, tmp_path),
@@ -160,12 +173,17 @@ def test_log(case: Case, tmp_path: Path) -> None:
         ranks=range(case.ranks) if case.ranks else None,
     )
     known, compared = dict(case.known), 0
-    for what, hits, total in score(log, comm, case.reverse):
+    rows = [row for row in answers("choices") if row["file"] == case.file]
+    for what, hits, total in (*score(log, comm, case.reverse), *choices(rows, log, comm)):
         compared += total
         if total:
             print(f"  {what} {hits}/{total}", end="")
-            assert hits >= known.get(what, 1.0) * total, f"{what}: {hits} of {total}"
+            assert hits == known.get(what, 1.0) * total, f"{what}: {hits} of {total}"
     assert compared
+
+
+def test_every_log_with_choices_is_a_case() -> None:
+    assert {case.file for case in CASES} >= set(CHOICES)
 
 
 def sections(text: str) -> Iterator[tuple[int, bool, str]]:
@@ -179,9 +197,7 @@ def sections(text: str) -> Iterator[tuple[int, bool, str]]:
 
 
 def test_rings_and_trees_of_many_nodes() -> None:
-    path = Path(CORPUS) / "nccl_logs" / "ncclgauge_p5en_rings_trees_excerpt.txt"
-    if not path.exists():
-        pytest.skip("no such log")
+    path = CORPUS / "nccl_logs" / "ncclgauge_p5en_rings_trees_excerpt.txt"
     for nodes, lone, body in sections(path.read_text(encoding="utf-8")):
         whole = "\n".join(line for line in body.splitlines() if "..." not in line)
         ranks = range(0, 8 * nodes, 8) if lone else None
@@ -194,10 +210,7 @@ def test_rings_and_trees_of_many_nodes() -> None:
         assert found["rings"][0] == found["rings"][1] or not lone
 
 
-XML = sorted((Path(CORPUS) / "topo_xml").glob("*.xml")) if CORPUS else []
-
-
-@pytest.mark.parametrize("path", XML, ids=lambda path: str(path.name))
+@pytest.mark.parametrize("path", real_files("topo_xml"), ids=lambda path: str(path.name))
 def test_every_topology_can_be_searched(path: Path) -> None:
     machine = fabric.load(path)
     if machine.num_ranks == 1:
