@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from support.skips import unexpected
 
 # Background jobs of a shell ignore Ctrl-C, and so would the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -21,6 +24,33 @@ settings.register_profile(
     derandomize=not os.environ.get("CLUSIM_THOROUGH"),
 )
 settings.load_profile("clusim")
+
+
+def _judged(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip that nobody expects into a failure."""
+    if report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        reason = unexpected(report.longrepr)
+        if reason is not None:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"unexpected skip: {reason}; tests/support/skips.py lists the expected ones"
+            )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Judge the skips of tests, in the process that runs them."""
+    report = yield
+    _judged(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Judge the skips of whole files."""
+    report = yield
+    _judged(report)
+    return report
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from clusim.analysis.walk import Walk
 from clusim.image import DTYPES, Image
 from clusim.outcome import Stop
 from clusim.trace.held import HeldRecords, Inputs
+from support.random_images import random_image
 
 Array = Any
 
@@ -56,6 +58,15 @@ def run_image(image: Image, *, block_rows: int = 7, until_ps: int = 20_000_000) 
     held.records(records)
     walk = Walk(held, network, start_ps, end_ps)
     return Ran(image, stop, sim.now_ps, records, start_ps, end_ps, sim.wires(), walk, network)
+
+
+def run_that_ends(seed: int) -> Ran:
+    """Run random images until one ends and has tasks, not only traffic."""
+    draw = random.Random(seed)
+    while True:
+        ran = run_image(random_image(draw))
+        if ran.stop == Stop.DONE and len(ran.end_ps):
+            return ran
 
 
 @pytest.fixture(scope="session")

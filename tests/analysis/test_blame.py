@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import clusim
-from analysis.conftest import run_image
+from analysis.conftest import run_image, run_that_ends
 from clusim.analysis.blame import blame
 from clusim.analysis.charge import Charger
 from clusim.analysis.network import Network
@@ -19,7 +19,6 @@ from clusim.analysis.whatif import THINGS, changed_image, estimate, parse_change
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import InputError, TraceError
 from clusim.lowering import Fault
-from clusim.outcome import Stop
 from clusim.run.rerun import rerun, without_first_stall
 from clusim.trace.inputs import read_inputs
 from clusim.trace.reader import read_result
@@ -39,9 +38,7 @@ def test_the_parts_of_every_trace_are_the_whole(traces: dict[str, Path]) -> None
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
-    ran = run_image(random_image(random.Random(seed)))
-    if ran.stop != Stop.DONE or not len(ran.end_ps):
-        pytest.skip("the random run does not end, or has only traffic")
+    ran = run_that_ends(seed)
     end = max(1, ran.time_ps)
     histories = {
         name: ran.wires[counter].astype(np.int64)[:, None]

@@ -17,6 +17,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 FABRICS = ("dgx-a100", "dgx-h100", "dgx-1v")
 
 
+def has_units(fabric: str, algorithm: str) -> bool:
+    """Return True if switches of a fabric reduce what an algorithm lets them reduce."""
+    if algorithm == "sharp":
+        return False
+    return fabric == "dgx-h100" or algorithm not in ("nvls", "multimem")
+
+
 def assert_verified(fabric: Fabric, schedule: Schedule) -> None:
     """Run with real data, and fail unless they are right."""
     result = clusim.simulate(fabric, schedule, verify=True)
@@ -24,11 +31,12 @@ def assert_verified(fabric: Fabric, schedule: Schedule) -> None:
     assert result.time_ps > 0
 
 
-@pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
-@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [(name, pair) for name in FABRICS for pair in REGISTRY if has_units(name, pair[1])],
+    ids=lambda value: value if isinstance(value, str) else "/".join(value),
+)
 def test_algorithms_are_right_in_the_engine_order(name: str, pair: tuple[str, str]) -> None:
-    if (pair[1] in ("nvls", "multimem") and name != "dgx-h100") or pair[1] == "sharp":
-        pytest.skip("has no reduction unit there")
     fabric = load(name)
     size_bytes = 0 if pair[0] == "barrier" else 100_004
     for ranks in (2,) if pair[0] == "send" else (2, 3, 5, 8):

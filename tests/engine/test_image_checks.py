@@ -39,8 +39,6 @@ def _message(image: Image) -> str:
 
 def test_the_engines_copy_of_the_ranges_is_up_to_date():
     script = ROOT / "csrc" / "bindings" / "write_ranges.py"
-    if not script.exists():
-        pytest.skip("needs the source tree")
     spec = importlib.util.spec_from_file_location("write_ranges", script)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
