@@ -148,3 +148,112 @@ def test_pat_and_old_trees_shrink() -> None:
     assert pat.why.startswith("shrunk from 524288 B")
     old = plan_chunks(Cutting(TREE, SIMPLE, ALLREDUCE, shape, parse_version("2.12")), 1 << 20, 2)
     assert old.chunk_bytes == 32_768
+
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+CHAIN, DIRECT, NVLS_TREE = Algorithm.COLLNET_CHAIN, Algorithm.COLLNET_DIRECT, Algorithm.NVLS_TREE
+GATHER, TREES_OLD = Collective.ALLGATHER, parse_version("2.12")
+
+# The least sizes that keep a chunk: so many rounds of that chunk on all channels and heads (16 x 8 where not said).
+# A byte less, and the chunk is the next one.
+LIMITS = {
+    "NVLS: 64, 8 and 2 rounds": (
+        (NVLS, SIMPLE, GroupShape(8, num_heads=8), NEW, 16),
+        ((GIB, 128 * KIB), (64 * MIB, 64 * KIB), (8 * MIB, 32 * KIB), (0, 16 * KIB)),
+    ),
+    "NVLSTree: 32, 16, 4 and 1 rounds": (
+        (NVLS_TREE, SIMPLE, GroupShape(24, 3, num_heads=8), NEW, 16),
+        ((2 * GIB, 512 * KIB), (512 * MIB, 256 * KIB), (64 * MIB, 128 * KIB), (8 * MIB, 64 * KIB), (0, 32 * KIB)),
+    ),
+    "NVLSTree of four nodes: at most 64 KiB": (
+        (NVLS_TREE, SIMPLE, GroupShape(32, 4, num_heads=8), NEW, 16),
+        ((8 * MIB, 64 * KIB), (0, 32 * KIB)),
+    ),
+    "CollNetDirect of depth 2: 128, 16 and 16 rounds": (
+        (DIRECT, SIMPLE, GroupShape(16, 2, num_heads=8, depth=2), NEW, 16),
+        ((8 * GIB, 512 * KIB), (4 * GIB, 256 * KIB), (256 * MIB, 128 * KIB), (128 * MIB, 64 * KIB), (0, 32 * KIB)),
+    ),
+    "CollNetChain of depth 2: 128, 16 and 2 rounds of 16 channels": (
+        (CHAIN, SIMPLE, GroupShape(4, 2, depth=2), NEW, 16),
+        ((512 * MIB, 256 * KIB), (32 * MIB, 128 * KIB), (2 * MIB, 64 * KIB), (0, 32 * KIB)),
+    ),
+    # 1 + log2(2) + 0.8 stages by 64 and 16, over 8 ranks of a node: 22.4 and 5.6 rounds, so 23 and 6.
+    "Tree LL128 of two nodes": (
+        (TREE, LL128, GroupShape(16, 2), NEW, 16),
+        ((23 * 16 * 576_000, 576_000), (23 * 16 * 288_000, 288_000), (23 * 16 * 144_000, 144_000),
+         (6 * 16 * 72_000, 37 * 1920), (6 * 16 * 36_000, 18 * 1920), (0, 9 * 1920)),
+    ),
+    # 1 + log2(3) rounded down + 0.4 stages, over 4 ranks: 38.4 and 9.6 rounds.
+    "Tree LL128 of three nodes": (
+        (TREE, LL128, GroupShape(12, 3), NEW, 1),
+        ((39 * 576_000, 576_000), (39 * 288_000, 288_000), (39 * 144_000, 144_000), (10 * 72_000, 37 * 1920),
+         (10 * 36_000, 18 * 1920), (0, 9 * 1920)),
+    ),
+    "PAT: 32 rounds of 16 channels": (
+        (Algorithm.PAT, SIMPLE, GroupShape(32, 32), NEW, 16),
+        ((256 * MIB, 512 * KIB), (128 * MIB, 256 * KIB), (64 * MIB, 128 * KIB), (0, 64 * KIB)),
+    ),
+    # 7 hops in a node and log2(2) between nodes: 64, 32 and 8 rounds of two channels.
+    "trees of old releases": (
+        (TREE, SIMPLE, GroupShape(16, 2), TREES_OLD, 2),
+        ((64 * MIB, 512 * KIB), (32 * MIB, 256 * KIB), (8 * MIB, 128 * KIB), (MIB, 64 * KIB), (0, 32 * KIB)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_chunks_shrink_below_whole_rounds(name: str) -> None:
+    (algorithm, protocol, shape, version, channels), sizes = LIMITS[name]
+    cutting = Cutting(algorithm, protocol, ALLREDUCE, shape, version)
+    last = None
+    for size, chunk in sizes:
+        assert plan_chunks(cutting, size, channels).chunk_bytes == chunk
+        if last is not None:
+            assert plan_chunks(cutting, last - 1, channels).chunk_bytes == chunk
+        last = size
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gbps", "chunk"), [(2, 150.0, 128), (2, 149.9, 32), (1, 100.0, 128), (3, 1.0, 32)]
+)
+def test_nvls_is_cut_small_below_150_gbps_between_nodes(
+    nodes: int, gbps: float, chunk: int
+) -> None:
+    shape = GroupShape(8 * nodes, nodes, num_heads=8, nvls_GBps=gbps)
+    found = plan_chunks(Cutting(NVLS, SIMPLE, ALLREDUCE, shape, NEW), 8 * GIB, 16)
+    assert found.chunk_bytes == chunk * KIB
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "total", "chunk"),
+    [
+        # A step of 528 B has 33 lines with 8 B of data each; chunks are multiples of 16 B.
+        (LL, "NCCL_LL_BUFFSIZE", 8 * 528, 256),
+        # Four steps of 1000 B, in multiples of 512 B.
+        (SIMPLE, "NCCL_BUFFSIZE", 8 * 1000, 7 * 512),
+        # A step of four lines is less than a multiple, which is the least.
+        (LL128, "NCCL_LL128_BUFFSIZE", 8 * 512, 1920),
+    ],
+)
+def test_chunks_are_multiples_of_a_grain(
+    protocol: Protocol, name: str, total: int, chunk: int
+) -> None:
+    settings = parse_env({name: str(total)})
+    cutting = Cutting(RING, protocol, ALLREDUCE, GroupShape(8), NEW, settings)
+    assert plan_chunks(cutting, GIB, 16).chunk_bytes == chunk
+
+
+def test_the_last_channel_takes_what_a_further_one_would_have() -> None:
+    # Four channels have a cell of 16 KiB each, and a fifth cell has one byte.
+    size = 4 * 16_384 + 1
+    assert [p.num_bytes for p in parts(size, 4, element_bytes=1)] == [16_384] * 3 + [16_385]
+    # A communicator with a fifth channel uses it.
+    found = parts(size, 4, element_bytes=1, most_channels=5)
+    assert [p.num_bytes for p in found] == [16_384] * 4 + [1]
+
+
+def test_the_grid_of_ll128_deals_half_warps() -> None:
+    # 20 warps x 16 lines x 120 B, half of which is the unit: 32 KiB are two of 19,200 B.
+    cutting = Cutting(RING, LL128, ALLREDUCE, GroupShape(8), OLD)
+    (loop,) = grid_loops(cutting, MIB, 4, 640)
+    assert (loop.chunk_bytes, loop.interleaved) == (2 * 19_200, True)

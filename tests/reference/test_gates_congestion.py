@@ -157,6 +157,13 @@ def test_the_increase_timer_brings_half_of_the_way_back(engine, timer, rate):
     assert_last_at(engine, flow(5, increase_timer_ps=timer), 6336 + pace(rate))
 
 
+def test_half_of_the_way_back_is_rounded_up(engine):
+    # NOTIFY at 3101 halves 262146 to 131073, and 300 ns later the timer makes it (131073 + 262146 + 1) / 2; one less
+    # would grant the third packet 2 ps later.
+    builder = flow(3, line_rate=262146, increase_timer_ps=300_000)
+    assert_last_at(engine, builder, pace(262146) + pace(196610))
+
+
 def test_the_increase_timer_comes_again(engine):
     assert_last_at(engine, flow(5, increase_timer_ps=1000), 6336 + pace(62914560))
 

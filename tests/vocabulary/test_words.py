@@ -104,6 +104,20 @@ def test_bus_factors_and_what_all_wires_carry(operation: str, factor: float, sha
     assert counted_share(operation, 8) == share
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 7, 16, 72, 1440])
+def test_bus_factors_are_nccl_tests_s_for_every_number_of_ranks(num_ranks: int) -> None:
+    # What a rank sends of its buffer in a ring, or to each of the others: (n - 1) parts of n, twice for an all-reduce.
+    sent = {
+        "allreduce": 2 * (num_ranks - 1),
+        **dict.fromkeys(
+            ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"), num_ranks - 1
+        ),
+    }
+    for operation in OPERATIONS:
+        factor = bus_factor(operation, num_ranks)
+        assert factor * num_ranks == pytest.approx(sent.get(operation, num_ranks))
+
+
 def test_blocks_say_what_the_largest_buffer_holds() -> None:
     assert [full_bytes(name, 10, 4) for name in ("all_gather", "scatter", "allreduce")] == [
         40,
