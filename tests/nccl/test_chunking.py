@@ -253,7 +253,7 @@ def test_the_last_channel_takes_what_a_further_one_would_have() -> None:
 
 
 def test_the_grid_of_ll128_deals_half_warps() -> None:
-    # 20 warps x 16 lines x 120 B, half of which is the unit: 32 KiB are two of 19,200 B.
+    # 20 warps x 16 lines x 120 B, half of which is the unit: 20,000 B of each rank and channel are two of 19,200 B.
     cutting = Cutting(RING, LL128, ALLREDUCE, GroupShape(8), OLD)
-    (loop,) = grid_loops(cutting, MIB, 4, 640)
+    (loop,) = grid_loops(cutting, 4 * 8 * 20_000, 4, 640)
     assert (loop.chunk_bytes, loop.interleaved) == (2 * 19_200, True)

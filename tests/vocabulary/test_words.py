@@ -118,6 +118,14 @@ def test_bus_factors_are_nccl_tests_s_for_every_number_of_ranks(num_ranks: int) 
         assert factor * num_ranks == pytest.approx(sent.get(operation, num_ranks))
 
 
+def test_numbers_of_collectives_are_those_of_chakra_s_schema() -> None:
+    # CollectiveCommType of et_def.proto, MLCommons Chakra 1.0.
+    names = "ALL_REDUCE REDUCE ALL_GATHER GATHER SCATTER BROADCAST ALL_TO_ALL REDUCE_SCATTER"
+    names += " REDUCE_SCATTER_BLOCK BARRIER"
+    found = {number: name for item in OPERATIONS.values() for number, name in item.chakra}
+    assert found == dict(enumerate(names.split()))
+
+
 def test_blocks_say_what_the_largest_buffer_holds() -> None:
     assert [full_bytes(name, 10, 4) for name in ("all_gather", "scatter", "allreduce")] == [
         40,
