@@ -15,7 +15,7 @@ from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, pa
 from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.graph import Graph, RankGroup
-from clusim.nccl.tuner import ChannelSupply, select
+from clusim.nccl.tuner import ChannelSupply, channels_and_threads, select
 from clusim.vocabulary.algorithms import PROTOCOLS
 
 TREE, RING, NVLS = Algorithm.TREE, Algorithm.RING, Algorithm.NVLS
@@ -174,3 +174,98 @@ def test_ll_is_bounded_by_the_cpu_over_several_nodes() -> None:
         group = RankGroup(16, 2, 90, 90, vendor)
         cost = cost_table(group, found, parse_version("2.29")).cost(ALLREDUCE, RING, LL)
         assert cost.bandwidth_GBps * 30 / 16 == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "ranks", "nodes", "channels", "from_bytes"),
+    [
+        # A sixteenth of 64 KiB for each rank.
+        ("2.17", 32, 4, 2, 32 * 4096),
+        # 64 bytes for each rank and channel.
+        ("2.18", 16, 2, 8, 64 * 8 * 16),
+    ],
+)
+def test_the_plateau_of_rings_begins_at_a_size(
+    release: str, ranks: int, nodes: int, channels: int, from_bytes: int
+) -> None:
+    group = RankGroup(ranks, nodes, 70, 70, "intel")
+    table = cost_table(group, graphs(1, 7, Path.SYS), parse_version(release))
+    cost = table.cost(ALLREDUCE, RING, SIMPLE)
+    for size, factor in ((from_bytes - 1, 1.0), (from_bytes, 1.9)):
+        time_us = table.time_us(ALLREDUCE, RING, SIMPLE, size, channels)
+        moved_us = size / (1000 * cost.bandwidth_GBps)
+        assert time_us == pytest.approx(factor * cost.latency_us + moved_us)
+
+
+@pytest.mark.parametrize(("threshold", "why_not"), [(2, ""), (3, "NCCL_COLLNET_NODE_THRESHOLD")])
+def test_collnet_needs_so_many_nodes(threshold: int, why_not: str) -> None:
+    settings = parse_env(
+        {"NCCL_COLLNET_ENABLE": "1", "NCCL_COLLNET_NODE_THRESHOLD": str(threshold)}
+    )
+    group = RankGroup(16, 2, 80, 80, "intel", collnet=True)
+    found = graphs(2, 20, Path.NVL)
+    found[Algorithm.COLLNET_CHAIN] = found[RING]
+    table = cost_table(group, found, parse_version("2.27"), settings)
+    assert table.cost(ALLREDUCE, Algorithm.COLLNET_CHAIN, SIMPLE).why_not == why_not
+
+
+@pytest.mark.parametrize(("nodes", "head_GBps"), [(2, 40.0), (3, 20.0)])
+def test_nvls_trees_of_two_nodes_use_the_network_both_ways(nodes: int, head_GBps: float) -> None:
+    heads = Graph(Pattern.NVLS, 8, 60, 20, Path.NVL)
+    group = RankGroup(8 * nodes, nodes, 90, 90, "intel", nvls=True)
+    table = cost_table(group, graphs(8, 40, Path.NVL, heads), parse_version("2.30"))
+    cost = table.cost(ALLREDUCE, Algorithm.NVLS_TREE, SIMPLE)
+    steps = 2 * (8 * nodes - 1)
+    assert cost.bandwidth_GBps == pytest.approx(8 * head_GBps * 8 * nodes / steps)
+
+
+@pytest.mark.parametrize(("vendor", "overhead_us"), [("intel", 1.0), ("amd", 2.0)])
+def test_rings_over_a_network_pay_the_host_for_every_step(vendor: str, overhead_us: float) -> None:
+    group = RankGroup(16, 2, 90, 90, vendor)
+    table = cost_table(group, graphs(8, 40, Path.NVL), parse_version("2.27"))
+    # 30 steps, of which 2 cross; LL's own 0.6 us of NVLink are less than the host's.
+    latency_us = 6.6 + 28 * overhead_us + 2 * 2.7
+    assert table.cost(ALLREDUCE, RING, LL).latency_us == pytest.approx(latency_us)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rate", "bus"),
+    [
+        (1, 10, 0.9 * 40 * 7 / 9),
+        (2, 10, 0.9 * 40 * 0.915),
+        # At most 16.7 GB/s a channel, of which seven of nine parts are sent.
+        (1, 25, 4 * 16.7 * 7 / 9),
+    ],
+)
+def test_trees_of_2_8_under_ll128(nodes: int, rate: float, bus: float) -> None:
+    group = RankGroup(8 * nodes, nodes, 70, 70, "intel")
+    table = cost_table(group, graphs(4, rate, Path.NVL), parse_version("2.8"))
+    assert table.cost(ALLREDUCE, TREE, LL128).bandwidth_GBps == pytest.approx(bus / 2)
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "channels"),
+    [
+        # 640 threads x 8 heads x 512 B are 2.5 MiB for each of 32 channels.
+        (80, 32),
+        (79, 31),
+        # Below 24 channels half as much is enough for a thread.
+        (21 * 1.25, 21),
+    ],
+)
+def test_collnet_direct_takes_channels_away_one_by_one(mebibytes: float, channels: int) -> None:
+    group = RankGroup(16, 2, 80, 80, "intel", collnet=True)
+    table = cost_table(group, graphs(32, 20, Path.NVL), parse_version("2.27"))
+    supply = ChannelSupply(32, 0, num_heads=8)
+    found = channels_and_threads(
+        table, Algorithm.COLLNET_DIRECT, SIMPLE, int(mebibytes * 2**20), supply
+    )
+    assert found.num_channels == channels
+
+
+@pytest.mark.parametrize(("threshold", "channels"), [(0, 24), (64, 2)])
+def test_a_threshold_of_nothing_limits_no_channel(threshold: int, channels: int) -> None:
+    settings = parse_env({"NCCL_THREAD_THRESHOLDS": f"8 8 64 8 8 {threshold}"})
+    supply = ChannelSupply(24, 0, settings=settings)
+    found = channels_and_threads(h100(8), RING, SIMPLE, 2 * 512 * 64, supply)
+    assert found.num_channels == channels

@@ -133,7 +133,8 @@ def channels_and_threads(
         channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
         why = f"fewer than {limit} B per thread and head"
     else:
-        channels = min(channels, max(1, num_bytes // (threads * limit)))
+        # A threshold of 0 B, which NCCL_THREAD_THRESHOLDS may set, limits nothing.
+        channels = min(channels, max(1, num_bytes // (threads * limit))) if limit else channels
         if channels < num_channels:
             why = f"{num_channels} channels x {threads} threads x {limit} B exceed the size"
         while num_bytes < channels * threads * limit and threads % 128 == 0:
