@@ -64,7 +64,7 @@ test-python: $(VENV)/.dev $(VENV)/.built
 
 # Workers elsewhere see this checkout, built, under the same path.
 thorough: $(VENV)/.dev $(VENV)/.built
-	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/reference
+	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/reference tests/run/test_error_limits.py
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.
