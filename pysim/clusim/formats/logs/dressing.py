@@ -91,8 +91,8 @@ def _pasted(line: bytes) -> bytes:
             return line
         start = row.start() if _LEAD.fullmatch(plain, 0, row.start()) else 0
         return _FRONT.sub(b"", plain[start : row.end()] + columns)
-    if _REST.match(plain):
-        return _REST.sub(b" ", plain, count=1)
+    if rest := _REST.match(plain):
+        return b" " + plain[rest.end() :]
     lead = _LEAD.match(plain)
     title = plain[lead.end() if lead else 0 :].lstrip(b"# ")
     if b"algbw" in title:
