@@ -441,7 +441,7 @@ class _File:
         if "[" not in text:
             return re.compile(re.escape(text) + r"(?=\.|$)")
         parts = []
-        for name, chosen in re.findall(r"\.?([^\[\].]+)\[([^\]]*)\]", text):
+        for name, chosen in re.findall(r"(?<![^\[\].])([^\[\].]+)\[([^\[\]]*)\]", text):
             numbers = "|".join(map(str, self._chosen(chosen, MAX_NODES, place)[:4096]))
             parts.append(rf"{re.escape(name)}\.(?:{numbers})")
         return re.compile(r"\.".join(parts) + r"(?=\.|$)")

@@ -92,7 +92,7 @@ class _Writer:
         used: Counter[str] = Counter()
         for node in nodes:
             choice, what = self._component(node)
-            stem = re.sub(r"[0-9.]*$", "", node.name.rpartition("/")[2]) or choice
+            stem = node.name.rpartition("/")[2].rstrip("0123456789.") or choice
             key = (stem, what)
             if key not in components:
                 used[stem] += 1
@@ -126,7 +126,7 @@ class _Writer:
     def _switches(self, nodes: list[Node]) -> None:
         """Write network switches: a device for every model, an instance for every switch."""
         for node in nodes:
-            stem = re.sub(r"[0-9.]*$", "", node.name) or "switch"
+            stem = node.name.rstrip("0123456789.") or "switch"
             choice, what = self._component(node)
             device = f"{what}-{stem}"
             if not any(item["name"] == device for item in self.devices):
