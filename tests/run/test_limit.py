@@ -15,7 +15,7 @@ from clusim.unfinished import Unfinished
 from support.limits import SECOND_PS, Asked
 
 
-def _ring(watch: Watch, size: str = "8MiB", **options: Any) -> clusim.Result:
+def _ring(watch: Watch, size: str = "32MiB", **options: Any) -> clusim.Result:
     told = {"algorithm": "ring", "granularity": "packet", "watch": watch, **options}
     return clusim.collective("dgx-h100", "allreduce", size, **told)
 

@@ -6,7 +6,8 @@ of their own. SHARP units in InfiniBand switches reduce packets on their way up 
 **Model** Rates after encoding and FEC, headers per packet, propagation from the cable's length, one receive buffer
 per virtual channel and link with credits or with pause thresholds, marks by queue length, cut-through switches of a
 fixed latency.
-**Not modelled** Subnet managers and ECMP hashes, retransmission after loss (nothing is lost), shared buffers with
+Paths are those of `clusim.lowering.routekeys`: by destination on InfiniBand, by a hash of the flow on Ethernet.
+**Not modelled** Retransmission after loss (nothing is lost), shared buffers with
 dynamic thresholds, EFA's and Slingshot's own congestion control (credits stand for it), lane failures, FEC errors.
 **Parameters** The figures below, by the keys of a topology file.
 """

@@ -79,7 +79,7 @@ def lower(
     granularity : str or int
         ``"packet"``, a word of `clusim.lowering.grain.RULES` or the size of a burst [bytes].
     seed : int
-        Seed of whatever is random in the run (packet replays).
+        Seed of whatever is random in the run: packet replays, and which path flows are hashed to.
     faults : iterable of Fault
         What breaks when.
 
@@ -96,7 +96,7 @@ def lower(
     arrays = arrays_of(fabric)
     dead = dead_wires(arrays, given)
     _check_alive(fabric, schedule, dead)
-    links = LinkLowering(fabric, schedule, without_wires(fabric, dead))
+    links = LinkLowering(fabric, schedule, without_wires(fabric, dead), seed)
     programs = ProgramLowering(fabric, schedule, links)
     cut = _cut(links, granularity)
     packets = cut.used()

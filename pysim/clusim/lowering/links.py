@@ -25,6 +25,7 @@ from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import CarriedTraffic, Leg, protocol_of
 from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
+from clusim.lowering.routekeys import route_keys
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
@@ -76,9 +77,14 @@ class LinkLowering:
     """
 
     def __init__(
-        self, fabric: Fabric, schedule: Schedule, arrays: FabricArrays | None = None
+        self,
+        fabric: Fabric,
+        schedule: Schedule,
+        arrays: FabricArrays | None = None,
+        seed: int = 0,
     ) -> None:
         self.fabric = fabric
+        self.seed = seed
         self.schedule = schedule
         self.arrays = arrays or arrays_of(fabric)
         self.places = places_of(self.arrays)
@@ -253,7 +259,7 @@ class LinkLowering:
             rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
         own = [self.schedule.connections[index] for index in self.owner]
         rows["policy"] = [_policy(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
-        rows["key"] = [self._key(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
+        rows["key"] = route_keys(self.arrays, own, self.leg_of, self.seed)
         rows["slots"] = [connection.slots for connection in own]
         rows["packet_bytes"], rows["burst"] = packets, bursts
         for index, size in largest_messages(self.schedule, self.links, self.fabric).items():
@@ -280,15 +286,6 @@ class LinkLowering:
             elif connection.path:
                 self._pin_path(rows[index], connection)
         return rows
-
-    def _key(self, connection: Connection, leg: Leg) -> int:
-        """Return the key of a connection; between machines the receiving machine and NIC choose the way, as in a
-        forwarding table, so that machines that all send to their neighbours do not meet.
-        """
-        if leg.via_last == NONE:
-            return 0 if connection.kind == "aggregation" else connection.key
-        zone = int(self.arrays.targets["zone"][leg.via_last])
-        return zone + connection.channel
 
     def _control(self, leg: Leg) -> int:
         """Return the rate control of a leg, or NONE."""

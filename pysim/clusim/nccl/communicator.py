@@ -41,7 +41,7 @@ from clusim.vocabulary.operations import Collective
 __all__ = ["Communicator", "NcclPlan", "communicator"]
 
 _SIMPLE = Protocol.SIMPLE
-_BY_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
+BY_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Communicator:
         shape = self._shape_for(algorithm)
         how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
         parts: list[ChannelPart] = []
-        if distributes_continuously(self.version) and algorithm not in _BY_HEADS:
+        if distributes_continuously(self.version) and algorithm not in BY_HEADS:
             share = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
             count_bytes = max(1, num_bytes // self.group.num_ranks) if share else num_bytes
             parts = continuous_parts(

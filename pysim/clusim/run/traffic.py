@@ -21,6 +21,7 @@ from clusim.image import Image, empty
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
+from clusim.lowering.routekeys import flow_hash
 from clusim.ranges import packets_refused
 from clusim.result import Messages
 from clusim.units import format_size, format_time
@@ -391,17 +392,6 @@ def _hops(arrays: FabricArrays, source: int, destination: int) -> int:
 _POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "adaptive": Policy.ADAPTIVE}
 
 
-def _flow_keys(messages: Messages, seed: int) -> Array:
-    """Return a well mixed 32-bit key for each message's source, destination and number."""
-    x = messages.source.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    x ^= messages.destination.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
-    x += np.arange(len(x), dtype=np.uint64) * np.uint64(0x165667B19E3779F9) + np.uint64(seed)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x ^= x >> np.uint64(shift)
-        x *= np.uint64(factor)
-    return np.asarray(x >> np.uint64(32), np.uint32)
-
-
 def _vias(arrays: FabricArrays, messages: Messages) -> Array:
     """Return the NICs every message is steered over, [messages, 2]; NONE inside a machine."""
     found = np.full((len(messages.source), 2), NONE, np.uint32)
@@ -433,7 +423,8 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
-    table["key"] = _flow_keys(messages, traffic.seed)
+    numbers = np.arange(len(messages.source))
+    table["key"] = flow_hash(messages.source, messages.destination, numbers, traffic.seed)
     vias = _vias(arrays, messages)
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
     return Image(

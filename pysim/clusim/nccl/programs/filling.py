@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.fabric.model import Fabric
-from clusim.nccl.communicator import Communicator, NcclPlan
+from clusim.nccl.communicator import BY_HEADS, Communicator, NcclPlan
 from clusim.nccl.programs.context import tree_of
 from clusim.nccl.programs.messages import LONGEST, shape_of_message
 from clusim.vocabulary.algorithms import Algorithm
@@ -18,7 +18,8 @@ def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> 
     """Return from what size on a call of this plan takes as long for every further byte [bytes].
 
     Channels of a tree go on with the next chunk from the beginning, but the way up and that down are busy at once only
-    with as many chunks as the tree has stages. Without a plan the call is one of sends and receives.
+    with as many chunks as the tree has stages. A channel by heads takes a chunk for each of them, which are as many as
+    the GPUs of a machine at most, before it goes on. Without a plan the call is one of sends and receives.
     """
     if plan is None:
         same = comm.group.num_nodes == 1
@@ -30,4 +31,6 @@ def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> 
         chunks = FILLS * comm.group.num_ranks
     elif algorithm is Algorithm.TREE:
         chunks = max(FILLS, tree_of(comm.channels[0]).depth())
+    elif algorithm in BY_HEADS:
+        chunks = FILLS * max(1, comm.group.num_ranks // comm.group.num_nodes)
     return plan.chunks.chunk_bytes * plan.num_channels * chunks

@@ -1,0 +1,129 @@
+"""Route keys: which of several equal paths a flow takes between machines.
+
+**Hardware** InfiniBand switches forward by the destination's address alone; the subnet manager spreads destinations
+over the paths upwards in the order in which they hang on their leaf switches (d-mod-k: Zahavi, "Fat-tree routing and
+node ordering providing contention free traffic for MPI global collectives", 2012; OpenSM's ``ftree``). Ethernet
+switches hash addresses and the UDP port, which is the queue pair's (ECMP): flows meet at random. A queue pair stays on
+one port of its adapter; drivers deal queue pairs out to ports in turn. Parallel links inside a machine take turns.
+**Model** One key per connection. A node with n equal outputs takes the key's last digit of base n and passes the rest
+on, so that a key is made of the digits for the sending machine and its adapter (the channel), for the network (the
+destination's number on InfiniBand; elsewhere a hash of both adapters, both ranks, the channel and the seed of the
+run), and for the receiving machine (the channel).
+**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per port
+(LMC), subnet managers with other routing engines, weighted and resilient hashing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.abi import NONE
+from clusim.fabric.arrays import FabricArrays
+from clusim.lowering.legs import Leg
+from clusim.schedule.ir import Connection
+
+__all__ = ["flow_hash", "route_keys"]
+
+Array = NDArray[Any]
+
+BY_DESTINATION = "infiniband"
+"""Packet format of the networks whose switches forward by destination."""
+
+MOST_CHANNELS = 1024
+"""Above any number of channels: keeps pairs of ranks apart in what is hashed."""
+
+
+def flow_hash(source: Array, destination: Array, number: Array, seed: int) -> Array:
+    """Return a well mixed 32-bit number for every (source, destination, number) and `seed` [uint32, same shape]."""
+    x = source.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x ^= destination.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+    x += number.astype(np.uint64) * np.uint64(0x165667B19E3779F9) + np.uint64(seed)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    return np.asarray(x >> np.uint64(32), np.uint32)
+
+
+def route_keys(
+    arrays: FabricArrays, connections: Sequence[Connection], legs: Sequence[Leg], seed: int
+) -> Array:
+    """Return the route key of every connection over its leg [uint32, one per connection].
+
+    Inside a machine it is the connection's own key; aggregation trees have none.
+    """
+    own = [0 if item.kind == "aggregation" else item.key for item in connections]
+    keys = np.array(own, np.uint32)
+    ends = np.array([(leg.via_first, leg.via_last) for leg in legs], np.int64).reshape(-1, 2)
+    away = np.flatnonzero(ends[:, 1] != NONE)
+    if not len(away):
+        return keys
+    first, last = ends[away].T
+    src, dst, channel = np.array(
+        [(c.src, c.dst, c.channel) for c in (connections[i] for i in away)], np.int64
+    ).T
+    flow = (src * arrays.num_ranks + dst) * MOST_CHANNELS + channel
+    hashed = flow_hash(first, last, flow, seed).astype(np.int64)
+    known = {id(legs[i]): _by_destination(arrays, legs[i]) for i in away}
+    table = np.array([known[id(legs[i])] for i in away], bool)
+    number = np.where(table, _destination_numbers(arrays)[last], hashed)
+    start = arrays.endpoints["node"][[legs[i].src for i in away]]
+    leaving, between = _choices(arrays, start.astype(np.int64), first, last)
+    keys[away] = (channel % leaving + leaving * (number % between + between * channel)) % 2**32
+    return keys
+
+
+def _choices(arrays: FabricArrays, node: Array, first: Array, last: Array) -> tuple[Array, Array]:
+    """Return in how many ways flows may leave their machines, adapter included, and cross the network between.
+
+    Products of the numbers of equal outputs along the first shortest path, from nodes over adapters `first` to `last`.
+    """
+    leaving, between = np.ones((2, len(node)), np.int64)
+    adapter = arrays.targets["node"].astype(np.int64)
+    size = np.diff(arrays.group_off.astype(np.int64))
+    node, passed = node.copy(), np.zeros(len(node), bool)
+    for _ in range(len(arrays.nodes)):
+        network = passed.copy()
+        passed |= node == adapter[first]
+        moving = np.flatnonzero(~passed | (node != adapter[last]))
+        if not len(moving):
+            break
+        target = np.where(passed, last, first)[moving]
+        group = _groups(arrays, node[moving], target)
+        moving, group = moving[group != NONE], group[group != NONE]
+        if not len(moving):
+            break
+        np.multiply.at(leaving, moving[~network[moving]], size[group[~network[moving]]])
+        np.multiply.at(between, moving[network[moving]], size[group[network[moving]]])
+        node[moving] = arrays.wires["dst"][arrays.group_wires[arrays.group_off[group]]]
+    return leaving, between
+
+
+def _groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
+    """Return the route groups from nodes towards targets, or NONE [as `FabricArrays.group_number`]."""
+    rows, goals = arrays.nodes[node], arrays.targets[target]
+    near = rows["route_lo"].astype(np.int64) + goals["local"]
+    far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
+    found: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], near, far)]
+    return found.astype(np.int64)
+
+
+def _by_destination(arrays: FabricArrays, leg: Leg) -> bool:
+    if leg.line_wire == NONE:
+        return False
+    return arrays.format_names[int(arrays.wires["format"][leg.line_wire])] == BY_DESTINATION
+
+
+def _destination_numbers(arrays: FabricArrays) -> Array:
+    """Return the number of every target among the adapters, leaf switch by leaf switch [int64, by target]."""
+    targets = arrays.nic_targets
+    leaf = np.full(len(arrays.nodes), len(arrays.nodes), np.int64)
+    up = arrays.wires[arrays.nodes["zone"][arrays.wires["dst"]] == NONE]
+    leaf[up["src"][::-1]] = up["dst"][::-1]  # the first of several wires counts
+    order = np.lexsort((targets, leaf[arrays.targets["node"][targets]]))
+    found = np.zeros(len(arrays.targets), np.int64)
+    found[targets[order]] = np.arange(len(targets))
+    return found

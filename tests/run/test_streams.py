@@ -1,0 +1,36 @@
+"""Long streams that two shorter ones stand for: as long as the whole, whatever the algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusim.nccl.calls.choice import choose
+from clusim.nccl.programs import filling_bytes
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.run.streams import FOLLOWED, timed
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "hgx-b200"])
+def test_two_shorter_streams_stand_for_a_long_one(machine: str) -> None:
+    """A loop of NVLS has a chunk for every head: streams below that are all start, and no line leads on from them."""
+    setup = Setup(machine, env=(("NCCL_ALGO", "NVLS"),))
+    request = Request(setup, "allreduce", 256 << 20, granularity="quick")
+    plan = choose(setup.comm, "allreduce", request.size_bytes).plan
+    assert plan is not None
+    followed_ps, told = timed(request, plan)
+    assert any(note.startswith(FOLLOWED) for note in told)
+    whole_ps, said = timed(replace(request, granularity="auto"), plan)
+    assert not any(note.startswith(FOLLOWED) for note in said)
+    assert followed_ps == pytest.approx(whole_ps, rel=0.03)
+
+
+def test_a_loop_of_heads_has_a_chunk_for_each() -> None:
+    for machine, ranks in (("dgx-h100", 8), ("gb200-nvl72", 72)):
+        setup = Setup(machine, env=(("NCCL_ALGO", "NVLS"),))
+        plan = choose(setup.comm, "allreduce", 1 << 30).plan
+        assert plan is not None
+        loop = plan.num_channels * ranks * plan.chunks.chunk_bytes
+        assert filling_bytes(setup.known, setup.comm, plan) == 2 * loop
