@@ -16,6 +16,7 @@ from collections import defaultdict
 
 import pytest
 
+import clusim
 from support.collective_laws import moved, moved_by_class, run, sent_by_pair
 
 KIB = 1024
@@ -187,6 +188,23 @@ def test_double_trees_send_half_of_the_data_over_each_edge(operation: str, turns
     wanted |= {("hub", f"host{rank}"): part for rank, part in into.items()}
     assert found == pytest.approx(wanted)
     assert max(wanted.values()) <= (2 if turns == "both" else 1)
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "reduce", "allreduce"])
+@pytest.mark.parametrize("name", ["star:8", "star:5", "fat-tree:k=4", "dgx-h100"])
+def test_trees_come_in_pairs_by_default(name: str, operation: str) -> None:
+    """Nobody forks twice: no rank sends or gets more than S on the way down, 2S up and down."""
+    found = clusim.collective(name, operation, "16MiB", "tree", granularity="coarse")
+    assert found.call is not None
+    assert found.call.channels % 2 == 0
+    ends: dict[str, int] = defaultdict(int)
+    payload = found.wires.counters["payload"].tolist()
+    ranks = set(clusim.load(name).ranks)
+    for wire, sent in zip(found.wires.names, payload, strict=True):
+        for turn, end in zip(("out", "in"), wire.partition(".")[0].split("->"), strict=True):
+            if end in ranks:
+                ends[f"{turn} {end}"] += sent
+    assert max(ends.values()) <= (2 if operation == "allreduce" else 1) * (16 << 20)
 
 
 TWO_MACHINES = [

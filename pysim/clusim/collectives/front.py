@@ -132,8 +132,12 @@ def make_call(
         if fabric and algorithm.many_peers:
             channels = _side_by_side(channels, fabric, ranks)
         channels = _over_machines(channels, fabric, ranks, algorithm.channels or name)
+        if algorithm.paired:
+            channels += channels % 2
         if algorithm.drop_channels:
             channels = default_channels(bytes, channels, protocol, len(ranks))
+            if algorithm.paired and channels > 1:
+                channels += channels % 2
     root = options.get("root")
     if not algorithm.rooted:
         if root is not None:

@@ -48,6 +48,9 @@ class AlgorithmEntry:
         Key of the default channel count in `Fabric.channels`, if not the algorithm's name.
     drop_channels : bool
         Whether small sizes use fewer channels.
+    paired : bool
+        Whether half of the channels do what the other half leaves to do: their default number is even, or one for sizes
+        that are not worth two.
     many_peers : bool
         Whether a rank exchanges with many others at once, each channel with one at a time: on a direct mesh there is a
         channel for every neighbour.
@@ -65,6 +68,7 @@ class AlgorithmEntry:
     shape: Shaper
     channels: str = ""
     drop_channels: bool = True
+    paired: bool = False
     many_peers: bool = False
     rooted: bool = False
     protocols: tuple[str, ...] = ()
@@ -104,9 +108,9 @@ def _tree(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 
 def _rooted(
-    write: Writer, channels: str, shape: Shaper = _step, *, many_peers: bool = False
+    write: Writer, channels: str, shape: Shaper = _step, **more: bool
 ) -> AlgorithmEntry:
-    return AlgorithmEntry(write, shape, channels=channels, rooted=True, many_peers=many_peers)
+    return AlgorithmEntry(write, shape, channels=channels, rooted=True, **more)
 
 
 def _blocks_nvls(write: Writer) -> AlgorithmEntry:
@@ -150,7 +154,7 @@ def _blocks_ll(write: Writer) -> AlgorithmEntry:
 
 REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
     ("allreduce", "ring"): AlgorithmEntry(ring.write_allreduce, _ring),
-    ("allreduce", "tree"): AlgorithmEntry(tree.write_allreduce, _tree),
+    ("allreduce", "tree"): AlgorithmEntry(tree.write_allreduce, _tree, paired=True),
     ("allreduce", "oneshot"): AlgorithmEntry(direct.write_oneshot, _step, many_peers=True),
     ("allreduce", "twoshot"): AlgorithmEntry(direct.write_twoshot, _step, many_peers=True),
     ("allreduce", "oneshot-ll"): AlgorithmEntry(
@@ -213,9 +217,9 @@ REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
     ("all_gather", "multimem"): _multimem(multimem.write_all_gather),
     ("all_gather", "st"): _loads(loadstore.write_all_gather, channels="direct"),
     ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
-    ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree),
+    ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree, paired=True),
     ("reduce", "ring"): _rooted(chain.write_reduce, "ring"),
-    ("reduce", "tree"): _rooted(tree.write_reduce, "tree", _tree),
+    ("reduce", "tree"): _rooted(tree.write_reduce, "tree", _tree, paired=True),
     ("gather", "direct"): _rooted(gather.write_gather, "p2p", many_peers=True),
     ("scatter", "direct"): _rooted(gather.write_scatter, "p2p", many_peers=True),
     ("alltoall", "direct"): AlgorithmEntry(
