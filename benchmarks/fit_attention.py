@@ -62,9 +62,9 @@ LONG = {("b200-sxm", "cudnn")}
 TOGETHER = ("flash1", "flash-triton")
 """Libraries that charts have with both passes in one time only: both have one form."""
 
-TAKEN = {"h100-sxm5": {"flash-triton": ("a100-sxm4-80gb", "flash1")}}
+TAKEN = {"h100-sxm5": {"flash-triton": ("a100-sxm4-80gb", "flash2")}}
 """Libraries of which a chip has no measurements: the chip whose form they have, at the rates that another library of
-the same instructions (those of Ampere) has here against there."""
+the same instructions (those of Ampere), and as parallel along the sequence, has here against there."""
 
 ORDER = ("cudnn", "flash2", "flash3", "flashinfer", *TOGETHER)
 USUAL = {"a100-sxm4-80gb": "flash2", "h100-sxm5": "flash3", "b200-sxm": "cudnn"}

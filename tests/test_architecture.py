@@ -100,7 +100,7 @@ MAY_IMPORT = {
     " nccl.programs run schedule training units verdict workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",
-    "training.measured": "bounded errors executors files forms hardware lowering run training version workload"
+    "training.measured": "bounded errors executors fabric files forms hardware lowering run training units version workload"
     " workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
     " training.estimating units vocabulary workload",

@@ -13,7 +13,7 @@ from clusim.collectives import build
 from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
 from clusim.collectives.orders import Tree, find_rings, find_trees
 from clusim.collectives.registry import REGISTRY
-from clusim.errors import InputError
+from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.schedule.executor import Executor
 from clusim.schedule.untimed import run_untimed
@@ -203,3 +203,23 @@ def test_gpus_without_a_common_near_nic_use_all() -> None:
     layout = find_layout(clusim.load("hgx-h100-ndr", nodes=2), [0, 9])
     assert layout is not None
     assert layout.live == list(range(8))
+
+
+class TestRoomForProxies:
+    """Over PXN all GPUs of a machine send to every NIC, whose GPU has room for 256 programs and proxies."""
+
+    def test_channels_without_room_are_refused_before_a_program_is_written(self) -> None:
+        with pytest.raises(
+            ScheduleError, match=r"32 channels .* of 8 ranks: .* at most 28 channels"
+        ):
+            build(pod(nodes=64), "alltoall", "direct", 1 << 24, channels=32)
+
+    def test_so_are_those_of_nccl(self) -> None:
+        with pytest.raises(ScheduleError, match="512 ranks over 32 channels: 256 programs send"):
+            clusim.collective("dgx-h100", "alltoall", "16MiB", channels=32, nodes=64)
+
+    @pytest.mark.parametrize(("name", "nodes"), [("dgx-h100", 16), ("rtx4090x8-pcie", 8)])
+    def test_what_nccl_chooses_has_room(self, name: str, nodes: int) -> None:
+        found = clusim.collective(name, "alltoall", "1MiB", nodes=nodes, granularity="coarse")
+        assert found.call is not None
+        assert found.call.algorithm == "p2p"

@@ -53,14 +53,12 @@ def _fullest(sent: Counter[str]) -> float:
 
 @pytest.mark.parametrize("node", ["hgx-h800", "hgx-h100-ndr"])
 def test_rails_that_work_at_once_have_uplinks_of_their_own_on_infiniband(node: str) -> None:
-    """Two machines a leaf, one ring per GPU's number: its flow goes to the NIC of that number, which nobody else's does."""
+    """Two machines a leaf, a ring per GPU's number: its flow goes to the NIC of that number, as no other does."""
     machine = _machine(node, 4, 2)
     total: Counter[str] = Counter()
     for gpu in range(8):
         ranks = tuple(range(gpu, 32, 8))
-        result = clusim.collective(
-            machine, "allreduce", "256KiB", "ring", channels=1, ranks=ranks
-        )
+        result = clusim.collective(machine, "allreduce", "256KiB", "ring", channels=1, ranks=ranks)
         for sent in _uplinks(result).values():
             total += sent
     used = [sent for sent in total.values() if sent]

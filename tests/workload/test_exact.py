@@ -61,11 +61,15 @@ def test_a_filled_pipeline_is_idle_for_n_minus_1_of_n_plus_k_minus_1(
     assert found.bubble_fraction == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize(("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (4, 8, 4)])
+@pytest.mark.parametrize(
+    ("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (4, 8, 4), (4, 6, 2), (3, 7, 2)]
+)
 def test_interleaving_divides_idle_time_by_the_chunks(
     stages: int, microbatches: int, chunks: int
 ) -> None:
-    found = pipeline(f"{{schedule: interleaved, chunks: {chunks}}}", stages, microbatches)
+    even = 16 // (stages * chunks) * stages * chunks
+    schedule = f"{{schedule: interleaved, chunks: {chunks}}}"
+    found = pipeline(schedule, stages, microbatches, layers=even)
     idle = (stages - 1) / chunks
     assert idle_share(found) == pytest.approx(idle / (microbatches + idle), abs=1e-5)
 

@@ -199,3 +199,36 @@ def test_sharded_weights_are_whole_for_a_moment() -> None:
     for depth in (0, 1, 2):
         assert transient(f", prefetch: {depth}") == 2 * sum(sizes[: depth + 1]) + gradients
     assert transient(", reshard: false") == 2 * sum(sizes) + gradients
+
+
+def test_a_process_needs_memory_besides_its_step() -> None:
+    """Context, cuBLAS's workspace and gaps between what comes and goes; with convolutions twice the largest output."""
+    one = stages_of("parallel: {data: 1}")[0]
+    assert one.libraries == (500 << 20) + (8 << 20)
+    assert one.fragments == round(0.03 * (one.activations + one.transient))
+    assert one.total - one.libraries - one.fragments == sum(
+        (one.weights, one.gradients, one.optimizer, one.activations, one.transient, one.buffers)
+    )
+
+
+def test_resnet_50_with_256_images_takes_about_15_gb_in_16_bits() -> None:
+    """Some 12 GB of it are activations (stem: 256 x 64 x 112 x 112 outputs of 2 B)."""
+    how = {"model": "resnet-50", "batch": "{global: 256, micro: 256}"}
+    own = stages_of("parallel: {data: 1}\nprecision: fp16", **how)[0]
+    stem = 256 * 64 * 112 * 112 * 2
+    assert own.libraries == (500 << 20) + (8 << 20) + 2 * stem
+    assert 11e9 < own.activations < 13e9
+    assert own.total == pytest.approx(14e9, rel=0.08)
+
+
+@pytest.mark.parametrize(("accumulation", "whole", "cut"), [("added", 8, 12), ("step", 4, 16)])
+def test_zero_1_with_32_bit_gradients_is_counted_in_two_ways(
+    accumulation: str, whole: int, cut: int
+) -> None:
+    """A copy in which microbatches are added up is on every rank; one that the step makes is cut with the states."""
+    text = "parallel: {data: %d}\ndata: {kind: zero1}\ngradient_bits: 32\naccumulation: %s"
+    for ranks in (2, 4):
+        one = stages_of(text % (ranks, accumulation))[0]
+        parameters = one.weights / 2
+        states = one.weights + one.gradients + one.optimizer
+        assert states / parameters == pytest.approx(whole + cut / ranks)

@@ -71,7 +71,8 @@ def test_bubbles_are_those_of_the_papers(stages: int, microbatches: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (8, 64, 3), (4, 16, 4)]
+    ("stages", "microbatches", "chunks"),
+    [(2, 4, 2), (4, 8, 2), (8, 64, 3), (4, 16, 4), (4, 6, 2), (3, 5, 4), (8, 21, 3)],
 )
 def test_interleaving_divides_the_bubble_by_the_chunks(
     stages: int, microbatches: int, chunks: int
@@ -79,6 +80,21 @@ def test_interleaving_divides_the_bubble_by_the_chunks(
     assert idle("interleaved", stages, microbatches, chunks) == Fraction(
         stages - 1, microbatches * chunks
     )
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+@pytest.mark.parametrize("stages", [2, 3, 4, 7])
+def test_any_number_of_microbatches_can_be_interleaved(stages: int, chunks: int) -> None:
+    """Nobody waits for ever; from as many as stages on the law above holds."""
+    for microbatches in range(1, 3 * stages):
+        orders = [
+            order("interleaved", stage, stages, microbatches, chunks) for stage in range(stages)
+        ]
+        for own in orders:
+            assert len(set(own)) == len(own) == 2 * microbatches * chunks
+        found = timeline(orders)
+        if microbatches >= stages:
+            assert found.slots == 3 * (microbatches * chunks + stages - 1)
 
 
 def test_eighteen_of_thirty_slots() -> None:
@@ -120,8 +136,7 @@ def test_wrong_orders_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("2f2b", 0, 2, 2), "unknown"), (("1f1b", 0, 2, 2, 2), "need schedule interleaved"),
-     (("interleaved", 0, 4, 6, 2), "no multiple")],
+    [(("2f2b", 0, 2, 2), "unknown"), (("1f1b", 0, 2, 2, 2), "need schedule interleaved")],
 )  # fmt: skip
 def test_bad_orders_are_named(arguments: tuple[str, int, int, int], message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -116,8 +116,8 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (
             GOOD.replace("16,", "12,")
-            + "parallel: {pipeline: 8}\npipeline: {schedule: interleaved, chunks: 2}\n",
-            "w.yaml:5:22: pipeline.schedule: interleaved needs microbatches (12) in multiples of the 8",
+            + "parallel: {pipeline: 8}\npipeline: {schedule: interleaved, chunks: 2, rule: megatron}\n",
+            "w.yaml:5:52: pipeline.rule: megatron needs microbatches (12) in multiples of the 8",
         ),
         (
             GOOD.replace("gpt2-xl", "gpt2-medium")

@@ -18,6 +18,8 @@ from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
     from clusim.nccltests.validate import Report
+    from clusim.training.measured.predict import Unpredicted
+    from clusim.training.measured.scores import StepPoint
 
 __all__ = ["command"]
 
@@ -62,8 +64,9 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 
     A CSV table with the columns hardware, framework, model, n_gpus, seq, global_batch and step_s is one of training
     steps; layers, hidden, heads, kv_heads, intermediate, vocab, micro_batch, tensor, pipeline, chunks, data, context,
-    expert, sharding, sequence_parallel, precision, recompute, attention and compile say more of them. What is not said
-    is assumed, and counted.
+    expert, sharding, sequence_parallel, precision, recompute, attention and compile say more of them; in place of
+    step_s there may be tokens_per_s_per_gpu or tflops_per_gpu. What is not said is assumed, and counted. Every row is
+    printed as soon as it is predicted.
 
     Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
     knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
@@ -111,7 +114,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.training.measured.rows import read_steps
-    from clusim.training.measured.text import left_out_steps, step_lines
+    from clusim.training.measured.text import left_out_steps, row_line, step_lines
     from clusim.training.measured.validate import validate_steps
 
     for name in ("system", "sizes", "releases", "row", "plot"):
@@ -119,14 +122,22 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             raise click.UsageError(f"--{name} is for tables of collectives")
     with (
         working(given["jobs"], given["executor"]) as jobs,
-        counted_progress(not given["no_progress"], "predicted") as progress,
+        # Without JSON the rows themselves say how far it is.
+        counted_progress(as_json and not given["no_progress"], "predicted") as progress,
     ):
+
+        def tell(row: StepPoint | Unpredicted, done: int, total: int) -> None:
+            if not as_json:
+                click.echo(row_line(row))
+            elif progress is not None:
+                progress(done, total)
+
         report = validate_steps(
             read_steps(files),
             most=given["rows"] or 0,
             jobs=jobs,
             granularity=given["granularity"],
-            progress=progress,
+            tell=tell,
         )
     _require(report.points, left_out_steps(report))
     if given["markdown"] is not None:
@@ -137,7 +148,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
         from clusim.training.measured.data import write_step_data
 
         write_step_data(report, given["data"], files)
-    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(step_lines(report)))
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *step_lines(report)]))
     return 2 if given["strict"] and report.unpredicted else 0
 
 

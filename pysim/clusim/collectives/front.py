@@ -9,11 +9,11 @@ from typing import TypedDict, Unpack
 from clusim.collectives.machines import find_layout
 from clusim.collectives.orders import direct_links
 from clusim.collectives.registry import REGISTRY, AlgorithmEntry
-from clusim.errors import InputError, suggest
+from clusim.errors import InputError, ScheduleError, suggest
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
-from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
+from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
 from clusim.vocabulary.algorithms import own_word, protocol_named
 from clusim.vocabulary.dtypes import redop_named
@@ -98,6 +98,22 @@ def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], k
     return max(channels, min(MOST_CHANNELS, -(-channels // rails) * rails))
 
 
+def _check_nics(channels: int, fabric: Fabric | None, ranks: Sequence[int]) -> None:
+    """Refuse channels whose proxies cannot all be on the GPU next to a NIC, before any program is written.
+
+    Over PXN all GPUs of a machine send to the NIC of each rail, a proxy per channel, besides that GPU's own programs.
+    """
+    layout = find_layout(fabric, ranks)
+    if fabric is None or layout is None or not fabric.pxn or len(layout.live) < 2:
+        return
+    most = max(len(own) for own in layout.machines)
+    if channels * (most + 1) > MOST_PROGRAMS:
+        raise ScheduleError(
+            f"{channels} channels of messages between machines of {most} ranks: a GPU has room for {MOST_PROGRAMS}"
+            f" programs and proxies; use at most {MOST_PROGRAMS // (most + 1)} channels"
+        )
+
+
 def _side_by_side(channels: int, fabric: Fabric, ranks: Sequence[int]) -> int:
     """Return the default channels of an algorithm with many peers: on a direct mesh at least one per neighbour.
 
@@ -125,6 +141,9 @@ def make_call(
             f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"
         )
     channels = options.get("channels")
+    exchanging = algorithm.many_peers and algorithm.channels == "p2p"
+    if channels is not None and (exchanging or algorithm.blocks is not None):
+        _check_nics(channels, fabric, ranks)
     if channels is None and algorithm.blocks is not None:
         channels = _over_machines(algorithm.blocks(bytes, len(ranks)), fabric, ranks, "p2p")
     elif channels is None:

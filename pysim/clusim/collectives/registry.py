@@ -108,9 +108,16 @@ def _tree(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 
 def _rooted(
-    write: Writer, channels: str, shape: Shaper = _step, **more: bool
+    write: Writer,
+    channels: str,
+    shape: Shaper = _step,
+    *,
+    many_peers: bool = False,
+    paired: bool = False,
 ) -> AlgorithmEntry:
-    return AlgorithmEntry(write, shape, channels=channels, rooted=True, **more)
+    return AlgorithmEntry(
+        write, shape, channels=channels, rooted=True, many_peers=many_peers, paired=paired
+    )
 
 
 def _blocks_nvls(write: Writer) -> AlgorithmEntry:

@@ -21,7 +21,6 @@ from clusim.lowering.crowd import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.legs import protocol_of
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.proxies import (
-    MAX_SLOTS,
     ProxiedConnection,
     Proxy,
     plan_proxies,
@@ -30,7 +29,7 @@ from clusim.lowering.proxies import (
 )
 from clusim.lowering.waits import host_trips
 from clusim.opcodes import OPCODES, Op
-from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule, Task, Template
+from clusim.schedule.ir import ABSENT, CTA_WARPS, MOST_PROGRAMS, Instance, Schedule, Task, Template
 
 __all__ = ["ProgramLowering"]
 
@@ -68,7 +67,7 @@ class ProgramLowering:
         self.arrays: FabricArrays = links.arrays
         self._costs: dict[_Cost, int] = {}
         self._slots = self._count_slots()
-        room = [MAX_SLOTS - count for count in self._slots]
+        room = [MOST_PROGRAMS - count for count in self._slots]
         self.proxies: list[Proxy] = plan_proxies(schedule, links.links, room)
         self._proxy_tasks = sorted(
             {schedule.instances[item.instance].task for item in self.proxies}
@@ -92,7 +91,7 @@ class ProgramLowering:
             rank = self.schedule.tasks[task].rank
             endpoint = int(self.arrays.rank_endpoint[rank])
             slots = int(self.arrays.endpoints["cta_slots"][endpoint])
-            if ctas[task] > slots or count > MAX_SLOTS:
+            if ctas[task] > slots or count > MOST_PROGRAMS:
                 raise ScheduleError(
                     f"{self.schedule.name}: rank {rank} runs more than its {slots} CTAs at once;"
                     " use fewer channels"
@@ -114,7 +113,7 @@ class ProgramLowering:
         rows = self.arrays.endpoints.copy()
         used = {link.proxy.endpoint for item in self.proxies for link in item.links}
         full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
-        rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MAX_SLOTS
+        rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MOST_PROGRAMS
         return rows
 
     def instances(self) -> tuple[Array, Array]:

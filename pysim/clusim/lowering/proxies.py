@@ -5,8 +5,8 @@
 data: for each message it waits for its flag, and sends it over the NIC. A message is a slice of Simple, a step of LL
 and LL128. It repeats the sender's primitives on that connection. Its work, posting and what comes with a message
 later, and with LL a look at every line, is done by the host thread of its rank, one message after the other. It holds
-no SM; one CTA slot. If there are more than `MAX_SLOTS` at an endpoint, the connections of one sending program share a
-proxy, which then serves them in the sender's order. **Not modelled** What looking at connections without work costs;
+no SM; one CTA slot. If there are more than `MOST_PROGRAMS` at an endpoint, the connections of one sending program share
+a proxy, which then serves them in the sender's order. **Not modelled** What looking at connections without work costs;
 the receiver's own messages in the order in which they come: their time is that of the thread's sends.
 """
 
@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from clusim.errors import ScheduleError
 from clusim.fabric.model import Fabric
 from clusim.lowering.legs import Proxied
-from clusim.schedule.ir import ABSENT, Instance, Prim, Schedule, Template
+from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
 
 __all__ = [
-    "MAX_SLOTS",
     "ProxiedConnection",
     "Proxy",
     "largest_messages",
@@ -29,9 +28,6 @@ __all__ = [
     "proxy_connections",
     "whole_messages",
 ]
-
-MAX_SLOTS = 256
-"""Most flows that an endpoint of an image can have at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,8 @@ def plan_proxies(
         single = [pair for index, own in by_instance for pair in _by_endpoint(index, own)]
         if not _fits(schedule, single, room):
             raise ScheduleError(
-                f"{schedule.name}: needs more than {MAX_SLOTS} programs and proxies on one endpoint; use fewer channels"
+                f"{schedule.name}: needs more than {MOST_PROGRAMS} programs and proxies on one endpoint;"
+                " use fewer channels"
             )
     templates: dict[tuple[int, tuple[int, ...]], Template] = {}
     proxies = []

@@ -62,15 +62,15 @@ def route_keys(
     if not len(away):
         return keys
     first, last = ends[away].T
-    src, dst, channel = np.array(
-        [(c.src, c.dst, c.channel) for c in (connections[i] for i in away)], np.int64
-    ).T
-    flow = (src * arrays.num_ranks + dst) * MOST_CHANNELS + channel
-    hashed = flow_hash(first, last, flow, seed).astype(np.int64)
-    known = {id(legs[i]): _by_destination(arrays, legs[i]) for i in away}
-    table = np.array([known[id(legs[i])] for i in away], bool)
+    flows = [(connections[number], legs[number]) for number in away.tolist()]
+    src, dst, channel = np.array([(c.src, c.dst, c.channel) for c, _ in flows], np.int64).T
+    pair = src * arrays.num_ranks + dst
+    hashed = flow_hash(first, last, pair * MOST_CHANNELS + channel, seed).astype(np.int64)
+    distinct = {id(leg): leg for _, leg in flows}
+    by_destination = {key: _by_destination(arrays, leg) for key, leg in distinct.items()}
+    table = np.array([by_destination[id(leg)] for _, leg in flows], bool)
     number = np.where(table, _destination_numbers(arrays)[last], hashed)
-    start = arrays.endpoints["node"][[legs[i].src for i in away]]
+    start = arrays.endpoints["node"][[leg.src for _, leg in flows]]
     leaving, between = _choices(arrays, start.astype(np.int64), first, last)
     keys[away] = (channel % leaving + leaving * (number % between + between * channel)) % 2**32
     return keys

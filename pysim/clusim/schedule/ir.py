@@ -26,6 +26,7 @@ from clusim.units import format_size
 __all__ = [
     "ABSENT",
     "CTA_WARPS",
+    "MOST_PROGRAMS",
     "Buffer",
     "CollectiveCall",
     "Connection",
@@ -45,6 +46,9 @@ ABSENT = -1
 
 CTA_WARPS = 16
 """Warps of a CTA whose throughput the figures of protocols are (512 threads); NCCL adds up to four."""
+
+MOST_PROGRAMS = 256
+"""Programs, and proxies of NICs, that an endpoint has room for at once."""
 
 Buffer = Literal["input", "output", "scratch"]
 Mode = Literal["interleaved", "blocked"]

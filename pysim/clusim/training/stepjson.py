@@ -139,8 +139,12 @@ class MemoryShareJson(TypedDict):
 
     Attributes
     ----------
-    weights, gradients, optimizer, activations, transient, buffers, total, capacity, missing : float
-        What is needed for what, all of it, what the chip has (0 if that is not known), and what it lacks [GiB].
+    weights, gradients, optimizer, activations, transient, buffers : float
+        What the step needs for what [GiB].
+    libraries, fragments : float
+        Context, code and workspaces of libraries; what the allocator holds between blocks (assumed) [GiB].
+    total, capacity, missing : float
+        All of it, what the chip has (0 if that is not known), and what it lacks [GiB].
     microbatches_in_flight : int
         Of which activations are held.
     fits : bool
@@ -153,6 +157,8 @@ class MemoryShareJson(TypedDict):
     activations: float
     transient: float
     buffers: float
+    libraries: float
+    fragments: float
     total: float
     capacity: float
     missing: float

@@ -7,7 +7,7 @@ from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.ended import EndedSteps
 from clusim.training.result import StepResult
 from clusim.units import format_size, format_time
-from clusim.workload.memory import Memory
+from clusim.workload.memory import MEMORY_PARTS, Memory
 from clusim.workload.parallel.plan import TrainingPlan
 
 __all__ = ["ended_report", "training_report"]
@@ -181,7 +181,7 @@ def _volumes(result: StepResult) -> list[str]:
 
 
 def _memory(result: StepResult) -> list[str]:
-    names = ("weights", "gradients", "optimizer", "activations", "transient", "buffers", "total")
+    names = (*MEMORY_PARTS, "total")
     lines = [f"  {'memory GiB':<10} " + " ".join(f"{name:>11}" for name in names)]
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
     for stage in sorted({0, worst, len(result.memory) - 1}):

@@ -167,6 +167,11 @@ class Kernel:
         return replace(self, part=part)
 
 
+WORKSPACE_BYTES = {True: 32 << 20, False: 8 << 20}
+"""cuBLAS's workspace as PyTorch sets it, from Hopper on or before (``CUBLAS_WORKSPACE_CONFIG``: ``:4096:8``, or
+``:4096:2:16:8``)."""
+
+
 @dataclass(frozen=True)
 class Chip:
     """What kernels can expect of a GPU.
@@ -181,6 +186,8 @@ class Chip:
         Memory rate that can be reached [B/s].
     memory_bytes : int
         Size of its memory [bytes]; 0 is unknown.
+    workspace_bytes : int
+        Memory that matrix products may use besides [bytes].
     floor_ps : int
         Least time of a kernel [ps].
     attending_flops : float
@@ -209,6 +216,7 @@ class Chip:
     products: ProductTable
     attention: AttentionTable
     given_fraction: float = 0.0
+    workspace_bytes: int = 0
     attending_flops: float = 0.0
     sustained: float = 1.0
     precision: Precision = PRECISIONS["bf16"]
@@ -331,6 +339,7 @@ def chip_of(
         gemm_fraction=found,
         memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
         memory_bytes=endpoint.mem_bytes if own.memory is None else own.memory,
+        workspace_bytes=WORKSPACE_BYTES[endpoint.compute_capability >= 90],
         floor_ps=round(measured["kernel_floor_us"] * 1e6)
         if "kernel_floor_us" in measured
         else parse_time(str(family.kernel_floor.value)),

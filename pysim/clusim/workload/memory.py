@@ -2,7 +2,9 @@
 
 **Model** ZeRO cuts optimiser states (1), gradients too (2), weights too (3) over the data dimension (arXiv
 1910.02054). Activations are those of the layers, times the microbatches that a stage has under way: the stages left
-to go with 1F1B, all of them with GPipe. **Not modelled** Fragmentation and workspaces of libraries.
+to go with 1F1B, all of them with GPipe. Besides, a process has a context, its libraries workspaces, and its allocator
+gaps. **Not modelled** Which blocks the allocator cuts and joins, algorithms of convolutions that cuDNN tries, and what
+NCCL keeps besides its buffers.
 """
 
 from __future__ import annotations
@@ -14,13 +16,38 @@ from clusim.workload.layers import Layer, Recompute, Tensor
 from clusim.workload.optimizers import Optimizer
 from clusim.workload.orders import CUT, order
 
-__all__ = ["ZERO", "Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
+__all__ = [
+    "MEMORY_PARTS",
+    "ZERO",
+    "Keeping",
+    "Memory",
+    "communicator_bytes",
+    "in_flight",
+    "stage_memory",
+]
 
 ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 """Stages of ZeRO by kind of data parallelism; the others cut nothing."""
 
 NCCL_BUFFER_BYTES = 4 << 20
 """Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""
+
+CONTEXT_BYTES = 500 << 20
+"""CUDA context and loaded kernels of a process; assumed: idle PyTorch processes on A100 and H100 have 0.4 to 0.6 GB."""
+
+FRAGMENTED = 0.03
+"""Gaps of a caching allocator, as a part of what comes and goes; assumed: shapes stay the same from step to step. The
+published plan of Llama 3 405B, which ran, leaves room for 0.04; GMLake (arXiv 2401.08156) finds up to 0.3 where states
+come and go besides (offloading)."""
+
+FOLDED = 2
+"""Outputs of the largest convolution that its workspace may take: inputs and outputs in another layout; assumed."""
+
+MEMORY_PARTS = (
+    *("weights", "gradients", "optimizer", "activations", "transient", "buffers"),
+    *("libraries", "fragments"),
+)
+"""What the memory of a rank is needed for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +58,10 @@ class Memory:
     ----------
     transient : int
         Whole layers that sharded weights are gathered into, and the widest layer that is computed again.
+    libraries : int
+        Context of the process and code of its libraries, and the workspaces of matrix products and convolutions.
+    fragments : int
+        What the allocator holds between the blocks of activations and of what is there for a moment.
     capacity : int
         What the chip has; 0 is unknown.
     """
@@ -42,19 +73,14 @@ class Memory:
     transient: int
     buffers: int
     in_flight: int
+    libraries: int = 0
+    fragments: int = 0
     capacity: int = 0
 
     @property
     def total(self) -> int:
         """All of it [bytes]."""
-        return (
-            self.weights
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.transient
-            + self.buffers
-        )
+        return sum(getattr(self, name) for name in MEMORY_PARTS)
 
     @property
     def missing(self) -> int:
@@ -63,9 +89,8 @@ class Memory:
 
     def to_json(self) -> dict[str, float | int | bool]:
         """Return the numbers a script wants [GiB]."""
-        names = ("weights", "gradients", "optimizer", "activations", "transient", "buffers")
         table: dict[str, float | int | bool] = {
-            name: round(getattr(self, name) / 2**30, 3) for name in names
+            name: round(getattr(self, name) / 2**30, 3) for name in MEMORY_PARTS
         }
         table |= {
             "total": round(self.total / 2**30, 3),
@@ -124,6 +149,8 @@ class Keeping:
         whole.
     copies_only : bool
         There is nothing else of such a weight but the optimiser's states.
+    workspace_bytes : int
+        What matrix products may use besides [bytes].
     """
 
     recompute: Recompute = "none"
@@ -138,6 +165,7 @@ class Keeping:
     summed: bool = False
     copied_bytes: float = 0.0
     copies_only: bool = False
+    workspace_bytes: int = 0
 
     def weight_bytes(self, tensor: Tensor, optimizer: Optimizer) -> float:
         """Return what is there of an element of a tensor to compute with [bytes]."""
@@ -147,6 +175,10 @@ class Keeping:
 
 
 _USUAL = Keeping()
+
+
+def _convolves(layer: Layer) -> bool:
+    return any(kernel.name.startswith("conv") for kernel in layer.kernels("forward"))
 
 
 def stage_memory(
@@ -163,6 +195,8 @@ def stage_memory(
     ----------
     chunks : sequence of sequence of Layer
         Layers of the stage, one sequence per chunk of an interleaved schedule.
+    capacity : int
+        Memory of the chip [bytes]; 0, not known, is an ideal chip, on which nothing but the step is counted.
     """
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
     recompute, gathered, held = keeping.recompute, keeping.gathered, keeping.held
@@ -193,15 +227,19 @@ def stage_memory(
     weights = (
         spread(True, lambda t: t.elements) * optimizer.weight if zero >= 3 else spread(False, whole)
     )
+    activations = round(sum(per_chunk) / max(1, len(per_chunk)) * held)
+    folded = FOLDED * max((layer.output_bytes for layer in layers if _convolves(layer)), default=0)
     return Memory(
         weights=round(weights * keeping.weight_versions),
         gradients=round(spread(zero >= 2, lambda t: t.stepped) * gradient),
         optimizer=0
         if keeping.states_on_host
         else round(spread(zero >= 1, lambda t: t.elements) * optimizer.state),
-        activations=round(sum(per_chunk) / max(1, len(per_chunk)) * held),
+        activations=activations,
         transient=transient,
         buffers=buffers,
         in_flight=held,
+        libraries=CONTEXT_BYTES + keeping.workspace_bytes + folded if capacity else 0,
+        fragments=round(FRAGMENTED * (activations + transient)) if capacity else 0,
         capacity=capacity,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from clusim.errors import InputError
@@ -215,16 +216,13 @@ def _alternate(forward: list[Action], backward: list[Action], warm_up: int) -> l
 
 
 def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
-    if chunks > 1 and m % stages:
-        raise InputError(
-            f"interleaved schedule: {m} microbatches are no multiple of {stages} stages; change the batch or use 1f1b"
-        )
     if chunks == 1:
         return order("1f1b", stage, stages, m)
     total = m * chunks
     forward, backward = _in_groups(stages, m, chunks)
-    warm_up = min(2 * (stages - stage - 1) + (chunks - 1) * stages, total)
-    if m == stages:
+    largest = max(map(len, _groups(stages, m)))
+    warm_up = min(2 * (stages - stage - 1) + (chunks - 1) * largest, total)
+    if m <= stages:
         warm_up = total
     return _alternate(forward, backward, warm_up)
 
@@ -232,16 +230,25 @@ def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
 @lru_cache(maxsize=8)
 def _in_groups(stages: int, m: int, chunks: int) -> tuple[list[Action], list[Action]]:
     """Return the forward and the backward passes of every stage: as many microbatches as stages by chunk."""
+    forward: list[Action] = []
+    backward: list[Action] = []
+    for own in _groups(stages, m):
+        forward += [Action("F", index, chunk) for chunk in range(chunks) for index in own]
+        backward += [
+            Action("B", index, chunk) for chunk in reversed(range(chunks)) for index in own
+        ]
+    return forward, backward
 
-    def place(kind: Literal["F", "B"], index: int) -> Action:
-        group, inside = divmod(index, stages * chunks)
-        chunk, microbatch = divmod(inside, stages)
-        return Action(
-            kind, group * stages + microbatch, chunk if kind == "F" else chunks - 1 - chunk
-        )
 
-    total = range(m * chunks)
-    return [place("F", index) for index in total], [place("B", index) for index in total]
+def _groups(stages: int, m: int) -> list[range]:
+    """Return the microbatches that a stage passes through a chunk before it turns to the next.
+
+    As many as stages, or, where they do not divide into such groups, groups of about equal size with that many at
+    least: with a smaller one a stage would wait for its own next chunk.
+    """
+    count = max(1, m // stages)
+    bounds = [number * m // count for number in range(count + 1)]
+    return [range(*pair) for pair in pairwise(bounds)]
 
 
 def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:

@@ -137,6 +137,7 @@ class PipelineSpec(Spec):
     `layers`: how many each part of the model has, in its order; ``balanced``: so that the slowest part is the fastest.
     `replicas`: with ``pipedream`` the GPUs of each stage, which take turns; ``replicated`` chooses these, too.
     `pieces`: parts of the sequence that go as a wave through a recurrent network, with ``wavefront``.
+    `rule`: ``megatron`` refuses what Megatron-LM does: interleaved, microbatches that are no multiple of the stages.
     """
 
     schedule: Literal[
@@ -152,6 +153,7 @@ class PipelineSpec(Spec):
         "wavefront",
     ] = "1f1b"
     chunks: Small = 1
+    rule: Literal["megatron"] | None = None
     pieces: Small = 1
     layers: list[Annotated[int, Field(ge=0, le=2**20)]] | None = None
     partition: Literal["even", "balanced", "replicated"] = "even"
@@ -318,7 +320,7 @@ class Workload(Spec):
     recomputation: RecomputationSpec = RecomputationSpec()
     attention: Literal["flash", "plain"] = "flash"
     loss: Literal["fused", "plain"] = "fused"
-    accumulation: Literal["fused", "added"] = "fused"
+    accumulation: Literal["fused", "added", "step"] = "fused"
     parallel: ParallelSpec = ParallelSpec()
     tensor: TensorSpec = TensorSpec()
     context: ContextSpec = ContextSpec()

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clusim.errors import InputError
+from clusim.errors import InputError, ScheduleError
 from clusim.fabric.model import Fabric
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.programs.moved import Moved
 from clusim.nccl.versions import since
 from clusim.schedule.builder import Part, Plan, Site
-from clusim.schedule.ir import ABSENT, CollectiveCall, Mode, Prim
+from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 
 __all__ = [
@@ -60,7 +60,7 @@ PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
 
 
-NIC_PROGRAMS = 128
+NIC_PROGRAMS = MOST_PROGRAMS // 2
 """Programs of GPUs that may send over one NIC at once, half the slots of an endpoint: some rails have more."""
 
 
@@ -286,7 +286,14 @@ class _Writer:
         counts = self._counts(PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2)
         together = max(len(machine.ranks) for machine in self.comm.machines)
         if self._on_nic(counts, together) > NIC_PROGRAMS:
-            counts = self._counts(2 * NIC_PROGRAMS // together)
+            counts = self._counts(MOST_PROGRAMS // together)
+            needed = self._on_nic(counts, together)
+            if needed >= MOST_PROGRAMS:
+                channels = len({channel for _, channel in self._works})
+                raise ScheduleError(
+                    f"{self.plan.call.operation} on {self.comm.group.num_ranks} ranks over {channels} channels:"
+                    f" {needed} programs send over one NIC, and {MOST_PROGRAMS - 1} can; use fewer channels"
+                )
         for (lane, works), count in zip(self._lanes.items(), counts, strict=True):
             batches = -(-len(works) // LANES)
             for first in range(count):

@@ -8,31 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from clusim.errors import InputError
+from clusim.training.measured.machines import RowMachines, machines_of
 from clusim.training.measured.models import model_spec
 from clusim.training.measured.rows import NEEDED, StepRow
 from clusim.workload import PRECISIONS, Workload
 
 __all__ = ["StepCase", "case_of", "framework_of"]
-
-GPUS = 8
-"""GPUs of the machines of all rows."""
-
-_MACHINES = (
-    (("a100 pcie",), "a100-pcie-x8"),
-    (("a100 40gb", "a100-40", "p4d"), "azure-ndv4"),
-    (("a100",), "dgx-a100"),
-    (("gb300",), "gb300-nvl72"),
-    (("gb200",), "gb200-nvl72"),
-    (("b300",), "hgx-b300"),
-    (("b200",), "hgx-b200"),
-    (("h200",), "dgx-h200"),
-    (("h800",), "hgx-h800"),
-    (("h100",), "dgx-h100"),
-    (("v100",), "dgx-1v"),
-    (("mi300x",), "mi300x"),
-    (("l40s",), "l40s-x8"),
-)
-"""Words of the column hardware -> the preset whose machines are like it."""
 
 _LIBRARIES = ("flash1", "flash2", "flash3", "cudnn")
 """Words of the column attention that name a library."""
@@ -67,13 +48,13 @@ class StepCase:
     workload : Workload
         With the measured number of replicas.
     nodes : int
-        Machines of `topology` that the row has.
+        Number of its machines.
     notes : tuple of str
         What was assumed, because the row does not say it.
     """
 
     row: StepRow
-    topology: str
+    machines: RowMachines
     nodes: int
     workload: Workload
     notes: tuple[str, ...]
@@ -88,9 +69,9 @@ def case_of(row: StepRow) -> StepCase:
     for name in ("seq", "global_batch"):
         if not getattr(row, name):
             raise InputError(f"{name} is not given")
-    topology = _machine(row)
-    if not row.measured_s:
-        raise InputError("no time of a step, and no tokens per second that give one")
+    machines = machines_of(row, notes)
+    if not row.measured_s and not row.tflops_per_gpu:
+        raise InputError("no time of a step, and no tokens or TFLOP/s that give one")
     sizes = _sizes(row, notes)
     spec: dict[str, Any] = {
         "name": row.id or row.where,
@@ -122,25 +103,17 @@ def case_of(row: StepRow) -> StepCase:
             notes.append("sequence parallelism not said: assumed with Megatron")
         wanted = along.startswith("yes") if said else _megatron(row) == "megatron"
         spec["tensor"] = {"sequence_parallel": wanted}
-    if row.n_gpus < GPUS:
-        sizes["ranks"] = list(range(row.n_gpus))
+    nodes, ranks = machines.placed(row.n_gpus)
+    if ranks is not None:
+        sizes["ranks"] = ranks
     if framework_of(row) == "pytorch" and not any(name in row.framework.lower() for name in _EAGER):
         notes.append(f"framework {row.framework[:40]!r}: issued as PyTorch's assumed")
-    nodes = 1 if "nvl72" in topology else max(1, -(-row.n_gpus // GPUS))
     try:
         workload = Workload.model_validate(spec)
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
         raise InputError(f"{'.'.join(map(str, found['loc']))}: {found['msg'].lower()}") from None
-    return StepCase(row, topology, nodes, workload, tuple(notes))
-
-
-def _machine(row: StepRow) -> str:
-    word = row.hardware.lower()
-    for names, preset in _MACHINES:
-        if any(name in word for name in names):
-            return preset
-    raise InputError(f"hardware {row.hardware!r}: no preset is like it")
+    return StepCase(row, machines, nodes, workload, tuple(notes))
 
 
 def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
@@ -188,9 +161,9 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
     if _attention(row, []) == "plain":
         return {}
     if "llm-foundry" in row.framework:
-        # attn_impl of its benchmark script until April 2024, behind both of its tables.
-        notes.append("attention of Triton, as LLM Foundry's benchmark script had it")
-        return {"attention_library": "flash-triton"}
+        library = _foundry_attention(row)
+        notes.append(f"attention {library}, as LLM Foundry's benchmark scripts had it")
+        return {"attention_library": library}
     if row.framework.lower().startswith("nemo container 24.0"):
         # Before Transformer Engine took FlashAttention 3.
         library = "flash2" if row.context > 1 else "cudnn"
@@ -203,6 +176,28 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
         # What its own fused attention is built on (2.2 and later).
         return {"attention_library": "flash2"}
     return {}
+
+
+_FOUNDRY_FLASH = ("1b", "3b", "7b", "70b")
+"""Models that LLM Foundry's sweep on 128 and more H100 ran with FlashAttention 2; others with Triton's
+(``scripts/train/benchmarking/sweep.py`` at 5e85bd62)."""
+
+_FOUNDRY_GRADIENTS = ("1b", "3b")
+"""Models of which it shards gradients and optimiser, and of all others the weights too."""
+
+
+def _foundry_sweep(row: StepRow) -> bool:
+    return row.n_gpus >= 128 and "h100" in row.hardware.lower()
+
+
+def _foundry_size(row: StepRow) -> str:
+    return row.model.lower().rpartition("-")[2]
+
+
+def _foundry_attention(row: StepRow) -> str:
+    """Return the attention of a table: of the sweep by model, else the default of its script until April 2024."""
+    flash = _foundry_sweep(row) and _foundry_size(row) in _FOUNDRY_FLASH
+    return "flash2" if flash else "flash-triton"
 
 
 _SCRIPTED = ("nemo container 24.03.01", "nemo container 24.05", "nemo container 24.07")
@@ -252,6 +247,14 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
     if "distributed" in word:
         return {"kind": "distributed-optimizer", "overlap": overlap}
     if word in ("", "unknown", "not stated"):
+        if "llm-foundry" in row.framework:
+            kind = (
+                "zero2"
+                if _foundry_sweep(row) and _foundry_size(row) in _FOUNDRY_GRADIENTS
+                else "fsdp"
+            )
+            notes.append(f"sharding not said: {kind}, as LLM Foundry's benchmark scripts had it")
+            return {"kind": kind}
         if _megatron(row) == "megatron":
             notes.append("sharding not said: distributed optimiser assumed")
             return {"kind": "distributed-optimizer", "overlap": overlap}

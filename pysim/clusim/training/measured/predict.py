@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusim.errors import ClusimError, InputError
-from clusim.run.setup import Setup
-from clusim.training.measured.cases import GPUS, StepCase, case_of
+from clusim.training.measured.cases import StepCase, case_of
+from clusim.training.measured.flops import counted_flops
 from clusim.training.measured.rows import StepRow
 from clusim.training.measured.scores import StepPoint
 from clusim.training.request import TrainRequest
@@ -72,19 +72,24 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
     try:
         case = _fitting(case_of(row))
         run, notes = _step(case, granularity)
+        measured_s = row.measured_s
+        if not measured_s:
+            flops, how = counted_flops(row, case.workload, run.full_flops * row.n_gpus)
+            measured_s = flops / (row.tflops_per_gpu * 1e12 * row.n_gpus)
+            notes = (*notes, f"measured: from TFLOP/s per GPU, {how}")
     except ClusimError as error:
         return Unpredicted(row, str(error))
-    if run.full_flops / row.measured_s > run.peak_flops:
-        share = run.full_flops / row.measured_s / run.peak_flops
+    if run.full_flops / measured_s > run.peak_flops:
+        share = run.full_flops / measured_s / run.peak_flops
         return Unpredicted(row, f"{share:.0%} of the peak: less was computed than the row says")
-    return StepPoint(row, row.measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
+    return StepPoint(row, measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
 
 
 def _fitting(case: StepCase) -> StepCase:
     """Return a case with the least recomputation that fits into memory, if its row does not say which."""
     if not any(note.startswith("recomputation not said") for note in case.notes):
         return case
-    fabric = Setup(case.topology, case.nodes if case.nodes > 1 else None).known
+    fabric = case.machines.setup(case.nodes).known
     for kind in ("none", "selective", "full"):
         case = replace(case, workload=case.workload.model_copy(update={"recompute": kind}))
         plan = make_plan(case.workload, fabric)
@@ -102,7 +107,8 @@ def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]
     replica = sizes.tensor * sizes.pipeline * sizes.context
     sharded = ZERO.get(case.workload.data.kind) == 3
     least = max(1, -(-sizes.expert // sizes.context))
-    few = max(least, -(-GPUS * DIRECT // replica)) if sharded or replica < GPUS else least
+    each = case.machines.each
+    few = max(least, -(-each * DIRECT // replica)) if sharded or replica < each else least
     few = _divisor(data, few)
     if few * replica > MOST_GPUS:
         raise InputError(
@@ -111,7 +117,7 @@ def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]
     one = _run(case, few, granularity)
     if few == data:
         return one, ()
-    if sharded or replica < GPUS or data % (2 * few) or 2 * few * replica > MOST_GPUS:
+    if sharded or replica < each or data % (2 * few) or 2 * few * replica > MOST_GPUS:
         return one, (f"{few} of {data} replicas simulated",)
     two = _run(case, 2 * few, granularity)
     share = (1 / few - 1 / data) / (1 / few - 1 / (2 * few))
@@ -130,10 +136,8 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     replica = own.parallel.tensor * own.parallel.pipeline * own.parallel.context
     gpus = replica * data
     parallel = own.parallel.model_copy(update={"data": data})
-    if gpus < GPUS and parallel.ranks is None:
-        parallel.ranks = list(range(gpus))
-    nodes = min(case.nodes, -(-gpus // GPUS))
-    setup = Setup(case.topology, nodes if nodes > 1 else None)
+    nodes, parallel.ranks = case.machines.placed(gpus)
+    setup = case.machines.setup(nodes)
     depth = _depth(own)
     each = own.batch.micro * data
     count = own.batch.all // (own.batch.micro * (own.parallel.data or 1))

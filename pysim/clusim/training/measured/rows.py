@@ -35,6 +35,8 @@ class StepRow:
         File and line.
     step_s : float
         Time of a step [s]; from `tokens_per_s_per_gpu` where the table has only that.
+    tflops_per_gpu : float
+        Rate as the source counts operations [10^12/s], which gives a time where there is no other.
     micro_batch : int
         Samples of a microbatch per data-parallel rank.
     chunks : int
@@ -75,11 +77,12 @@ class StepRow:
     expert: int = 0
     step_s: float = 0.0
     tokens_per_s_per_gpu: float = 0.0
+    tflops_per_gpu: float = 0.0
     unread: tuple[tuple[str, str], ...] = ()
 
     @property
     def measured_s(self) -> float:
-        """Time of a step [s], 0 if the row does not say."""
+        """Time of a step [s], 0 if the row does not say, or only by its TFLOP/s."""
         if self.step_s:
             return self.step_s
         pace = self.tokens_per_s_per_gpu * self.n_gpus

@@ -7,10 +7,11 @@ from pathlib import Path, PurePath
 
 from clusim.files import write_text
 from clusim.hardware.calibration import ROW_SETS
+from clusim.training.measured.predict import Unpredicted
 from clusim.training.measured.scores import StepPoint, StepScore, step_groups, step_score
 from clusim.training.measured.validate import StepReport
 
-__all__ = ["HEADING", "left_out_steps", "step_lines", "write_section"]
+__all__ = ["HEADING", "left_out_steps", "row_line", "step_lines", "write_section"]
 
 HEADING = "## Steps that others published"
 """First line of the section; it goes to the end of its page."""
@@ -35,7 +36,7 @@ def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
         last = by
         lines.append(_line(f"  {name}", step_score(own)))
     lines += ["", "worst rows"]
-    lines += [_worst(point) for point in report.worst(worst)]
+    lines += [row_line(point) for point in report.worst(worst)]
     return [*lines, "", MEANING, *_remarks(report)]
 
 
@@ -50,10 +51,14 @@ def _line(name: str, found: StepScore) -> str:
     )
 
 
-def _worst(point: StepPoint) -> str:
+def row_line(point: StepPoint | Unpredicted) -> str:
+    """Return the line of a row; a star marks rows that calibrated a figure."""
+    name = point.row.id or PurePath(point.row.where).name
+    if isinstance(point, Unpredicted):
+        return f"  {name:{_WIDTH}.{_WIDTH}}  not predicted: {point.reason}"
     mark = "*" if point.calibrated else " "
     return (
-        f" {mark}{point.row.id or point.row.where:{_WIDTH}.{_WIDTH}}  measured {point.measured_s:>9.4f} s"
+        f" {mark}{name:{_WIDTH}.{_WIDTH}}  measured {point.measured_s:>9.4f} s"
         f"  predicted {point.predicted_s:>9.4f} s  {point.error_pct:>+7.1f}%"
     )
 

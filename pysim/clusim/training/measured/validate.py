@@ -92,7 +92,7 @@ def validate_steps(
     most: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
-    progress: Callable[[int, int], None] | None = None,
+    tell: Callable[[StepPoint | Unpredicted, int, int], None] | None = None,
 ) -> StepReport:
     """Predict measured steps.
 
@@ -102,15 +102,18 @@ def validate_steps(
         Predict so many rows, spread over the table; 0 is all.
     jobs : int or Executor or None
         Worker processes, or whoever takes work; None is one per core, 1 works in this process.
+    tell : callable or None
+        Called with every row, in their order, as soon as it and those before it are known; which it is, and of how
+        many.
     """
     chosen = _spread(rows, most)
     work = partial(predicted, granularity=granularity)
     found: list[StepPoint | Unpredicted] = []
-    tell = progress or (lambda done, total: None)
 
     def keep(made: StepPoint | Unpredicted) -> None:
         found.append(made)
-        tell(len(found), len(chosen))
+        if tell is not None:
+            tell(made, len(found), len(chosen))
 
     with workers(jobs, len(chosen)) as spread:
         for made in map(work, chosen) if spread is None else spread.each(work, chosen):

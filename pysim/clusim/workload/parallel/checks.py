@@ -187,11 +187,9 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
             raise complain(workload, ("pipeline", "schedule"), str(error)) from None
     if own.schedule != "interleaved" or own.chunks == 1:
         return
-    if microbatches % stages:
-        message = (
-            f"interleaved needs microbatches ({microbatches}) in multiples of the {stages} stages"
-        )
-        raise complain(workload, ("pipeline", "schedule"), message)
+    if own.rule == "megatron" and microbatches % stages:
+        message = f"megatron needs microbatches ({microbatches}) in multiples of the {stages} stages; leave it out"
+        raise complain(workload, ("pipeline", "rule"), message)
     if own.messages == "blocking" and microbatches > stages:
         message = "blocking: interleaved stages would wait for each other for ever; use overlapped"
         raise complain(workload, ("pipeline", "messages"), message)

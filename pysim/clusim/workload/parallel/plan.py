@@ -238,6 +238,7 @@ class TrainingPlan:
                 summed=self.chip.adds,
                 copied_bytes=weight_bytes(self.precision),
                 copies_only=own.primary_weights == "fp8",
+                workspace_bytes=self.chip.workspace_bytes,
             ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
@@ -325,7 +326,12 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     machines = check_exchange(workload, mesh, fabric, model)
     shard = shard_of(workload, mesh, precision, deepep_of(workload, fabric, machines))
-    optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
+    optimizer = find_optimizer(
+        workload.optimizer,
+        precision,
+        workload.gradient_bits,
+        copied_by_step=workload.accumulation == "step",
+    )
     try:
         layers = model.build(shard)
         layers = moving(layers, workload, shard, optimizer, microbatches)

@@ -69,7 +69,7 @@ def moving(
 ) -> list[Layer]:
     """Return layers with the kernels that add gradients of microbatches, and that pack what is gathered and reduced."""
     element_bytes = shard.precision.bytes
-    if workload.accumulation == "added" and microbatches > 1:
+    if workload.accumulation != "fused" and microbatches > 1:
         layers = _alike(layers, lambda layer: accumulating(layer, element_bytes))
     if workload.data.kind == "fsdp" and shard.eager:
         layers = _alike(layers, lambda layer: gathering(layer, element_bytes, optimizer.reduced))
