@@ -100,8 +100,8 @@ MAY_IMPORT = {
     " nccl.programs run schedule training units verdict workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
     " ranges report resources result run schedule shown units verdict version vocabulary",
-    "training.measured": "bounded errors executors fabric files forms hardware lowering run training units version workload"
-    " workload.parallel",
+    "training.measured": "bounded errors executors fabric files forms hardware lowering run training units version"
+    " workload workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
