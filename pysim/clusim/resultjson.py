@@ -116,7 +116,8 @@ class ResultJson(EndedJson, CallJson, MovedJson):
     granularity_note : str
         How finely it was simulated.
     error_bound : float or None
-        By how much that may move the time at most, as a share of it; None where no bound is known.
+        By how much that may move the time, as a share of it: 0 is exact; else a limit that held for random machines and
+        collectives; of a time that was followed from other runs, against those runs. None where none is known.
     seed : int
         Of what is random.
     faults, notes : list of str
