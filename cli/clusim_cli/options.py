@@ -288,7 +288,10 @@ def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | N
 def seed() -> Decorator[Any]:
     """Seed of what is random."""
     return _option(
-        "--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Seed of what is random: packet replays, paths that Ethernet hashes flows to."
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        help="Seed of what is random: packet replays, paths that Ethernet hashes flows to.",
     )
 
 
