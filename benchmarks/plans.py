@@ -14,7 +14,7 @@ from pathlib import Path
 import clusim
 from clusim.errors import ClusimError
 from clusim.fabric import Fabric
-from clusim.plans import msccl, mscclpp
+from clusim.plans import msccl, msccl_xml, mscclpp, mscclpp_json
 from clusim.schedule import Schedule
 
 SIZES = (64 << 10, 2 << 20)
@@ -31,10 +31,10 @@ def machine(preset: str, gpus: int) -> Fabric:
 def scheduled(path: Path, size: int) -> tuple[Fabric, Schedule]:
     """Return a plan as a schedule, and what it runs on."""
     if path.suffix == ".xml":
-        plan = msccl.read_plan(path)
+        plan = msccl_xml.read_plan(path)
         gpus, fabric = len(plan.gpus), machine("dgx-a100", len(plan.gpus))
         return fabric, msccl.load(path, fabric, size, ranks=tuple(range(gpus)))
-    other = mscclpp.read_plan(path)
+    other = mscclpp_json.read_plan(path)
     gpus, fabric = len(other.gpus), machine("dgx-h100", len(other.gpus))
     return fabric, mscclpp.load(path, fabric, size, ranks=tuple(range(gpus)))
 

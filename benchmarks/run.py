@@ -189,7 +189,7 @@ def _resident_bytes() -> int:
 def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
     """Measure what the engine takes for a fabric before anything runs, and state what it takes as it runs."""
     import clusim.engine
-    from clusim.outcome import RECORD
+    from clusim.abi import RECORD
 
     make: Any = clusim.engine.Simulation.__init__
     found: dict[str, int] = {}

@@ -33,28 +33,6 @@ from clusim.training.stepjson import (
 )
 from clusim.verdict import VerdictJson
 
-__all__ = [
-    "CacheJson",
-    "CalibrateJson",
-    "CheckedJson",
-    "CheckedListJson",
-    "CongestionSaidJson",
-    "CrossoverSaidJson",
-    "DifferencesJson",
-    "ExplainSaidJson",
-    "ImportedJson",
-    "InfoJson",
-    "MachineJson",
-    "PathSaidJson",
-    "ReplaySaidJson",
-    "RunJson",
-    "SweepJson",
-    "TopologiesJson",
-    "TrafficJson",
-    "TrainJson",
-    "ValidateJson",
-]
-
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson
 ValidateJson = ValidationJson | ExplainedJson | StepReportJson

@@ -24,8 +24,6 @@ from clusim.files import guarded
 from clusim_cli import commands
 from clusim_cli.terminal import fitted
 
-__all__ = ["cli", "main"]
-
 _ORDER = (
     *("run", "topo", "traffic", "train", "info", "log", "explain", "crossover", "nccl-tests"),
     *(

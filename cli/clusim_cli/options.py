@@ -34,40 +34,6 @@ from clusim_cli.params import (
 if TYPE_CHECKING:
     from clusim.run.limit import Watch
 
-__all__ = [
-    "algorithm",
-    "all_lines",
-    "as_csv",
-    "as_json",
-    "channels",
-    "collective",
-    "confirm",
-    "dtype",
-    "engine",
-    "env",
-    "executor",
-    "faults",
-    "granularity",
-    "html",
-    "jobs",
-    "kind",
-    "nccl_version",
-    "no_progress",
-    "nodes",
-    "output",
-    "protocol",
-    "redop",
-    "seed",
-    "size",
-    "sizes",
-    "threads",
-    "time_limit",
-    "top",
-    "topology",
-    "trace_limit",
-    "trace_out",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from clusim.executors import Jobs
     from clusim.run.setup import Setup
 
-__all__ = [
-    "OUTPUT",
-    "TRACE_OUT",
-    "GuardedCommand",
-    "GuardedGroup",
-    "beside",
-    "doubts",
-    "echo_done",
-    "working",
-]
-
 
 class OutputFile(click.Path):
     """The name of a file that the command writes; that of a trace is written under another name first."""

@@ -17,29 +17,6 @@ from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_algorithm, protocol
 from clusim.vocabulary.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
 from clusim.vocabulary.operations import OPERATIONS, operation_named
 
-__all__ = [
-    "ALGORITHM",
-    "CHIP",
-    "COLLECTIVE",
-    "DTYPE",
-    "FAULT",
-    "GRANULARITY",
-    "PROTOCOL",
-    "RANKS",
-    "RECORDING_KIND",
-    "REDOP",
-    "RELEASE",
-    "RUNNABLE",
-    "SIZE",
-    "TIME",
-    "TOPOLOGY",
-    "TOPOLOGY_KIND",
-    "WORKLOAD",
-    "Words",
-    "command_line",
-    "one_of",
-]
-
 
 class Words(click.ParamType[str], ABC):
     """A value that shells complete from words and help lists; files may be meant, too, where `files` says so."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from clusim.unfinished import Unfinished
 
-__all__ = ["Shown", "counted_progress", "said_ended", "shown_progress"]
-
 QUIET_S = 2.0
 """A run shorter than this shows no progress [s]."""
 

@@ -10,8 +10,6 @@ import click
 from clusim.files import write_text
 from clusim_cli.main import cli
 
-__all__ = ["page"]
-
 HEAD = """# Command line
 
 Written by `make docs` from the commands' own help. Exit codes: 0 success; 1 the surroundings failed

@@ -18,8 +18,6 @@ from clusim.forms import schema_of
 from clusim_cli.main import cli
 from clusim_cli.options import JsonOption
 
-__all__ = ["file_name", "known", "schema", "texts"]
-
 
 @cache
 def known() -> dict[str, str]:

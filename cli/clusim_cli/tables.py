@@ -12,8 +12,6 @@ from clusim.units import format_size, format_time
 if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable
 
-__all__ = ["echo_table", "text_lines"]
-
 SHARES = (
     "share", "busy", "peak", "no_credit", "contended", "full", "limit_busy", "bubble", "communication", "kernels",
     "left",

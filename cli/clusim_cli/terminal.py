@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from textwrap import TextWrapper
 from typing import TextIO
 
-__all__ = ["draws", "fitted", "fitting"]
-
 MOST_INDENT = 12
 """Columns by which the rest of a line is indented at most."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-__all__ = ["trace_of"]
-
 
 def trace_of(words: str, scratch: Path) -> Path:
     """Return a trace: the file of that name, or that of a run made of `words`."""

@@ -17,20 +17,15 @@ from clusim import foreign, shown
 
 if TYPE_CHECKING:
     from clusim import collectives, fabric, schedule
-    from clusim.api import (
-        collective,
-        nccl_tests,
-        replay,
-        simulate,
-        simulate_traffic,
-        traffic,
-        train,
-    )
+    from clusim.api import nccl_tests, replay
     from clusim.errors import ClusimError
     from clusim.fabric import Fabric, FabricBuilder, load
     from clusim.result import Result
+    from clusim.run.front import collective, traffic
+    from clusim.run.simulate import simulate, simulate_traffic
     from clusim.run.traffic import Traffic
     from clusim.schedule import Schedule
+    from clusim.training.front import train
 
     __version__: str
 

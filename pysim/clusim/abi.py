@@ -16,31 +16,6 @@ import numpy as np
 from clusim._engine import ffi, lib
 from clusim.errors import InternalError
 
-__all__ = [
-    "INSTANCE_STATE",
-    "KINDS",
-    "NONE",
-    "OPCODE_SLOTS",
-    "RECORD",
-    "TABLES",
-    "WIRE_COUNTERS",
-    "Beyond",
-    "Cause",
-    "ConnKind",
-    "FaultKind",
-    "Kind",
-    "Mode",
-    "NodeFlag",
-    "NodeKind",
-    "Op",
-    "Policy",
-    "PrimFlag",
-    "SourceFlag",
-    "State",
-    "Stop",
-    "TaskKind",
-]
-
 NONE: int = lib.CLUSIM_NONE
 """Marks an absent index."""
 

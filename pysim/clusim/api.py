@@ -24,22 +24,10 @@ from clusim.nccltests.sweep import place
 from clusim.replaying.front import replay as replayed
 from clusim.replaying.report import Replay
 from clusim.replaying.request import GAPS, ReplayRequest
-from clusim.run.front import as_bytes, as_ps, collective, parse_env_of, traffic
+from clusim.run.front import as_bytes, as_ps, parse_env_of
 from clusim.run.job import RunOptions
 from clusim.run.notebook import counted_in_notebook
 from clusim.run.setup import Setup
-from clusim.run.simulate import simulate, simulate_traffic
-from clusim.training.front import train
-
-__all__ = [
-    "collective",
-    "nccl_tests",
-    "replay",
-    "simulate",
-    "simulate_traffic",
-    "traffic",
-    "train",
-]
 
 
 class ReplayOptions(TypedDict, total=False):

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COLUMNS", "BinRecorder", "Bins"]
-
 Array = NDArray[Any]
 
 FIRST_WIDTH_PS = 100_000

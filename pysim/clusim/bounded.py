@@ -11,17 +11,6 @@ from pathlib import Path
 
 from clusim.errors import InputError
 
-__all__ = [
-    "MOST_CHANNELS",
-    "MOST_COUNT",
-    "MOST_RANKS",
-    "MOST_TEXT_BYTES",
-    "read_text",
-    "real",
-    "uncollected",
-    "whole",
-]
-
 MOST_RANKS = 1 << 17
 """Most ranks of a job, a communicator or a recording."""
 

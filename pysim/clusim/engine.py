@@ -12,19 +12,10 @@ from typing import Any
 import numpy as np
 
 from clusim._engine import ffi, lib
+from clusim.abi import INSTANCE_STATE, RECORD, WIRE_COUNTERS, Beyond, Stop
 from clusim.errors import InternalError, ScheduleError
 from clusim.image import DTYPES, Array, Image
-from clusim.outcome import (
-    INSTANCE_STATE,
-    NEVER,
-    RECORD,
-    WIRE_COUNTERS,
-    Beyond,
-    Stop,
-    range_exceeded,
-)
-
-__all__ = ["WINDOWED", "Simulation", "__version__"]
+from clusim.outcome import NEVER, range_exceeded
 
 WINDOWED = ("nothing", "switches", "endpoints", "pairs")
 

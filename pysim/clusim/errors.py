@@ -10,24 +10,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-__all__ = [
-    "ClusimError",
-    "DeadlockError",
-    "EnvironmentFailure",
-    "InputError",
-    "InternalError",
-    "RangeExceeded",
-    "ScheduleError",
-    "TimeLimitReached",
-    "TopologyError",
-    "TraceError",
-    "UnitError",
-    "lacking",
-    "one_line",
-    "suggest",
-]
-
-
 MOST_NEAR = 6
 """So many names that begin as a word does are suggested for it."""
 

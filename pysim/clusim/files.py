@@ -21,29 +21,6 @@ from typing import IO, Any, BinaryIO
 
 from clusim.errors import EnvironmentFailure, InputError
 
-__all__ = [
-    "STDOUT",
-    "Lock",
-    "LockedError",
-    "Staging",
-    "append_line",
-    "check_place",
-    "destination",
-    "distinct",
-    "guarded",
-    "is_stream",
-    "keep_mode",
-    "note_input",
-    "noting",
-    "refuse_inputs",
-    "replacing",
-    "sync_folder",
-    "text_of",
-    "write_bytes",
-    "write_csv",
-    "write_text",
-]
-
 STDOUT = "-"
 """Name that stands for standard output."""
 

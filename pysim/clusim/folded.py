@@ -16,19 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "KINDS",
-    "MOVING",
-    "OWN_NAME",
-    "SUFFIX",
-    "BlockTasks",
-    "FoldedBlocks",
-    "FoldedBuilder",
-    "FoldedCall",
-    "RankPattern",
-    "merged",
-]
-
 Array = NDArray[Any]
 
 KINDS = ("kernel", "program", "delay", "marker")

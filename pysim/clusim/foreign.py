@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Described", "TopologyReader", "reader", "register"]
-
 
 class Described(Protocol):
     """What a file describes."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pydantic.annotated_handlers import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
-__all__ = ["DIALECT", "FieldsOf", "schema_of"]
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 """Of all schemas."""
 

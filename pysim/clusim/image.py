@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, TABLES
+from clusim.abi import TABLES
 from clusim.errors import InternalError
 from clusim.opcodes import OP_FLAGS
-
-__all__ = ["DTYPES", "NONE", "Image", "empty"]
 
 DTYPES = {name: dtype for name, dtype in TABLES.items() if name != "op_flags"}
 """Layout of every table of an image but the opcodes' flags, by name; ``clusim.h`` says what the fields are."""

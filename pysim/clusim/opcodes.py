@@ -9,8 +9,6 @@ import numpy as np
 from clusim.abi import OPCODE_SLOTS, Op
 from clusim.errors import InternalError
 
-__all__ = ["OPCODES", "OP_FLAGS", "Op", "Opcode"]
-
 
 @dataclass(frozen=True, slots=True)
 class Opcode:

@@ -6,20 +6,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from clusim.abi import INSTANCE_STATE, RECORD, WIRE_COUNTERS, Beyond, Cause, State, Stop
+from clusim.abi import Beyond, Stop
 from clusim.errors import RangeExceeded
-
-__all__ = [
-    "INSTANCE_STATE",
-    "RECORD",
-    "WIRE_COUNTERS",
-    "Beyond",
-    "Cause",
-    "Engine",
-    "State",
-    "Stop",
-    "range_exceeded",
-]
 
 NEVER = 2**63 - 1
 """A time no run reaches [ps]."""

@@ -19,26 +19,6 @@ from numpy.typing import NDArray
 from clusim import abi
 from clusim.abi import NONE
 
-__all__ = [
-    "DURATION_END_PS",
-    "LATENCY_END_PS",
-    "MEM_BYTES_256_END",
-    "OFFSETS",
-    "OFFSET_END_BYTES",
-    "OWED_256_END",
-    "PACKETS_END",
-    "RANGES",
-    "ROWS",
-    "SLICES_END",
-    "TABLES",
-    "TIME_END_PS",
-    "WIRE_BYTES_END",
-    "Range",
-    "first_illegal",
-    "lengths",
-    "packets_refused",
-]
-
 TIME_END_PS = 1 << 62
 """No time of a run reaches this [ps]: 53 days of simulated time. A run that would is refused."""
 

@@ -7,14 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "cluster_workloads",
-    "find_topology",
-    "find_workload",
-    "shipped_topologies",
-    "shipped_workloads",
-]
-
 TOPOLOGIES = "CLUSIM_TOPOLOGIES"
 """Environment variable with directories of one's own presets."""
 

@@ -29,18 +29,6 @@ from clusim.vocabulary.times import KERNEL, includes
 if TYPE_CHECKING:
     from xarray import Dataset
 
-__all__ = [
-    "Around",
-    "Call",
-    "Messages",
-    "Provenance",
-    "Result",
-    "Tasks",
-    "Wires",
-    "mean_iteration_ps",
-    "mean_rates_Bps",
-]
-
 Array = NDArray[Any]
 
 PS_PER_S = 10**12

@@ -6,8 +6,6 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-__all__ = ["CallJson", "EndedJson", "MovedJson", "ResultJson"]
-
 
 class EndedJson(TypedDict):
     """How far a run got that was ended before its end.

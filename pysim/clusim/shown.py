@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-__all__ = ["Columns", "Plot", "Shown", "Summary", "columns_of", "picture_format", "register"]
-
 SCREEN_DPI = 120
 """Resolution of a picture in a notebook [dots/inch]."""
 

@@ -8,8 +8,6 @@ from clusim.errors import TimeLimitReached
 from clusim.resultjson import EndedJson
 from clusim.units import format_time
 
-__all__ = ["LEAST_PART", "Unfinished"]
-
 LEAST_PART = 0.01
 """Share of the work from which on the rest may be guessed."""
 

@@ -14,17 +14,6 @@ from math import gcd
 
 from clusim.errors import UnitError
 
-__all__ = [
-    "Rate",
-    "format_rate",
-    "format_size",
-    "format_time",
-    "parse_ranks",
-    "parse_rate",
-    "parse_size",
-    "parse_time",
-]
-
 MAX_INT = 2**63 - 1
 """Largest size [bytes] and time [ps] the engines take."""
 

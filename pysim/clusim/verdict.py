@@ -17,19 +17,6 @@ from clusim.errors import TraceError
 from clusim.forms import FieldsOf
 from clusim.units import format_time
 
-__all__ = [
-    "LEAST_PHASE",
-    "LEAST_SHARE",
-    "MOST_CAUSES",
-    "CauseKind",
-    "CauseWordsJson",
-    "Phase",
-    "PhaseWordsJson",
-    "Verdict",
-    "VerdictCause",
-    "VerdictJson",
-]
-
 MOST_CAUSES = 3
 """Causes of a verdict."""
 

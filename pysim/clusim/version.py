@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["version"]
-
 
 def version() -> str:
     """Return the version of the installed package, or of the checkout it is imported from."""

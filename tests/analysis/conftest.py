@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.abi import Stop
 from clusim.analysis.network import Network
 from clusim.analysis.walk import Walk
 from clusim.image import DTYPES, Image
-from clusim.outcome import Stop
 from clusim.trace.held import HeldRecords, Inputs
 from support.random_images import random_image
 

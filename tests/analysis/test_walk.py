@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from analysis.conftest import Ran, run_image, run_that_ends
-from clusim.abi import NONE, Op
+from clusim.abi import NONE, Cause, Op
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import StepKind
 from clusim.opcodes import OP_FLAGS
-from clusim.outcome import Cause
 from clusim.reference.iteration import slices as reference_slices
 from clusim.reference.model import Model
 from support.images import ImageBuilder, prim

@@ -14,7 +14,9 @@ from clusim.collectives import ScheduleBuilder, build
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Endpoint, Format, Link, Node, Protocol
+from clusim.fabric.endpoint import Endpoint
+from clusim.fabric.model import Format, Link, Protocol
+from clusim.fabric.node import Node
 from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
 from clusim.opcodes import OPCODES
 from clusim.schedule import Plan, Prim, Schedule

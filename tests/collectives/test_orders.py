@@ -16,7 +16,9 @@ from clusim.collectives.orders import (
     hamiltonian_cycles,
 )
 from clusim.errors import InputError
-from clusim.fabric.model import Endpoint, Fabric, Format, Link, Node, Protocol
+from clusim.fabric.endpoint import Endpoint
+from clusim.fabric.model import Fabric, Format, Link, Protocol
+from clusim.fabric.node import Node
 from clusim.schedule.semantics import verify
 
 HYBRID_CUBE_MESH = (

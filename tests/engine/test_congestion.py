@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clusim.abi import Stop
 from clusim.engine import Simulation
-from clusim.outcome import Stop
 from support.images import ImageBuilder
 
 KB = 1000

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from clusim import ranges
-from clusim.abi import NONE
+from clusim.abi import NONE, Stop
 from clusim.engine import Simulation
 from clusim.errors import InternalError, RangeExceeded, ScheduleError
 from clusim.image import DTYPES, Image
-from clusim.outcome import Stop
 from clusim.reference import ReferenceSimulation
 from support.corpus import load
 from support.images import ImageBuilder, prim

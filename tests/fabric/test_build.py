@@ -23,7 +23,7 @@ from clusim.fabric import (
     to_yaml,
 )
 from clusim.fabric.arrays import arrays_of
-from clusim.fabric.check import bisection_Bps
+from clusim.fabric.check_flow import bisection_Bps
 from clusim.fabric.render import ranges
 
 EVERYTHING = [

@@ -10,8 +10,7 @@ from clusim import fabric
 from clusim.errors import TopologyError
 from clusim.fabric import check, loads
 from clusim.fabric.arrays import arrays_of
-from clusim.fabric.check import bisection_Bps, network_bisection_Bps
-from clusim.fabric.check_flow import never_tapers
+from clusim.fabric.check_flow import bisection_Bps, network_bisection_Bps, never_tapers
 from support.work import calls_of
 
 BASE = """\

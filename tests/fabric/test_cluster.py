@@ -15,7 +15,7 @@ from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.builder import from_data
 from clusim.fabric.dependency import dependency_cycle
-from clusim.fabric.model import NETWORK
+from clusim.fabric.node import NETWORK
 from support.boxes import box_text, cluster, cluster_data
 from support.work import calls_of
 

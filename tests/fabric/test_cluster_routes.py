@@ -17,7 +17,7 @@ from clusim.errors import InputError, TopologyError
 from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import errors
-from clusim.fabric.model import NETWORK
+from clusim.fabric.node import NETWORK
 from clusim.fabric.reach import unreachable
 from support.boxes import box_text, cluster
 

@@ -19,7 +19,7 @@ from clusim.training import train, training_report
 from clusim.units import parse_time
 from clusim.workload.host import HostTimes, Issue
 from clusim.workload.kernels import Kernel
-from clusim.workload.layers import Kernel as LayerKernel
+from clusim.workload.kernels import Kernel as LayerKernel
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import ideal, tiny

@@ -8,7 +8,7 @@ import pytest
 
 import clusim
 from clusim.fabric import loads
-from clusim.fabric.model import NicTraits
+from clusim.fabric.node import NicTraits
 from clusim.fabric.schema import NicSpec
 from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version

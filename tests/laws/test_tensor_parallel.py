@@ -31,7 +31,8 @@ import pytest
 from clusim import fabric
 from clusim.errors import InputError
 from clusim.workload import Workload
-from clusim.workload.layers import Activations, Comm, Gemm, Kernel, Layer, Shard, Step, Wait
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Activations, Comm, Gemm, Layer, Shard, Step, Wait
 from clusim.workload.models import find_model
 from clusim.workload.models.vision import Perceptron
 from clusim.workload.parallel.plan import make_plan

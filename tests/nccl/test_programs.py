@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.abi import Op
 from clusim.errors import InputError
 from clusim.fabric import Fabric, load
 from clusim.nccl import communicator
@@ -17,7 +18,7 @@ from clusim.nccl.programs import Moved, build, emit_messages
 from clusim.nccl.programs.messages import rounds
 from clusim.nccl.traffic import traffic
 from clusim.nccl.versions import LATEST, Version, parse_version
-from clusim.opcodes import OPCODES, Op
+from clusim.opcodes import OPCODES
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element

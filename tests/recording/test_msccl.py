@@ -16,7 +16,8 @@ from clusim import fabric
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.plans.layout import WantedPlan
-from clusim.plans.msccl import build, load, read_plan
+from clusim.plans.msccl import build, load
+from clusim.plans.msccl_xml import read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor

@@ -20,7 +20,8 @@ from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.plans.jsonlines import read_json
 from clusim.plans.layout import WantedPlan
-from clusim.plans.mscclpp import build, load, read_plan
+from clusim.plans.mscclpp import build, load
+from clusim.plans.mscclpp_json import read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor

@@ -18,7 +18,8 @@ from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.streams import FileStream
-from clusim.workload.recorded.schedule import NcclEmitter, to_schedule
+from clusim.workload.recorded.emitter import NcclEmitter
+from clusim.workload.recorded.schedule import to_schedule
 from support.work import calls_of
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from clusim.abi import NONE
+from clusim.abi import NONE, State, Stop
 from clusim.image import Image
-from clusim.outcome import State, Stop
 from clusim.reference import ReferenceSimulation
 from support.random_images import images, random_image
 

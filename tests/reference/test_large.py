@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clusim.abi import Stop
 from clusim.errors import ScheduleError
 from clusim.image import Image
-from clusim.outcome import Stop
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END
 from clusim.reference import ReferenceSimulation
 from support.images import ImageBuilder, Place, prim

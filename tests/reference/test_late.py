@@ -13,9 +13,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from clusim.abi import Stop
 from clusim.errors import RangeExceeded
 from clusim.image import Image
-from clusim.outcome import Stop
 from clusim.ranges import DURATION_END_PS, TIME_END_PS
 from clusim.reference import ReferenceSimulation
 from support.random_images import random_image

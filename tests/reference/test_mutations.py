@@ -12,9 +12,9 @@ import random
 import numpy as np
 import pytest
 
+from clusim.abi import Stop
 from clusim.errors import RangeExceeded, ScheduleError
 from clusim.image import Image
-from clusim.outcome import Stop
 from clusim.reference import ReferenceSimulation
 from support.mutations import mutated
 from support.random_images import random_image

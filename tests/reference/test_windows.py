@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from clusim.abi import Stop
 from clusim.engine import Simulation
-from clusim.outcome import Stop
 from clusim.ranges import DURATION_END_PS
 from clusim.reference import ReferenceSimulation
 from support.shifted import later, without_times

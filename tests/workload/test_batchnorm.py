@@ -7,7 +7,8 @@ import pytest
 import clusim
 from clusim.errors import ClusimError
 from clusim.training import train
-from clusim.workload.layers import Comm, Kernel, Shard
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Comm, Shard
 from clusim.workload.models import ResNet
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import ideal, tiny

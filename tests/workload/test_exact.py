@@ -8,7 +8,8 @@ import pytest
 
 from clusim.compute.fused import BLOCK
 from clusim.training import TrainingResult, train
-from clusim.workload.layers import Kernel, Shard
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Shard
 from clusim.workload.models.parts import Recorder
 from clusim.workload.models.transformer import Transformer
 from support.workloads import ideal, tiny

@@ -13,7 +13,8 @@ import pytest
 
 import clusim
 from clusim.errors import ClusimError
-from clusim.workload.layers import Comm, Kernel, backward_steps
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Comm, backward_steps
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 from support.workloads import tiny, written
 

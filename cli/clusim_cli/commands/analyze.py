@@ -14,8 +14,6 @@ from clusim_cli.outputs import GuardedGroup
 if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable
 
-__all__ = ["command"]
-
 TOP = 20
 
 

@@ -10,8 +10,6 @@ from clusim.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 
-__all__ = ["command"]
-
 
 @click.command(
     "cache", cls=GuardedCommand, short_help="Show or clear the parts that estimates keep."

@@ -10,8 +10,6 @@ from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup
 from clusim_cli.params import CHIP
 
-__all__ = ["command"]
-
 
 @click.group("calibrate", cls=GuardedGroup, short_help="Measure figures of one's own hardware.")
 def command() -> None:

@@ -7,8 +7,6 @@ import click
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import one_of
 
-__all__ = ["command"]
-
 PROGRAM = "clusim"
 
 

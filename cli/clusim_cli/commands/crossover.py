@@ -11,8 +11,6 @@ from clusim_cli.outputs import GuardedCommand, doubts, working
 from clusim_cli.params import TOPOLOGY
 from clusim_cli.progress import counted_progress
 
-__all__ = ["command"]
-
 
 @click.command(
     "crossover", cls=GuardedCommand, short_help="Find the best algorithm for every size."

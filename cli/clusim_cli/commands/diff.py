@@ -11,8 +11,6 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.traced import trace_of
 
-__all__ = ["command"]
-
 TOP = 20
 
 

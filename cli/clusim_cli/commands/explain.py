@@ -10,8 +10,6 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import TOPOLOGY
 
-__all__ = ["command"]
-
 
 @click.command(
     "explain", cls=GuardedCommand, short_help="Show what NCCL would choose on a topology, and why."

@@ -10,8 +10,6 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, beside, echo_done
 from clusim_cli.params import one_of
 
-__all__ = ["command"]
-
 SUFFIXES = {
     "perfetto": ".pftrace",
     "chrome": ".json",

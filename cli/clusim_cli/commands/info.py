@@ -15,8 +15,6 @@ from clusim_cli.outputs import GuardedCommand
 if TYPE_CHECKING:
     from clusim.trace.reader import Column
 
-__all__ = ["command"]
-
 
 @click.command("info", cls=GuardedCommand, short_help="Print what is in a trace.")
 @click.argument("file", type=click.Path(path_type=Path))

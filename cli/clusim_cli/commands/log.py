@@ -9,8 +9,6 @@ import click
 from clusim_cli import options
 from clusim_cli.outputs import GuardedGroup
 
-__all__ = ["command"]
-
 
 @click.group("log", cls=GuardedGroup, short_help="Understand logs of NCCL, RCCL and nccl-tests.")
 def command() -> None:

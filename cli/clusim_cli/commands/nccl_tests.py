@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
     from clusim.run.setup import Setup
 
-__all__ = ["asked", "command"]
-
 
 def _flags(function: Any) -> Any:
     """Add the flags of nccl-tests, all as text: its own rules say what they mean."""

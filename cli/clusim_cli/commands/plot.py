@@ -10,8 +10,6 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import one_of
 
-__all__ = ["command"]
-
 
 @click.command("plot", cls=GuardedCommand, short_help="Draw a figure of a trace.")
 @click.argument("trace", type=click.Path(path_type=Path))

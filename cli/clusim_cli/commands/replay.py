@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from clusim.replaying import Replay, ReplayRequest
     from clusim.run.expected import Expected
 
-__all__ = ["asked", "command"]
-
 
 class _Gap(click.ParamType[Any]):
     name = "none|logged|time"

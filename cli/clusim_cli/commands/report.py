@@ -11,8 +11,6 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, beside, echo_done
 from clusim_cli.traced import trace_of
 
-__all__ = ["command"]
-
 
 @click.command(
     "report", cls=GuardedCommand, short_help="Write a run, or several, as one self-contained page."

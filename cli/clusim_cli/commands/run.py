@@ -15,8 +15,6 @@ from clusim_cli.progress import said_ended, shown_progress
 if TYPE_CHECKING:
     from clusim.run.request import Request
 
-__all__ = ["asked", "command"]
-
 
 @click.command("run", cls=GuardedCommand, short_help="Run a collective and print what it reached.")
 @click.argument("topology", type=TOPOLOGY)

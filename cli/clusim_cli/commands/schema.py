@@ -8,8 +8,6 @@ import click
 
 from clusim_cli.outputs import GuardedCommand
 
-__all__ = ["command"]
-
 
 @click.command(
     "schema", cls=GuardedCommand, raw=True, short_help="Print the JSON Schema of --json."

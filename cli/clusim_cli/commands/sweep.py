@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from clusim.sweeping import SweepReport
     from clusim.sweeping.points import Cell
 
-__all__ = ["command"]
-
 MOST_SHOWN = 40
 """Rows that are printed."""
 

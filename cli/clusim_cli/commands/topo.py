@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from clusim.formats.topologies import Imported
     from clusim_cli.forms import CheckedJson, MachineJson
 
-__all__ = ["command"]
-
 FILE = click.Path(path_type=Path)
 
 

@@ -12,8 +12,6 @@ from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import SIZE, TIME, TOPOLOGY, command_line, one_of
 from clusim_cli.progress import said_ended, shown_progress
 
-__all__ = ["command"]
-
 PATTERN = one_of(
     *("permutation", "uniform", "alltoall", "incast", "hotspot"), random="uniform", a2a="alltoall"
 )

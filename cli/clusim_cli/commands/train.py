@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from clusim.workload import Workload
     from clusim_cli.progress import Shown
 
-__all__ = ["asked", "command"]
-
 
 @click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
 @click.argument("workload", type=WORKLOAD)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from clusim.training.measured.predict import Unpredicted
     from clusim.training.measured.scores import StepPoint
 
-__all__ = ["command"]
-
 
 @click.command(
     "validate",

@@ -9,8 +9,6 @@ import click
 
 from clusim_cli.outputs import GuardedCommand
 
-__all__ = ["command"]
-
 
 @click.command("view", cls=GuardedCommand, short_help="Look at a trace in a browser.")
 @click.argument("trace", type=click.Path(path_type=Path))

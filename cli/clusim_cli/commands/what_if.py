@@ -17,8 +17,6 @@ from clusim_cli.progress import counted_progress
 if TYPE_CHECKING:
     from clusim.comparing.front import AnyAsked, AnyChange
 
-__all__ = ["command"]
-
 BASES = ("run", "nccl-tests", "replay", "train")
 """Commands whose runs can be a baseline."""
 

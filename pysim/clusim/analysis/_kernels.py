@@ -10,8 +10,6 @@ from typing import Any, TypeVar, cast
 
 from clusim.analysis import loops
 
-__all__ = ["count_spans", "slice_table"]
-
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 

@@ -10,8 +10,6 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import critical
 from clusim.units import format_time
 
-__all__ = ["alike", "blame"]
-
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
 
 _ORDER = {"stall": 0, "cost": 1, "work": 2}

@@ -13,8 +13,6 @@ from clusim.analysis.walk import Step, StepKind
 from clusim.folded import FoldedBlocks, merged
 from clusim.verdict import CauseKind
 
-__all__ = ["BlockCharges"]
-
 Array = NDArray[Any]
 
 

@@ -20,8 +20,6 @@ from clusim.outcome import NEVER
 from clusim.units import format_time
 from clusim.vocabulary.operations import bus_factor
 
-__all__ = ["collectives"]
-
 Array = NDArray[Any]
 
 COLUMNS = (

@@ -23,8 +23,6 @@ from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.verdict import CauseKind
 from clusim.vocabulary.links import is_network, kind_of, tier_of
 
-__all__ = ["Charge", "Charger", "Scale"]
-
 Array = NDArray[Any]
 
 NEAR = 0.98

@@ -12,8 +12,6 @@ import numpy as np
 from clusim.files import write_csv
 from clusim.shown import Columns, Shown, Summary
 
-__all__ = ["ColumnTable"]
-
 
 def _plain(value: Any) -> Any:
     """Return a NumPy scalar as the Python value of its kind."""

@@ -16,8 +16,6 @@ from clusim.analysis.critical import Traced
 from clusim.analysis.traced import open_traced
 from clusim.units import format_size
 
-__all__ = ["congestion", "hot_spots", "wire_history"]
-
 Array = NDArray[Any]
 
 COLUMNS = (

@@ -17,8 +17,6 @@ from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.held import Inputs, Records
 
-__all__ = ["Critical", "Traced", "critical_of", "require_tasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Traced:

@@ -15,8 +15,6 @@ from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
 from clusim.units import format_time
 
-__all__ = ["diff"]
-
 COLUMNS = ("level", "name", "a_ps", "b_ps", "change_ps")
 
 LEAST = 0.005

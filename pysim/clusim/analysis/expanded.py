@@ -15,8 +15,6 @@ from clusim.bins import COLUMNS, Bins
 from clusim.folded import FoldedBlocks
 from clusim.result import Result
 
-__all__ = ["expanded"]
-
 Array = NDArray[Any]
 
 _LARGEST = ("queued_bytes", "queued_max", "held_max")

@@ -26,8 +26,6 @@ from clusim.verdict import (
 from clusim.vocabulary.links import joined, kind_of, named, several, tier_of
 from clusim.vocabulary.times import includes
 
-__all__ = ["Judged", "judged", "without_path"]
-
 FULL = 0.9
 """Busy part of the run from which on a wire is the first cause: nothing else saves more than the rest."""
 

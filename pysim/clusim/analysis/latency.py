@@ -10,8 +10,6 @@ import numpy as np
 from clusim.errors import InputError
 from clusim.result import Result
 
-__all__ = ["LatencySummary", "summarise"]
-
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
 

@@ -17,21 +17,6 @@ from clusim.result import Result
 from clusim.vocabulary.links import tier_of
 from clusim.vocabulary.operations import counted_share
 
-__all__ = [
-    "ClassTraffic",
-    "Limit",
-    "TierTraffic",
-    "WireUse",
-    "broken_wires",
-    "broken_wires_json",
-    "busiest_wires",
-    "class_traffic",
-    "limit",
-    "machines_of",
-    "tables_json",
-    "tier_traffic",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class WireUse:

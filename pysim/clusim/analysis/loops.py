@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from clusim.abi import Mode
 
-__all__ = ["PLAIN", "count_spans", "slice_table"]
-
 Array = NDArray[Any]
 
 PLAIN = 20_000

@@ -13,8 +13,6 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import open_traced
 from clusim.result import Result
 
-__all__ = ["memory"]
-
 Array = NDArray[Any]
 
 COLUMNS = (

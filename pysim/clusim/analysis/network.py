@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
 from clusim.trace.held import Inputs
 
-__all__ = ["Network", "Stage", "link_name"]
-
 Array = NDArray[Any]
 
 

@@ -18,8 +18,6 @@ from clusim.analysis.traced import open_traced
 from clusim.folded import SUFFIX
 from clusim.units import format_time
 
-__all__ = ["exposed_ps", "overlap"]
-
 Array = NDArray[Any]
 
 COLUMNS = (

@@ -11,8 +11,6 @@ from clusim.analysis.traced import critical
 from clusim.analysis.walk import Step, StepKind
 from clusim.opcodes import OPCODES
 
-__all__ = ["critical_path"]
-
 COLUMNS = (
     "start_ps", "end_ps", "time_ps", "kind", "rank", "task", "channel", "slice", "primitive", "wire", "peer",
 )  # fmt: skip

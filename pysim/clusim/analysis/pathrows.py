@@ -16,8 +16,6 @@ from clusim.analysis.walk import Step
 from clusim.opcodes import OPCODES
 from clusim.trace.records import RecordFile
 
-__all__ = ["GROUPS", "PathRows", "RowSpans", "path_rows"]
-
 Array = NDArray[Any]
 
 GROUPS = ("work", "cost", "stall")

@@ -15,8 +15,6 @@ from clusim.analysis.tasks import RankTasks, run_tasks
 from clusim.analysis.traced import open_traced
 from clusim.units import format_time
 
-__all__ = ["pipeline", "timeline"]
-
 Array = NDArray[Any]
 
 COLUMNS = (

@@ -11,8 +11,6 @@ from clusim.analysis.network import Network
 from clusim.analysis.walk import Walk
 from clusim.trace.held import Inputs
 
-__all__ = ["Rivals"]
-
 MOST_INSTANCES = 8192
 """Instances of a call up to which its bytes are put on wires."""
 

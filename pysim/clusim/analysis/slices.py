@@ -20,8 +20,6 @@ from clusim.analysis import loops
 from clusim.errors import TraceError
 from clusim.opcodes import OP_FLAGS
 
-__all__ = ["SliceTable", "Slices"]
-
 Array = NDArray[Any]
 
 MOST_SLICES = 1 << 24

@@ -10,32 +10,6 @@ from clusim.analysis.limits import ClassTraffic, Limit, TierTraffic
 from clusim.forms import FieldsOf
 from clusim.verdict import VerdictJson
 
-__all__ = [
-    "BlameJson",
-    "BlameRowJson",
-    "BrokenWireJson",
-    "CollectiveRowJson",
-    "CollectivesJson",
-    "CongestionJson",
-    "CongestionRowJson",
-    "DiffJson",
-    "DiffRowJson",
-    "EstimateJson",
-    "EstimatedJson",
-    "HistoryJson",
-    "HistoryRowJson",
-    "LatencyJson",
-    "LimitsJson",
-    "MemoryJson",
-    "MemoryRowJson",
-    "OverlapJson",
-    "OverlapRowJson",
-    "PathJson",
-    "PipelineJson",
-    "PipelineRowJson",
-    "StepRowJson",
-]
-
 
 class BrokenWireJson(TypedDict):
     """A wire that a fault touched: its rate, and what was left of it on average [10^9 bytes/s]."""

@@ -14,8 +14,6 @@ from clusim.errors import TraceError
 from clusim.folded import KINDS, MOVING, OWN_NAME, SUFFIX
 from clusim.result import Result
 
-__all__ = ["Columns", "RankTasks", "RunTasks", "run_tasks"]
-
 Array = NDArray[Any]
 
 Columns = Mapping[str, Array | list[str]]

@@ -11,8 +11,6 @@ from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices
 from clusim.trace.held import Records
 
-__all__ = ["ThreadClocks"]
-
 Array = NDArray[Any]
 
 MOST_RECORDS = 1 << 22

@@ -11,8 +11,6 @@ from clusim.analysis.expanded import expanded
 from clusim.trace.inputs import read_run
 from clusim.trace.records import RecordFile
 
-__all__ = ["critical", "open_traced"]
-
 
 def open_traced(path: str | Path) -> Traced:
     """Read a trace; raises `TraceError` if it is none, or too old to hold its inputs."""

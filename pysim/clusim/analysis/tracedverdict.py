@@ -11,8 +11,6 @@ from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.reader import read_result
 
-__all__ = ["judged_trace"]
-
 
 def judged_trace(path: str | Path) -> Result:
     """Return the result that a trace holds, with its verdict: the one of the run, or one made of its slices."""

@@ -14,8 +14,6 @@ from clusim.analysis.slices import Slices
 from clusim.opcodes import OP_FLAGS
 from clusim.trace.held import Records
 
-__all__ = ["unit_busy_ps"]
-
 Array = NDArray[Any]
 
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from clusim.bins import Bins
 
-__all__ = ["Usage"]
-
 Array = NDArray[Any]
 
 

@@ -13,15 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, ConnKind, Op, TaskKind
+from clusim.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.threads import ThreadClocks
 from clusim.errors import TraceError
-from clusim.outcome import Cause
 from clusim.trace.held import Records
-
-__all__ = ["Step", "StepKind", "Walk"]
 
 Array = NDArray[Any]
 

@@ -16,17 +16,6 @@ from clusim.abi import NONE, FaultKind
 from clusim.analysis.network import Network
 from clusim.errors import InputError
 
-__all__ = [
-    "THINGS",
-    "Change",
-    "Estimate",
-    "changed_image",
-    "estimate",
-    "factor_of",
-    "mended",
-    "parse_change",
-]
-
 Array = NDArray[Any]
 
 THINGS = {

@@ -23,8 +23,6 @@ from clusim.errors import InputError
 from clusim.hardware import Gpu, gpu, gpu_by_product
 from clusim.units import parse_rate
 
-__all__ = ["overlay"]
-
 _PEAKS = {"bf16": "bf16", "fp8": "f8"}
 _SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0)}
 STEPS = 600

@@ -13,8 +13,6 @@ from typing import Any
 
 from clusim.errors import InputError
 
-__all__ = ["Torch"]
-
 SHORT = 20
 """Kernels of a timing."""
 

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 from clusim.errors import InputError
 
-__all__ = ["ATTENTION", "OPERATORS", "RECORD", "SHAPES", "Measurer", "check_record", "measure"]
-
 RECORD = "clusim-gpu-record-1"
 """What a record says of itself."""
 

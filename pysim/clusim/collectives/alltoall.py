@@ -18,8 +18,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_alltoall"]
-
 
 def write_alltoall(plan: Plan, fabric: Fabric | None) -> None:
     """Write block `d` of source `s` to block `s` of destination `d`, all pairs in rounds."""

@@ -12,8 +12,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_barrier"]
-
 
 def write_barrier(plan: Plan, fabric: Fabric | None) -> None:
     """Write ceil(log2 n) rounds of signals on one channel."""

@@ -15,8 +15,6 @@ from clusim.schedule.builder import Plan, ProgramBuilder
 from clusim.schedule.ir import Schedule, Task
 from clusim.schedule.shapes import shape_of
 
-__all__ = ["ScheduleBuilder"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Half:

@@ -21,8 +21,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Prim
 
-__all__ = ["write_allreduce"]
-
 ALIGN = 16
 """Smallest parts are multiples of this [bytes]."""
 

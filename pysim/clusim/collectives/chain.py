@@ -13,8 +13,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_broadcast", "write_reduce"]
-
 
 def _find(plan: Plan, fabric: Fabric | None) -> Ways:
     rings = find_rings(fabric, plan.call.ranks, plan.call.channels)

@@ -10,16 +10,6 @@ from clusim.collectives.orders import Hop, Ring, Tree
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = [
-    "chunk_prims",
-    "connect_all",
-    "connect_flags",
-    "connect_ring",
-    "connect_tree",
-    "hop_fields",
-    "in_turn",
-]
-
 
 def in_turn(count: int, channel: int, channels: int) -> list[int]:
     """Return 0 .. `count` - 1, begun somewhere else by every channel.

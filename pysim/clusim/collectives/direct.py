@@ -24,17 +24,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Mode, Prim
 
-__all__ = [
-    "all_hops",
-    "reduce_arrivals",
-    "reduce_in_order",
-    "source_order",
-    "write_all_gather",
-    "write_oneshot",
-    "write_reduce_scatter",
-    "write_twoshot",
-]
-
 
 def all_hops(size: int, channel: int, channels: int) -> list[int]:
     """Return the distances to all other positions, in the order in which a channel visits them."""

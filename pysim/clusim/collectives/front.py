@@ -19,8 +19,6 @@ from clusim.vocabulary.algorithms import own_word, protocol_named
 from clusim.vocabulary.dtypes import redop_named
 from clusim.vocabulary.operations import operation_named
 
-__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call"]
-
 
 def _algorithms() -> dict[str, tuple[str, ...]]:
     names: dict[str, tuple[str, ...]] = {}

@@ -12,35 +12,6 @@ from clusim.collectives.front import Options, build
 from clusim.fabric.model import Fabric
 from clusim.schedule.ir import Schedule
 
-__all__ = [
-    "all_gather",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "butterfly_allreduce",
-    "driver_allreduce",
-    "gather",
-    "hierarchical_allreduce",
-    "lamport_allreduce",
-    "ld_st_allreduce",
-    "multimem_allreduce",
-    "naive_allreduce",
-    "nvls_allreduce",
-    "oneshot_allreduce",
-    "oneshot_ll_allreduce",
-    "oneshot_pull_allreduce",
-    "reduce",
-    "reduce_scatter",
-    "ring_allreduce",
-    "scatter",
-    "sendrecv",
-    "sharp_allreduce",
-    "tree_allreduce",
-    "twoshot_allreduce",
-    "twoshot_ll_allreduce",
-    "twoshot_pull_allreduce",
-]
-
 Target = Fabric | int
 
 

@@ -13,8 +13,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_gather", "write_scatter"]
-
 
 def _write(plan: Plan, *, to_root: bool) -> None:
     root, size = plan.call.ranks.index(plan.call.root), plan.size

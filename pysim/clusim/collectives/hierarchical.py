@@ -20,8 +20,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Prim
 
-__all__ = ["Local", "write_allreduce"]
-
 
 class Local:
     """The direct exchange inside one machine, of one channel; chunk ``l*pieces + k`` is piece `k` of part `l`.

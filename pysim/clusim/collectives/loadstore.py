@@ -23,17 +23,6 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 
-__all__ = [
-    "blocks_of_oneshot",
-    "blocks_of_twoshot",
-    "pass_shape",
-    "write_all_gather",
-    "write_allreduce",
-    "write_oneshot",
-    "write_reduce_scatter",
-    "write_twoshot",
-]
-
 PASS_BYTES = 8192
 """What 512 threads take from one rank at once, 16 bytes each [bytes]."""
 

@@ -26,18 +26,6 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 
-__all__ = [
-    "blocks_of_lamport",
-    "lamport_shape",
-    "oneshot_shape",
-    "twoshot_shape",
-    "write_all_gather",
-    "write_lamport",
-    "write_oneshot",
-    "write_reduce_scatter",
-    "write_twoshot",
-]
-
 PASS_BYTES = 4096
 """What 512 threads store at once, 8 bytes of data each [bytes]."""
 

@@ -18,8 +18,6 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails
 
-__all__ = ["Layout", "Passage", "even_layout", "find_layout"]
-
 
 @dataclass(frozen=True, slots=True)
 class Passage:

@@ -19,8 +19,6 @@ from clusim.schedule.builder import Plan
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape
 
-__all__ = ["multimem_shape", "write_all_gather", "write_allreduce", "write_reduce_scatter"]
-
 
 def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return chunks so large that a channel needs one loop: its warps meet only at the barriers."""

@@ -16,8 +16,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Buffer, Prim
 
-__all__ = ["write_driver", "write_naive"]
-
 
 def write_naive(plan: Plan, fabric: Fabric | None) -> None:
     """Write the all-pairs exchange: n-1 rounds of whole vectors."""

@@ -28,8 +28,6 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 from clusim.schedule.shapes import Shape, nvls_copy_warps
 
-__all__ = ["nvls_shape", "write_all_gather", "write_allreduce", "write_reduce_scatter"]
-
 KIB = 1024
 
 KEPT = 64

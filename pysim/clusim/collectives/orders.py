@@ -22,18 +22,6 @@ from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part
 
-__all__ = [
-    "Hop",
-    "Ring",
-    "Tree",
-    "Ways",
-    "direct_links",
-    "double_binary_trees",
-    "find_rings",
-    "find_trees",
-    "hamiltonian_cycles",
-]
-
 SEARCH_STEPS = 200_000
 """Most steps of the search for cycles; meshes of 8 GPUs need a few thousand."""
 

@@ -11,8 +11,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_send", "write_sendrecv"]
-
 SEND = Prim("send", send=0)
 RECV = Prim("recv", recv=0)
 

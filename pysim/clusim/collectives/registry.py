@@ -28,8 +28,6 @@ from clusim.schedule.builder import Plan
 from clusim.schedule.ir import CollectiveCall
 from clusim.schedule.shapes import Shape, shape_of, whole_shape
 
-__all__ = ["REGISTRY", "AlgorithmEntry"]
-
 Writer = Callable[[Plan, Fabric | None], None]
 Shaper = Callable[[CollectiveCall, Fabric | None], Shape]
 

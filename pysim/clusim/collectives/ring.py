@@ -20,8 +20,6 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_all_gather", "write_allreduce", "write_reduce_scatter"]
-
 SEND = Prim("send", send=1)
 RECV = Prim("recv", recv=0)
 REDUCE_SEND = Prim("recvReduceSend", recv=0, send=1)

@@ -25,8 +25,6 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of
 
-__all__ = ["sharp_shape", "uses_switches", "write_allreduce"]
-
 KIB = 1024
 
 

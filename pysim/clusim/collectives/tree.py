@@ -20,8 +20,6 @@ from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
 
-__all__ = ["write_allreduce", "write_broadcast", "write_reduce"]
-
 
 def _gather_children(count: int, last: Prim) -> list[Prim]:
     """Return primitives that reduce `count` children (connections 0, 1, ...), the last with `last`."""

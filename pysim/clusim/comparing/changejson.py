@@ -6,8 +6,6 @@ from typing_extensions import TypedDict
 
 from clusim.verdict import VerdictJson
 
-__all__ = ["BaselineJson", "ChangeJson", "OutcomeJson", "WhatIfJson"]
-
 
 class OutcomeJson(TypedDict):
     """One run.

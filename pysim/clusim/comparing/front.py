@@ -28,8 +28,6 @@ from clusim.units import format_size
 from clusim.vocabulary.times import KERNEL, LAUNCHED
 from clusim.workload.parallel.plan import make_plan
 
-__all__ = ["AnyAsked", "PerfRun", "what_if"]
-
 
 @dataclass(frozen=True)
 class PerfRun:

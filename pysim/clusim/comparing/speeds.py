@@ -13,8 +13,6 @@ from clusim.image import DTYPES, Image
 from clusim.run.job import Job
 from clusim.units import Rate
 
-__all__ = ["Speed", "speed_of"]
-
 
 class Speed:
     """Something that is `factor` times as fast: links by class or ends, or one of `clusim.analysis.whatif.THINGS`."""

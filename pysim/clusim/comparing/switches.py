@@ -8,8 +8,6 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 
-__all__ = ["SWITCHES", "TransportOff", "switch_of"]
-
 SWITCHES: dict[str, dict[str, Any]] = {
     "p2p": {"p2p_level": "loc"},
     "gpudirect": {"gdr_level": "loc"},

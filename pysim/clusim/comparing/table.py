@@ -9,8 +9,6 @@ from clusim.report.comparison import Compared, Loads, comparison_page
 from clusim.units import format_time
 from clusim.verdict import Verdict
 
-__all__ = ["ChangeOutcome", "ChangeRow", "WhatIf"]
-
 NONE = "-"
 
 

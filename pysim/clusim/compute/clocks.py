@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Power", "kept_clock", "vector_clock_Hz"]
-
 LEAST = 0.3
 """Clock that every chip keeps."""
 

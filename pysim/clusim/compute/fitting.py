@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from clusim.compute.products import Form, Silicon, form_s
 from clusim.compute.ratios import pack
 
-__all__ = ["FIRST", "KNOTS", "ProductRows", "fit_form", "fit_ratios"]
-
 Reals = NDArray[np.float64]
 
 _SIDE = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288,

@@ -18,8 +18,6 @@ from typing import Any
 
 from clusim.compute.products import Silicon
 
-__all__ = ["BLOCK", "Fused", "FusedForm", "fused_s"]
-
 BLOCK = 128
 """Rows and columns of a block."""
 

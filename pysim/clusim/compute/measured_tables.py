@@ -19,18 +19,6 @@ from clusim.compute.products import Form, Product, Silicon, product_s
 from clusim.compute.ratios import Ratios
 from clusim.errors import InputError, suggest
 
-__all__ = [
-    "FORMAT",
-    "AttentionTable",
-    "KernelFile",
-    "ProductTable",
-    "find_attention",
-    "find_figures",
-    "find_table",
-    "load_file",
-    "shipped_files",
-]
-
 FORMAT = "clusim-kernels-1"
 """What a file says of itself."""
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-__all__ = ["EAGER_NORM", "FILL_US", "SHARES", "Kind", "kind_of", "moved_s"]
-
 Kind = Literal["copy", "function", "rows", "norm"]
 
 SHARES: dict[Kind, float] = {"copy": 1.0, "function": 0.85, "rows": 0.75, "norm": 0.85}

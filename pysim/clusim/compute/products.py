@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SPLITS", "TILES", "Form", "Product", "Silicon", "form_s", "product_s"]
-
 Reals = NDArray[np.float64]
 
 _HALF = ((256, 128), (256, 64), (128, 64), (128, 32), (64, 32), (64, 16), (128, 16))

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from clusim.errors import InputError
 
-__all__ = ["STEP", "Ratios", "pack"]
-
 STEP = 0.02
 """Unit of the stored logarithms of ratios, which are bytes."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from clusim.errors import EnvironmentFailure, InputError
 
-__all__ = ["connected"]
-
 PATIENCE_S = 20
 """How long to look for a scheduler and its first worker [s]."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from clusim.resources import shipped_topologies, shipped_workloads
 
-__all__ = ["file_digest", "model_digest"]
-
 PACKAGE = Path(__file__).resolve().parents[1]
 
 

@@ -27,8 +27,6 @@ from typing import Any, TypeVar
 from clusim.errors import EnvironmentFailure
 from clusim.executors.identity import model_digest
 
-__all__ = ["Jobs", "Workers", "workers"]
-
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 

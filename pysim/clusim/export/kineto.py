@@ -21,8 +21,6 @@ from clusim.files import Staging, refuse_inputs, replacing, text_of
 from clusim.vocabulary.algorithms import kernel_word
 from clusim.vocabulary.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROOTED, SCATTERING
 
-__all__ = ["write_chrome", "write_kineto"]
-
 FIRST_STREAM = 7
 """Number of the first stream; that of PyTorch's own kernels."""
 

@@ -15,8 +15,6 @@ from clusim.files import write_text
 from clusim.vocabulary.dtypes import REDUCTIONS
 from clusim.vocabulary.operations import BLOCKWISE, OPERATIONS
 
-__all__ = ["write_nccl_log"]
-
 _FIRST_PROCESS = 10_000
 _POINTER = 0x7F0000000000
 

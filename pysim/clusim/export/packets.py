@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from clusim.export import protobuf as pb
 
-__all__ = ["Counts", "PacketWriter", "TrackEvent"]
-
 Array = NDArray[Any]
 
 PS_PER_NS = 1000

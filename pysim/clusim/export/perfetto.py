@@ -24,8 +24,6 @@ from clusim.files import replacing
 from clusim.folded import KINDS
 from clusim.units import format_size
 
-__all__ = ["write_perfetto"]
-
 Array = NDArray[Any]
 
 

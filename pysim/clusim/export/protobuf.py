@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["field", "fixed64", "number", "real", "reals", "text", "varint", "varints"]
-
 Array = NDArray[Any]
 
 _SMALL = [bytes([value]) for value in range(128)]

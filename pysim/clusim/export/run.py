@@ -23,8 +23,6 @@ from clusim.trace.inputs import read_run
 from clusim.trace.records import RecordFile
 from clusim.vocabulary.dtypes import DataType, find_dtype
 
-__all__ = ["Piece", "Run", "TaskRow"]
-
 Array = NDArray[Any]
 
 _PRIMITIVES = tuple(OPCODES)

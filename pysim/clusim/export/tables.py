@@ -14,8 +14,6 @@ from clusim.files import replacing, text_of
 from clusim.files import write_csv as write_rows
 from clusim.trace.tables import iterate_table
 
-__all__ = ["write_csv", "write_parquet"]
-
 Array = NDArray[Any]
 
 

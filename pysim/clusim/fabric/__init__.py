@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.builder import FabricBuilder
-from clusim.fabric.check import Finding, check
+from clusim.fabric.check import check
+from clusim.fabric.check_links import Finding
+from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.generators import generate
 from clusim.fabric.lazy import from_networkx, to_networkx
 from clusim.fabric.loading import load, loads
-from clusim.fabric.model import (
-    KIND_NAMES,
-    Endpoint,
-    Fabric,
-    Format,
-    Link,
-    Node,
-    Protocol,
-    Unit,
-)
+from clusim.fabric.model import KIND_NAMES, Fabric, Format, Link, Protocol
+from clusim.fabric.node import Node, Unit
 from clusim.fabric.render import describe
 from clusim.fabric.save import to_yaml
 

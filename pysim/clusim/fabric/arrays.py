@@ -18,8 +18,6 @@ from clusim.fabric.wirenames import WireClasses, WireNames
 from clusim.fabric.zones import lay_out
 from clusim.fabric.zonetables import Machines, Zoned
 
-__all__ = ["FabricArrays", "arrays_of", "lower"]
-
 Array = NDArray[Any]
 
 

@@ -18,7 +18,9 @@ from clusim.fabric.catalogue import (
     make_switch,
     merge,
 )
-from clusim.fabric.model import Endpoint, Fabric, Link, Node, Protocol
+from clusim.fabric.endpoint import Endpoint
+from clusim.fabric.model import Fabric, Link, Protocol
+from clusim.fabric.node import Node
 from clusim.fabric.problems import Path, Problems, did_you_mean
 from clusim.fabric.schema import (
     ChipSpec,
@@ -32,8 +34,6 @@ from clusim.fabric.schema import (
 )
 from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
 from clusim.units import parse_size, parse_time
-
-__all__ = ["MAX_LINKS", "MAX_NODES", "assemble", "names_of"]
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

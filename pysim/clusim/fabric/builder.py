@@ -7,8 +7,6 @@ from typing import Any
 from clusim.errors import TopologyError
 from clusim.fabric.model import Fabric
 
-__all__ = ["FabricBuilder", "from_data"]
-
 
 class FabricBuilder:
     """Collects nodes and links and builds a `Fabric` from them.

@@ -6,8 +6,6 @@ from clusim.fabric.schema import NicSpec
 from clusim.hardware import TRANSPORTS
 from clusim.hardware.transport import MESSAGE_UNITS
 
-__all__ = ["carried_by"]
-
 
 def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:
     """Return `base` with what a message costs by the transport that `own` names, if it is another one."""

@@ -9,21 +9,11 @@ from typing import Any, Literal, TypeVar
 
 from clusim.errors import InternalError
 from clusim.fabric.carried import carried_by
-from clusim.fabric.model import (
-    KIND_NAMES,
-    NO_LIMIT,
-    Endpoint,
-    Format,
-    HostTraits,
-    Link,
-    NicTraits,
-    Node,
-    Protocol,
-    RateControl,
-    Unit,
-    cost16,
-)
+from clusim.fabric.endpoint import Endpoint, cost16
+from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
+from clusim.fabric.node import HostTraits, NicTraits, Node, RateControl, Unit
 from clusim.fabric.problems import Path, Problems, did_you_mean
+from clusim.fabric.quantities import Spec
 from clusim.fabric.schema import (
     ChipSpec,
     FormatSpec,
@@ -31,7 +21,6 @@ from clusim.fabric.schema import (
     NicSpec,
     ProtocolSpec,
     RateControlSpec,
-    Spec,
     SwitchSpec,
     Topology,
 )
@@ -46,25 +35,6 @@ from clusim.hardware import (
     SWITCHES,
     Preset,
 )
-
-__all__ = [
-    "Catalogue",
-    "Section",
-    "look_at_thresholds",
-    "make_endpoint",
-    "make_format",
-    "make_link",
-    "make_nic",
-    "make_protocol",
-    "make_switch",
-    "merge",
-    "preset_endpoint",
-    "preset_format",
-    "preset_link",
-    "preset_nic",
-    "preset_protocols",
-    "preset_switch",
-]
 
 Section = Literal["chips", "switches", "formats", "link_types", "nics", "protocols"]
 _PRESETS: dict[Section, Mapping[str, Preset]] = {

@@ -6,21 +6,12 @@ from collections import Counter
 
 from clusim.errors import TopologyError
 from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.check_flow import bisection_Bps, check_flow, network_bisection_Bps
+from clusim.fabric.check_flow import check_flow
 from clusim.fabric.check_links import MOST, Finding, check_links, listed
 from clusim.fabric.dependency import dependency_cycle
 from clusim.fabric.model import Fabric
 from clusim.fabric.reach import unreachable
 from clusim.fabric.told import told_lines
-
-__all__ = [
-    "Finding",
-    "bisection_Bps",
-    "check",
-    "errors",
-    "network_bisection_Bps",
-    "raise_on_errors",
-]
 
 MAX_DEADLOCK_WORK = 3_000_000
 """Endpoints times wires; beyond, looking for circles takes more than some seconds."""

@@ -10,16 +10,9 @@ from numpy.typing import NDArray
 
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.check_links import HOST_CLASSES, Finding
-from clusim.fabric.model import NETWORK, Fabric
+from clusim.fabric.model import Fabric
+from clusim.fabric.node import NETWORK
 from clusim.units import format_rate
-
-__all__ = [
-    "bisection_Bps",
-    "check_flow",
-    "endpoint_rates_Bps",
-    "network_bisection_Bps",
-    "never_tapers",
-]
 
 MAX_ENDPOINTS = 512
 MAX_NETWORK_ARCS = 40_000

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.fabric.model import NETWORK, Fabric, Link, Node
+from clusim.fabric.model import Fabric, Link
+from clusim.fabric.node import NETWORK, Node
 from clusim.units import format_rate, format_size
-
-__all__ = ["HOST_CLASSES", "Finding", "check_links", "listed"]
 
 Level = Literal["error", "warning", "info"]
 

@@ -18,11 +18,10 @@ from clusim.fabric.cluster_clos import draw_fat_tree, draw_rail, draw_single
 from clusim.fabric.cluster_direct import draw_dragonfly, draw_torus
 from clusim.fabric.cluster_parts import Drawing, Parts, make_parts, usual_network
 from clusim.fabric.cluster_schema import NetworkKind, NetworkSpec
-from clusim.fabric.model import Fabric, Format, Link, Node
+from clusim.fabric.model import Fabric, Format, Link
+from clusim.fabric.node import Node
 from clusim.fabric.problems import Problems
 from clusim.fabric.schema import Topology
-
-__all__ = ["MAX_RANKS", "build_cluster", "join_machines"]
 
 MAX_RANKS = 131_072
 MAX_NODES = 1_000_000

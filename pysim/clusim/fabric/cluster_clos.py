@@ -18,8 +18,6 @@ from clusim.errors import TopologyError
 from clusim.fabric.cluster_parts import Drawing, amount
 from clusim.fabric.cluster_schema import NetworkSpec
 
-__all__ = ["draw_fat_tree", "draw_rail", "draw_single"]
-
 
 def draw_single(drawing: Drawing) -> None:
     """Put all NICs on one switch."""

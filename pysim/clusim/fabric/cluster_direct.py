@@ -19,8 +19,6 @@ from math import ceil, prod
 from clusim.errors import TopologyError
 from clusim.fabric.cluster_parts import UNLIMITED, Drawing, amount
 
-__all__ = ["draw_dragonfly", "draw_torus"]
-
 GLOBAL_WEIGHT = 4
 """Hops a global link counts as, so that no path takes two of them."""
 

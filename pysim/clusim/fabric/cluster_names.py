@@ -10,8 +10,6 @@ from clusim.fabric.generators import GENERATORS
 from clusim.fabric.problems import did_you_mean
 from clusim.fabric.traits import superpods
 
-__all__ = ["cluster_data", "is_cluster_name"]
-
 _LENGTH = "_length"
 
 

@@ -14,11 +14,10 @@ from clusim.errors import TopologyError
 from clusim.fabric.assemble import assemble
 from clusim.fabric.catalogue import Catalogue, Section
 from clusim.fabric.cluster_schema import LengthsSpec, NetworkSpec
-from clusim.fabric.model import NETWORK, Fabric, Format, Link, Node
+from clusim.fabric.model import Fabric, Format, Link
+from clusim.fabric.node import NETWORK, Node
 from clusim.fabric.problems import Path, Problems
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
-
-__all__ = ["UNLIMITED", "Drawing", "Parts", "amount", "make_parts", "usual_network"]
 
 UNLIMITED = 1 << 20
 """Ports of a switch that takes any number."""

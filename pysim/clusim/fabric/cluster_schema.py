@@ -8,8 +8,6 @@ from pydantic import Field
 
 from clusim.fabric.quantities import Count, Length, Spec, one_or_more
 
-__all__ = ["NETWORK_KINDS", "ClusterSpec", "LengthsSpec", "NetworkKind", "NetworkSpec"]
-
 NetworkKind = Literal["single", "rail", "fat-tree", "superpod", "dragonfly", "torus"]
 
 NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)

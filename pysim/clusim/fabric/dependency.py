@@ -15,8 +15,6 @@ import numpy as np
 
 from clusim.fabric.arrays import FabricArrays
 
-__all__ = ["dependencies", "dependency_cycle"]
-
 
 def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
     """Return the pairs (wire * 2 + class, next wire * 2 + next class) that routes can produce.

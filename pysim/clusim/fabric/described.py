@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["describe", "read_text"]
-
 MAX_FILE_BYTES = 64 * 2**20
 
 

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 
-__all__ = ["doubts_of", "key_of", "refuse", "shown"]
-
 _KEY = "doubt"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["COST_ONE", "Endpoint", "cost16"]
-
 COST_ONE = 1 << 16
 """Unit of the `cost16` fields: 2^-16 ps per byte."""
 

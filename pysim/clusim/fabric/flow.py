@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from clusim.fabric.arrays import FabricArrays
 
-__all__ = ["max_flow"]
-
 
 class _Network:
     """Residual network with parallel wires joined; arcs come in pairs, arc ^ 1 is the reverse."""

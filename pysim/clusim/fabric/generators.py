@@ -20,11 +20,11 @@ from typing import Any
 
 from clusim.abi import KINDS
 from clusim.errors import ClusimError, TopologyError
-from clusim.fabric.model import Endpoint, Fabric, Format, Link, Node
+from clusim.fabric.endpoint import Endpoint
+from clusim.fabric.model import Fabric, Format, Link
+from clusim.fabric.node import Node
 from clusim.fabric.problems import did_you_mean
 from clusim.units import Rate, parse_rate, parse_size, parse_time
-
-__all__ = ["GENERATORS", "generate", "is_generator"]
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

@@ -17,8 +17,6 @@ from clusim.fabric.model import Fabric
 from clusim.fabric.save import to_data
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
 
-__all__ = ["from_networkx", "to_networkx"]
-
 
 def _keys(model: type[Any], *without: str) -> set[str]:
     return {info.alias or name for name, info in model.model_fields.items()} - set(without)

@@ -9,8 +9,6 @@ from clusim.fabric.model import Fabric
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["from_networkx", "to_networkx"]
-
 
 def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
     """Return the fabric as an undirected multigraph; see `clusim.fabric.graph.to_networkx`."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["build", "build_topology", "joined", "load", "loads", "names_machine"]
-
 OF_CHIP = {
     **{
         "p100": "dgx-1p",

@@ -13,41 +13,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from clusim.abi import KINDS, NONE, Kind
-from clusim.fabric.endpoint import COST_ONE, Endpoint, cost16
+from clusim.fabric.endpoint import cost16
 from clusim.fabric.node import (
-    NETWORK,
-    HostTraits,
-    NicTraits,
     Node,
-    NodeKind,
-    RateControl,
-    Unit,
     counted_nodes,
     kind_of,
 )
 from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.units import Rate
-
-__all__ = [
-    "COST_ONE",
-    "KIND_NAMES",
-    "NETWORK",
-    "NO_LIMIT",
-    "Endpoint",
-    "Fabric",
-    "Format",
-    "GdrLevel",
-    "HostTraits",
-    "Link",
-    "NicTraits",
-    "Node",
-    "NodeKind",
-    "P2pLevel",
-    "Protocol",
-    "RateControl",
-    "Unit",
-    "cost16",
-]
 
 _KIND_NAMES = {
     Kind.WRITE: "write",

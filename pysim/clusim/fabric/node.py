@@ -9,19 +9,6 @@ from typing import Literal
 
 from clusim.fabric.endpoint import Endpoint
 
-__all__ = [
-    "KIND_WORDS",
-    "NETWORK",
-    "HostTraits",
-    "NicTraits",
-    "Node",
-    "NodeKind",
-    "RateControl",
-    "Unit",
-    "counted_nodes",
-    "kind_of",
-]
-
 NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
 """``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
 

@@ -8,19 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from clusim.fabric.model import NETWORK, Fabric, Link, Node
-from clusim.fabric.node import kind_of
+from clusim.fabric.model import Fabric, Link
+from clusim.fabric.node import NETWORK, Node, kind_of
 from clusim.units import Rate
-
-__all__ = [
-    "Branch",
-    "Outline",
-    "OutlinedMachine",
-    "is_gpu_link",
-    "link_name",
-    "outline",
-    "total",
-]
 
 Signature = tuple[object, ...]
 """What makes two parts look alike: everything but names."""

@@ -11,8 +11,6 @@ from clusim.errors import TopologyError, one_line, suggest
 if TYPE_CHECKING:
     from clusim.fabric.yamltext import Document
 
-__all__ = ["Path", "Problems", "did_you_mean", "dotted"]
-
 Path = tuple[str | int, ...]
 
 SYNONYMS = {

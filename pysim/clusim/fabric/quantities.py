@@ -13,35 +13,6 @@ from pydantic_core import PydanticCustomError
 from clusim.errors import UnitError
 from clusim.units import Rate, parse_rate, parse_size, parse_time
 
-__all__ = [
-    "Amount",
-    "Bandwidth",
-    "Count",
-    "Kind",
-    "KindOrDefault",
-    "Latency",
-    "Length",
-    "LineTime",
-    "LinkRate",
-    "PositiveSmallSize",
-    "Requester",
-    "Share",
-    "Size",
-    "SmallSize",
-    "Spec",
-    "Tier",
-    "Time",
-    "base_or_mapping",
-    "default_of",
-    "example",
-    "no_ecn",
-    "no_pfc",
-    "one_or_more",
-    "positive_size",
-    "read_with",
-    "small_size",
-]
-
 
 def read_with(parse: Callable[[Any], Any]) -> BeforeValidator:
     """Return a validator that reads a quantity with `parse`, and says what is wrong in its words."""

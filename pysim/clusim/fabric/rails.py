@@ -17,8 +17,6 @@ import numpy as np
 
 from clusim.fabric.arrays import FabricArrays
 
-__all__ = ["PathType", "Rails", "path_type"]
-
 _HOST_CLASSES = frozenset({"pcie", "numa", "dram"})
 """Classes of wires that belong to the host and not to a network of GPUs."""
 

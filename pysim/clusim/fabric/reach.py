@@ -7,8 +7,6 @@ import numpy as np
 from clusim.abi import NONE
 from clusim.fabric.arrays import FabricArrays
 
-__all__ = ["unreachable"]
-
 
 def unreachable(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
     """Return pairs of ranks (from, to) without a route, at most about `most` of them."""

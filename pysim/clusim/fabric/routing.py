@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE
 
-__all__ = ["RouteTable", "Wiring", "route"]
-
 Array = NDArray[Any]
 
 

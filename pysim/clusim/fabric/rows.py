@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, NodeFlag, NodeKind
-from clusim.fabric.model import NETWORK, Fabric, Link
+from clusim.fabric.model import Fabric, Link
+from clusim.fabric.node import NETWORK
 from clusim.fabric.wirenames import WireClasses
 from clusim.image import empty
-
-__all__ = ["lower_formats", "lower_nodes", "lower_wires"]
 
 Array = NDArray[Any]
 

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.fabric.model import (
-    COST_ONE,
-    KIND_NAMES,
-    NO_LIMIT,
-    Endpoint,
-    Fabric,
-    Format,
-    HostTraits,
-    Link,
-    NicTraits,
-    Node,
-    Protocol,
-    RateControl,
-    Unit,
-)
+from clusim.fabric.endpoint import COST_ONE, Endpoint
+from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
+from clusim.fabric.node import HostTraits, NicTraits, Node, RateControl, Unit
 from clusim.units import format_rate
-
-__all__ = ["to_data", "to_yaml"]
 
 _DATELINES = {
     (False, False): "none",

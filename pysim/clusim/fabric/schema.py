@@ -45,23 +45,6 @@ from clusim.fabric.quantities import (
 )
 from clusim.units import parse_size, parse_time
 
-__all__ = [
-    "ChipSpec",
-    "EcnSpec",
-    "FormatSpec",
-    "LinkSpec",
-    "LinkTypeSpec",
-    "LogsSpec",
-    "NicSpec",
-    "NodeSpec",
-    "PfcSpec",
-    "ProtocolSpec",
-    "RateControlSpec",
-    "Spec",
-    "SwitchSpec",
-    "Topology",
-]
-
 
 class ChipSpec(Spec):
     """An endpoint chip: GPU, host or the DRAM of a host."""

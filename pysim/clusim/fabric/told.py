@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 from clusim.fabric.model import Fabric
 
-__all__ = ["SWITCH", "told_lines", "told_of", "told_slot", "wired"]
-
 SWITCH = "switch"
 """Stands for all NVSwitches, which NCCL takes for one."""
 

@@ -17,10 +17,9 @@ from clusim.fabric.assemble import names_of
 from clusim.fabric.catalogue import Catalogue
 from clusim.fabric.check_links import HOST_CLASSES
 from clusim.fabric.described import describe, read_text
-from clusim.fabric.schema import Spec, Topology
+from clusim.fabric.quantities import Spec
+from clusim.fabric.schema import Topology
 from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
-
-__all__ = ["LinkedBy", "Traits", "machine_traits", "superpods"]
 
 LinkedBy = Literal["switch", "peer", "pcie"]
 """How the GPUs of a machine are joined: NVSwitches, links from GPU to GPU, PCIe alone."""

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clusim.fabric.model import Fabric, Link, Node
-from clusim.fabric.node import KIND_WORDS, kind_of
+from clusim.fabric.model import Fabric, Link
+from clusim.fabric.node import KIND_WORDS, Node, kind_of
 from clusim.fabric.outline import (
     Branch,
     Outline,
@@ -18,8 +18,6 @@ from clusim.fabric.outline import (
 )
 from clusim.fabric.render import ranges
 from clusim.units import format_rate, format_time
-
-__all__ = ["tree"]
 
 MOST_ROOTS = 4
 """So many alike trees are shown before the rest is counted."""

@@ -16,8 +16,6 @@ from clusim.abi import NONE
 from clusim.fabric.routing import Wiring, route
 from clusim.fabric.zonetables import RoutingTables, Zoned, ZoneRoutes
 
-__all__ = ["route_network"]
-
 Array = NDArray[Any]
 
 

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ValidationError
 from clusim.fabric.problems import Path, Problems, did_you_mean
 from clusim.fabric.schema import Topology
 
-__all__ = ["validate"]
-
 
 def validate(data: Any, problems: Problems) -> Topology:
     """Return the validated description; raises `TopologyError` with every problem."""

@@ -16,8 +16,6 @@ import yaml
 
 from clusim.errors import TopologyError
 
-__all__ = ["Document", "Path", "Place", "parse"]
-
 Path = tuple[str | int, ...]
 Place = tuple[int, int]
 """Line and column, from 1."""

@@ -24,8 +24,6 @@ from clusim.fabric.uplinks import route_network
 from clusim.fabric.zonetables import Machines, RoutingTables, Zoned, ZoneRoutes
 from clusim.image import empty
 
-__all__ = ["lay_out"]
-
 Array = NDArray[Any]
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE
 
-__all__ = ["Machines", "RoutingTables", "ZoneRoutes", "Zoned"]
-
 Array = NDArray[Any]
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from clusim.errors import TopologyError, one_line
 
-__all__ = ["fail", "natural", "number", "printable", "whole"]
-
 
 def fail(where: str, line: int, message: str) -> TopologyError:
     """Return the error that something is wrong in a line of a file; line 0 is the file as a whole."""

@@ -16,8 +16,6 @@ from xml.sax.xmlreader import AttributesImpl, Locator
 from clusim.errors import TopologyError
 from clusim.formats.values import fail, printable, whole
 
-__all__ = ["XmlElement", "parse_xml"]
-
 MAX_DEPTH = 64
 MAX_ELEMENTS = 500_000
 MAX_TEXT = 64 * 2**20

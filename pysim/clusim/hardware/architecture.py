@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["ENGINES", "FOREIGN", "IDLE", "STEADY", "TABLES", "Architecture", "pulls", "pushes"]
-
 _UNITS = {
     "kernel_overhead": "s",
     "graph_node": "s",

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ROW_SETS", "RowSet", "Selector", "row_sets_of"]
-
 Value = str | int
 """What a column of a measurement may hold."""
 

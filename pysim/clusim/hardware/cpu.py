@@ -17,8 +17,6 @@ from dataclasses import dataclass, fields
 
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["Cpu", "HostCosts", "root", "same_as", "threads"]
-
 _UNITS = {
     "cpu": "word",
     "latency": "s",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, Preset, calibrated
 
-__all__ = ["CTAS", "cta_figure"]
-
 _ALONE = "Tree Simple: 25 us for every 512 KiB more in a single chunk on the way up and down"
 _BOTH = "Tree Simple: 66 us for every 512 KiB of many chunks"
 _LINES = "Tree LL128: 77 us for every 480 KiB of many chunks"

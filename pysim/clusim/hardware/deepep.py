@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, calibrated
 
-__all__ = ["DEEPEP"]
-
 _ROWS, _QUICK = "deepep-h100", "deepep-low-latency-h100"
 
 

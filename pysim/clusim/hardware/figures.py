@@ -11,19 +11,6 @@ from clusim.errors import InputError, UnitError, suggest
 from clusim.hardware.calibration import ROW_SETS
 from clusim.units import parse_rate, parse_size, parse_time
 
-__all__ = [
-    "MARKS",
-    "Figure",
-    "Mark",
-    "Preset",
-    "Value",
-    "assumed",
-    "calibrated",
-    "check_figures",
-    "count_marks",
-    "published",
-]
-
 Mark = Literal["published", "calibrated", "assumed"]
 """published: the vendor, a standard or the library says so, or its own tools print it. calibrated: taken from or fitted
 to the measurement that the source names. assumed: neither; the source says from what, and why so."""

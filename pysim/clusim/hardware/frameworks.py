@@ -18,8 +18,6 @@ from typing import Literal
 
 from clusim.hardware.figures import Figure, assumed, calibrated, check_figures, published
 
-__all__ = ["FRAMEWORKS", "LAUNCH_QUEUE", "Framework", "Waits"]
-
 Waits = Literal["step", "receive", "pass"]
 """Where a host waits until its GPU has done all it was given: before and behind the optimiser; behind every receive
 from another stage too; at the end of every pass of a microbatch too."""

@@ -27,28 +27,6 @@ from clusim.hardware.figures import (
 from clusim.hardware.pcie import x16_rate
 from clusim.units import parse_size
 
-__all__ = [
-    "COPIES",
-    "CUDA",
-    "DRIVER",
-    "FIGURES",
-    "GEMM",
-    "L2_HOLDS",
-    "L2_PARTLY",
-    "L2_SMALL",
-    "MAMF",
-    "NO_PEERS",
-    "PEERS",
-    "STAND_IN",
-    "Form",
-    "Gpu",
-    "common",
-    "flops",
-    "pcie_rate",
-    "traffic",
-    "units",
-]
-
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
 """How it is built in: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Preset, assumed
 
-__all__ = ["HOST"]
-
 _NO_DELAY = assumed("1ps", "an ideal traffic source and sink: delay is the network's only")
 _NO_MEMORY = assumed(0.0, "memory of hosts is not modelled")
 

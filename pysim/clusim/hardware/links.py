@@ -14,8 +14,6 @@ from dataclasses import replace
 
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
-__all__ = ["GPU_FORMATS", "GPU_LINKS", "nccl_link_GBps"]
-
 _HEADER = published("16B", "NVLink: one 128-bit header flit per packet (WikiChip, NVLink)")
 _FLIT = published("16B", "NVLink: 128-bit flits (WikiChip, NVLink)")
 _PAYLOAD = published(

@@ -16,13 +16,6 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, Preset, assumed, published
 
-__all__ = [
-    "NETWORK_FORMATS",
-    "NETWORK_LINKS",
-    "USUAL_LINKS",
-    "pause_headroom_bytes",
-]
-
 _MTU_BYTES = 4096
 _ETHERNET_MTU_BYTES = 4178
 """Wire bytes of the largest RoCE packet."""

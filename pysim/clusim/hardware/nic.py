@@ -25,8 +25,6 @@ from clusim.hardware.figures import (
 )
 from clusim.hardware.transport import MESSAGE_UNITS, Transport
 
-__all__ = ["RATE_CONTROLS", "AdapterKind", "Nic", "Pci", "adapter"]
-
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]
 """Network that an adapter is for."""
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 from clusim.hardware.pcie import PCIE_WEIGHT
 
-__all__ = ["DRAM_LINKS", "MEMORY", "NUMA_FORMATS", "NUMA_LINKS"]
-
 
 def _format(flit: Figure, header: Figure, line: Figure | None, control: Figure) -> Preset:
     preset = {

@@ -20,16 +20,6 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
-__all__ = [
-    "GENERATIONS",
-    "LANES",
-    "PCIE_FORMATS",
-    "PCIE_LINKS",
-    "PCIE_WEIGHT",
-    "lane_MBps",
-    "x16_rate",
-]
-
 LANES = (1, 2, 4, 8, 16)
 
 GENERATIONS: dict[int, tuple[float, float, str]] = {

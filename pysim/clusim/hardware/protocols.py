@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
-__all__ = ["CTA_SKEW", "WINDOW", "Pace", "ideal_protocols", "protocols"]
-
 _NPKIT = "GH200 npkit medians of 512 KiB and 1 MiB steps (spcl/atlahs): send and recv 48, recvReduceSend 37,"
 _NPKIT += " recvCopySend 27, recvReduceCopySend 23 GB/s, times 0.9 while all channels share the GPU's memory system"
 _NPKIT += " (all-gather and reduce-scatter of 64 to 512 MiB on 4 H100, waynehacking8); copySend has two stores"

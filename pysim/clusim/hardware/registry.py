@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from clusim.errors import InputError
 
-__all__ = ["objects_of"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from clusim.hardware.figures import Figure, Preset, check_figures, published
 
-__all__ = ["Switch", "switch_figures"]
-
 _UNITS = {
     "latency": "s",
     "store_and_forward": "true or false",

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["AMPERE", "HOPPER", "MESSAGE_UNITS", "Transport", "message"]
-
 AMPERE, HOPPER = 80, 90
 """Compute capabilities from which plugins set more."""
 

@@ -23,8 +23,6 @@ from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.image import empty
 
-__all__ = ["DEFAULT_SLOTS", "Trees"]
-
 DEFAULT_SLOTS = 64
 """Open packets of a tree at a switch whose unit does not say."""
 

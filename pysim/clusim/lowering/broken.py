@@ -12,8 +12,6 @@ from clusim.fabric.model import Fabric
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.lowering.faulttext import parse_faults
 
-__all__ = ["Broken"]
-
 
 @dataclass(frozen=True)
 class Broken:

@@ -19,8 +19,6 @@ from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
 
-__all__ = ["MARK_BURSTS", "Packets", "growth", "largest_bursts", "roomy_units", "roomy_wires"]
-
 MARK_BURSTS = 4
 """Least number of bursts, of more than one packet each, at which a queue may mark."""
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from clusim.fabric.model import Protocol
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Schedule
 
-__all__ = ["CROWD_ONE", "asking_warps", "crowd_1024", "exchanging", "start_order"]
-
 CROWD_ONE = 1024
 """The cost of a byte, against that of a CTA alone, where no other CTA is in its way."""
 

@@ -23,18 +23,6 @@ from clusim.fabric.model import Fabric
 from clusim.image import empty
 from clusim.units import format_time
 
-__all__ = [
-    "Fault",
-    "FaultedWay",
-    "dead_wires",
-    "describe_faults",
-    "known_at_start",
-    "lower_faults",
-    "plan_change",
-    "without_wires",
-    "worn_wires",
-]
-
 REPLAY_PS = 1_000_000
 """Time a replay takes on links that do not say: a timeout and the way there and back [ps]."""
 

@@ -34,8 +34,6 @@ from clusim.fabric.problems import did_you_mean
 from clusim.lowering.faults import Fault
 from clusim.units import parse_time
 
-__all__ = ["parse_fault", "parse_faults"]
-
 FORMS = {
     "link": ("LINK down", "down"),
     "lanes": ("LINK 1/2", None),

@@ -35,8 +35,6 @@ from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
-__all__ = ["Lowered", "arriving_ps", "lower"]
-
 Array = NDArray[Any]
 
 

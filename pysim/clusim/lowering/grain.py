@@ -16,25 +16,6 @@ from numpy.typing import NDArray
 
 from clusim.errors import InputError
 
-__all__ = [
-    "AUTO_ERROR",
-    "COARSE",
-    "EXACT_HOPS",
-    "MOST_HOPS",
-    "QUICK",
-    "QUICK_HOPS",
-    "SLICE_SHARE",
-    "STEP",
-    "TARGET_HOPS",
-    "Grain",
-    "GrainRule",
-    "automatic",
-    "checked",
-    "forced",
-    "power_below",
-    "step_error",
-]
-
 EXACT_HOPS = 32_000_000
 """Packet-hops up to which ``auto`` simulates exact packets."""
 

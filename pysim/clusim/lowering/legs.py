@@ -7,9 +7,8 @@ from typing import Literal
 
 from clusim.abi import NONE
 from clusim.errors import ScheduleError
-from clusim.fabric.model import Fabric, HostTraits, NicTraits, Protocol
-
-__all__ = ["CarriedTraffic", "Leg", "Place", "Proxied", "protocol_of"]
+from clusim.fabric.model import Fabric, Protocol
+from clusim.fabric.node import HostTraits, NicTraits
 
 
 def protocol_of(fabric: Fabric, name: str) -> Protocol:

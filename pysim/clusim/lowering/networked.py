@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError
-from clusim.fabric.model import NicTraits, Protocol
+from clusim.fabric.model import Protocol
+from clusim.fabric.node import NicTraits
 from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place, Proxied
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import ABSENT, Connection
-
-__all__ = ["Networked"]
 
 
 class Networked:

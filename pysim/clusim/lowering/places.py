@@ -25,8 +25,6 @@ from clusim.lowering.networked import Networked
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import Connection
 
-__all__ = ["Places", "places_of"]
-
 MOST_KEPT = 1 << 16
 """Ways that are kept with a fabric; a run with more of them does not leave them to the next."""
 

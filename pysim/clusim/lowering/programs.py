@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Mode, PrimFlag, TaskKind
+from clusim.abi import NONE, Mode, Op, PrimFlag, TaskKind
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import COST_ONE, Fabric
+from clusim.fabric.endpoint import COST_ONE
+from clusim.fabric.model import Fabric
 from clusim.image import empty
 from clusim.lowering.crowd import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.legs import protocol_of
@@ -28,10 +29,8 @@ from clusim.lowering.proxies import (
     whole_messages,
 )
 from clusim.lowering.waits import host_trips
-from clusim.opcodes import OPCODES, Op
+from clusim.opcodes import OPCODES
 from clusim.schedule.ir import ABSENT, CTA_WARPS, MOST_PROGRAMS, Instance, Schedule, Task, Template
-
-__all__ = ["ProgramLowering"]
 
 Array = NDArray[Any]
 

@@ -20,15 +20,6 @@ from clusim.fabric.model import Fabric
 from clusim.lowering.legs import Proxied
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
 
-__all__ = [
-    "ProxiedConnection",
-    "Proxy",
-    "largest_messages",
-    "plan_proxies",
-    "proxy_connections",
-    "whole_messages",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ProxiedConnection:

@@ -26,8 +26,6 @@ from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.schedule.ir import Connection
 
-__all__ = ["flow_hash", "route_keys"]
-
 Array = NDArray[Any]
 
 BY_DESTINATION = "infiniband"

@@ -15,8 +15,6 @@ from collections.abc import Container, Sequence
 
 from clusim.schedule.ir import Connection, Instance
 
-__all__ = ["host_trips"]
-
 LOADS = 1
 """Loads of a step from the FIFO: how it lies."""
 

@@ -7,10 +7,8 @@ from itertools import pairwise
 
 from clusim.abi import NONE
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import HostTraits
+from clusim.fabric.node import HostTraits
 from clusim.fabric.rails import Rails
-
-__all__ = ["WireWays"]
 
 
 class WireWays:

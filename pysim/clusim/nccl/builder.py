@@ -15,8 +15,6 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.system import Device, Route, System
 from clusim.nccl.versions import since
 
-__all__ = ["HEADS", "Builder", "GraphDraft", "Time"]
-
 _TREES = (Pattern.TREE, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
 HEADS = (Pattern.NVLS, Pattern.COLLNET_DIRECT)
 _FIRST_STEPS = 1 << 10

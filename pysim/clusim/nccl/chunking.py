@@ -15,22 +15,6 @@ from clusim.nccl.versions import Version, since
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
 
-__all__ = [
-    "STEPS",
-    "Buffers",
-    "ChannelPart",
-    "Chunks",
-    "Cutting",
-    "GridLoop",
-    "GroupShape",
-    "continuous_parts",
-    "grid_loops",
-    "loop_chunk_bytes",
-    "plan_chunks",
-    "slice_elements",
-    "traffic_per_byte",
-]
-
 STEPS = 8
 """Slots of the FIFO of a connection."""
 

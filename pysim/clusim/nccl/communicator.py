@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from clusim.errors import InputError
-from clusim.fabric.model import NETWORK, Fabric
+from clusim.fabric.model import Fabric
+from clusim.fabric.node import NETWORK
 from clusim.nccl.chunking import (
     ChannelPart,
     Chunks,
@@ -37,8 +38,6 @@ from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
-
-__all__ = ["Communicator", "NcclPlan", "communicator"]
 
 _SIMPLE = Protocol.SIMPLE
 BY_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)

@@ -15,8 +15,6 @@ from clusim.nccl.constants import Pattern
 from clusim.nccl.graph import Graph
 from clusim.nccl.versions import Version, since
 
-__all__ = ["Channel", "SearchedMachine", "binary_tree", "connect", "double_tree", "nvls_trees"]
-
 NONE = -1
 
 

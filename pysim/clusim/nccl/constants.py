@@ -13,24 +13,6 @@ from typing import NamedTuple
 from clusim.hardware import PROCESSORS, nccl_link_GBps
 from clusim.nccl.versions import Version, since
 
-__all__ = [
-    "MAX_DIRECT_HEADS",
-    "MAX_NVLS_HEADS",
-    "UNKNOWN_CPU",
-    "CpuModel",
-    "LOCAL_GBps",
-    "Path",
-    "Pattern",
-    "cpu_of",
-    "max_channels",
-    "nvlink_GBps",
-    "path_types",
-    "pcie_GBps",
-    "peer_overhead",
-    "socket_GBps",
-    "speeds",
-]
-
 
 class Path(IntEnum):
     """What lies between two devices, nearest first; the numbers are those of NCCL 2.27 and later."""

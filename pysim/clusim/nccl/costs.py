@@ -17,8 +17,6 @@ from clusim.nccl.versions import Version, since
 from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
 from clusim.vocabulary.operations import COLLECTIVES, Collective
 
-__all__ = ["Cost", "CostTable", "cost_table"]
-
 Key = tuple[Collective, Algorithm, Protocol]
 _COLLNET = (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)
 _IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE)

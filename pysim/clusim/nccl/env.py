@@ -20,18 +20,6 @@ from clusim.units import parse_size
 from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
 from clusim.vocabulary.operations import COLLECTIVE_OF, COLLECTIVES, Collective, find_operation
 
-__all__ = [
-    "SYMMETRIC",
-    "WITHOUT_EFFECT",
-    "Allowed",
-    "Settings",
-    "allows",
-    "forced",
-    "parse_assignments",
-    "parse_env",
-    "windows",
-]
-
 Name = TypeVar("Name", bound=Enum)
 
 

@@ -24,8 +24,6 @@ from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm
 from clusim.vocabulary.operations import Collective, bus_factor
 from clusim.vocabulary.times import MODEL
 
-__all__ = ["SIZES", "explain", "render", "switch_points"]
-
 SIZES = tuple(1 << power for power in range(3, 34, 2))
 """8 B to 8 GiB."""
 

@@ -6,18 +6,6 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-__all__ = [
-    "AdapterJson",
-    "ChannelsJson",
-    "ChoiceJson",
-    "CostJson",
-    "ExplainJson",
-    "GraphJson",
-    "SwitchPointJson",
-    "SymmetricChoiceJson",
-    "TreeJson",
-]
-
 
 class AdapterJson(TypedDict):
     """An adapter of a machine as NCCL sees it.

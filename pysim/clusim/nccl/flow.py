@@ -5,8 +5,6 @@ from __future__ import annotations
 from clusim.nccl.constants import Path, peer_overhead
 from clusim.nccl.system import Device, Route, System
 
-__all__ = ["Ledger"]
-
 
 class Ledger:
     """What is left of every link; channels take from it and give back."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from clusim.nccl.constants import Path, Pattern
 
-__all__ = ["Graph", "RankGroup"]
-
 
 @dataclass(frozen=True, slots=True)
 class Graph:

@@ -8,8 +8,6 @@ from clusim.fabric.model import Fabric
 from clusim.nccl.env import Settings
 from clusim.nccl.variables import VARIABLES
 
-__all__ = ["chips_of", "notes_on_chips", "notes_on_variables"]
-
 
 def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:
     """Return name, architecture and compute capability times ten of every GPU."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusim.fabric.model import Fabric, NicTraits
+from clusim.fabric.model import Fabric
+from clusim.fabric.node import NicTraits
 from clusim.hardware import TRANSPORTS, Transport
 from clusim.hardware.transport import AMPERE
 from clusim.nccl.env import Settings, parse_env
 from clusim.nccl.versions import Version, since
-
-__all__ = ["plugin_variables", "stated_latency_us", "transport_of", "with_plugins"]
 
 
 def transport_of(nic: NicTraits | None) -> Transport:

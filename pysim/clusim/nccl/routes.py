@@ -6,8 +6,6 @@ from clusim.nccl.constants import Path
 from clusim.nccl.system import Device, Route, System, unknown
 from clusim.nccl.versions import since
 
-__all__ = ["direct_rdma", "peer_access", "set_routes"]
-
 _BASE = {"nvl": Path.NVL, "c2c": Path.C2C, "pci": Path.PIX, "sys": Path.SYS, "net": Path.LOC}
 
 

@@ -30,8 +30,6 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.system import System
 from clusim.nccl.versions import since
 
-__all__ = ["search"]
-
 _SAME_STEPS, _STEPS, _ALL_STEPS = 1 << 8, 1 << 14, 1 << 19
 
 

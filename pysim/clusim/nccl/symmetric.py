@@ -23,8 +23,6 @@ from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["KERNELS", "Picked", "SymmetricCall", "SymmetricKernel", "pick", "why_not"]
-
 AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER
 
 

@@ -11,8 +11,6 @@ from clusim.nccl.constants import UNKNOWN_CPU, CpuModel, Path
 from clusim.nccl.env import Settings
 from clusim.nccl.versions import Version
 
-__all__ = ["Device", "DeviceLink", "Route", "System", "unknown"]
-
 Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
 LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]
 

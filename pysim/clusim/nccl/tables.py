@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from clusim.nccl.versions import Version, since
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 
-__all__ = ["ARCHITECTURES", "Tables", "architecture_of", "tables_for"]
-
 Triple = tuple[float, float, float]
 """LL, LL128 and Simple; or one node, two nodes, more."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusim.errors import TopologyError
-from clusim.fabric.model import NETWORK, Fabric, Link, Node
+from clusim.fabric.model import Fabric, Link
+from clusim.fabric.node import NETWORK, Node
 from clusim.fabric.told import SWITCH, told_lines, told_of, told_slot
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
@@ -21,8 +22,6 @@ from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown
 from clusim.nccl.transports import allowed_nics, transported
 from clusim.nccl.versions import Version, since
-
-__all__ = ["build_system"]
 
 _RANK = {"nvl": 0, "c2c": 1, "net": 2, "pci": 3, "sys": 5}
 

@@ -8,8 +8,6 @@ from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.operations import Collective, bus_factor
 
-__all__ = ["RankTraffic", "traffic"]
-
 
 @dataclass(frozen=True, slots=True)
 class RankTraffic:

@@ -14,15 +14,6 @@ from clusim.nccl.env import Settings
 from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
 
-__all__ = [
-    "Selection",
-    "Threads",
-    "channels_and_threads",
-    "max_threads",
-    "select",
-    "thread_thresholds",
-]
-
 WARP = 32
 _MAX_THREADS = 640
 _IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE)

@@ -12,8 +12,6 @@ from typing import Literal
 
 from clusim.nccl.versions import Version
 
-__all__ = ["VARIABLES", "Effect", "Variable", "page"]
-
 Effect = Literal["obeyed", "no effect", "refused"]
 
 

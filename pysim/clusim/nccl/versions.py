@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from clusim.errors import InputError
 
-__all__ = ["FEATURES", "LATEST", "OLDEST", "Version", "parse_version", "since"]
-
 
 class Version(NamedTuple):
     """A release; compares as numbers do."""

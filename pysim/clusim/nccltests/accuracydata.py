@@ -16,8 +16,6 @@ from clusim.run.expected import ANY, ErrorClass, places_of
 from clusim.version import version
 from clusim.vocabulary.regimes import regime_of
 
-__all__ = ["write_data"]
-
 LEAST = 8
 """Rows that a class must have."""
 

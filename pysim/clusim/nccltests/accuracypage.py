@@ -17,8 +17,6 @@ from clusim.nccltests.validate import Report
 from clusim.nccltests.validationreport import group_title, remarks
 from clusim.vocabulary.regimes import REGIME_TITLES
 
-__all__ = ["page_text", "write_page"]
-
 _INTRODUCTION = """\
 # Accuracy
 

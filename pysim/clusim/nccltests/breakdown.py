@@ -11,8 +11,6 @@ from clusim.hardware.calibration import ROW_SETS
 from clusim.nccltests.scores import Point, by, score, statistics
 from clusim.vocabulary.regimes import ONE, SEVERAL
 
-__all__ = ["ClassLine", "ClassTable", "calibrated_by", "class_tables", "left_out"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClassLine:

@@ -19,8 +19,6 @@ from clusim.units import format_size
 from clusim.vocabulary.operations import COLLECTIVE_OF
 from clusim.vocabulary.times import LAUNCHED
 
-__all__ = ["CUSTOM", "SIZES", "Crossover", "crossover", "table_lines", "tuner_csv"]
-
 SIZES = tuple(1 << power for power in range(10, 31, 2))
 """1 KiB to 1 GiB."""
 

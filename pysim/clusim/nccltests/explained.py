@@ -27,8 +27,6 @@ from clusim.schedule.dtypes import element
 from clusim.units import format_size
 from clusim.verdict import Verdict
 
-__all__ = ["Explained", "Term", "explained", "row_named", "row_verdict", "whole"]
-
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
 

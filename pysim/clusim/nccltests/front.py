@@ -22,8 +22,6 @@ from clusim.verdict import Verdict
 from clusim.vocabulary.operations import COLLECTIVE_OF
 from clusim.vocabulary.times import LAUNCHED
 
-__all__ = ["Table", "table_of"]
-
 NOW = "%Y-%m-%d %H:%M:%S"
 
 

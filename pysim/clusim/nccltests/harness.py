@@ -33,8 +33,6 @@ from clusim.nccl.calls.launch import (
 )
 from clusim.result import mean_iteration_ps
 
-__all__ = ["DEFAULT_ITERATIONS", "KINDS", "Harness", "iterations_of", "kind_named"]
-
 KINDS = ("nccl-tests", "torch", "own", "mixed")
 """nccl-tests; a Python loop around torch.distributed; a program of who measured; several of these."""
 

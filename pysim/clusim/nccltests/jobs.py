@@ -14,8 +14,6 @@ from clusim.run.known import Times, known_times, learn
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 
-__all__ = ["Failure", "in_order", "kernels"]
-
 Progress = Callable[[int, int], None]
 """Called with how many of how many are done; raising from it ends the work."""
 

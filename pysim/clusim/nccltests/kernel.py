@@ -22,8 +22,6 @@ from clusim.run.standin import followed_time
 from clusim.run.streams import FOLLOWED, MOST_RANKS, grain_notes, on_fewer, stand_ins, stream, timed
 from clusim.schedule.dtypes import element
 
-__all__ = ["PerfKernel", "kernel"]
-
 VERIFY_BYTES = 8 << 20
 """Bytes of all ranks together up to which data are verified on request."""
 

@@ -23,8 +23,6 @@ from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
-__all__ = ["COLUMNS", "CurveGroup", "Row", "groups", "read_measurements", "setup_of"]
-
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (
     *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels"),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from clusim.errors import InputError, suggest
 from clusim.vocabulary.operations import OPERATIONS, Operation, find_operation
 
-__all__ = ["TESTS", "Program", "program_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Program:

@@ -9,18 +9,6 @@ from typing import NoReturn
 from clusim.errors import InputError
 from clusim.vocabulary.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
 
-__all__ = [
-    "FLAGS",
-    "OPS",
-    "SYMMETRIC_WINDOWS",
-    "TYPES",
-    "Flag",
-    "PerfOptions",
-    "flags_of",
-    "parse_flags",
-    "without_effect",
-]
-
 TYPES: dict[str, DataType] = {item.tables[0]: item for item in BY_NUMBER}
 """By nccl-tests' names."""
 

@@ -9,18 +9,6 @@ from typing_extensions import TypedDict
 from clusim.run.expected import ExpectedJson
 from clusim.verdict import VerdictJson
 
-__all__ = [
-    "AverageBandwidthJson",
-    "CrossoverJson",
-    "CrossoverRowJson",
-    "OutOfBoundsJson",
-    "PerfConfigJson",
-    "PerfHalfJson",
-    "PerfJson",
-    "PerfRankJson",
-    "PerfResultJson",
-]
-
 
 class PerfRankJson(TypedDict):
     """A rank, as nccl-tests lists it."""

@@ -11,8 +11,6 @@ from clusim.report.charts import curves
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_table"]
-
 
 def plot_table(table: Table, figure: str = "", **look: Any) -> Figure:
     """Draw ``busbw``, the bus bandwidth of every size."""

@@ -26,8 +26,6 @@ from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.schedule.dtypes import element
 
-__all__ = ["other_releases", "ruled_out", "with_releases"]
-
 LARGE_BYTES = 64 << 20
 """From which size on wires decide."""
 

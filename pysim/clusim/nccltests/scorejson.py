@@ -10,18 +10,6 @@ from clusim.forms import FieldsOf
 from clusim.nccltests.explained import Term
 from clusim.nccltests.scores import Score
 
-__all__ = [
-    "ClassNameJson",
-    "ClassTableJson",
-    "CurveJson",
-    "CurveScoresJson",
-    "ExplainedJson",
-    "LeftOutRowJson",
-    "PointRowJson",
-    "RegimesJson",
-    "ValidationJson",
-]
-
 _Scored = Annotated[dict[str, Any], FieldsOf(Score)]
 
 

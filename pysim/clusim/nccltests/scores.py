@@ -21,14 +21,6 @@ from clusim.nccltests.measurements import Row
 from clusim.nccltests.unknown import TimeSpan
 from clusim.vocabulary.regimes import REGIMES, place_of
 
-__all__ = [
-    "Point",
-    "Score",
-    "by",
-    "score",
-    "statistics",
-]
-
 
 @dataclass(frozen=True)
 class Point:

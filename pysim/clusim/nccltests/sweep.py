@@ -23,8 +23,6 @@ from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.vocabulary.dtypes import DataType
 
-__all__ = ["PerfPlace", "devices", "harness_of", "library_code", "place", "rows"]
-
 NO_DATA = ("mulsum",)
 """Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""
 

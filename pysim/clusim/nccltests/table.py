@@ -11,8 +11,6 @@ from clusim.errors import one_line
 from clusim.nccltests.options import PerfOptions
 from clusim.vocabulary.times import LAUNCHED
 
-__all__ = ["Half", "PerfDevice", "PerfLine", "float_text", "foot", "head", "json_of", "table_head"]
-
 TESTS_VERSION = "2.17.9"
 """Release whose layout this is."""
 

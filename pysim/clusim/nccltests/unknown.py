@@ -15,8 +15,6 @@ from clusim.nccl.calls.launch import Host, Launch
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.measurements import CurveGroup, Row
 
-__all__ = ["TimeSpan", "launch_span", "launches", "span_json", "times_us"]
-
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:

@@ -23,8 +23,6 @@ from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.vocabulary.regimes import ONE, REGIMES, SEVERAL
 
-__all__ = ["Report", "case_of", "point_of", "thinned", "validate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Report:

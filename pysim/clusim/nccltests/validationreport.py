@@ -13,8 +13,6 @@ from clusim.run.streams import FOLLOWED
 from clusim.units import format_size
 from clusim.vocabulary.regimes import REGIME_TITLES, REGIMES
 
-__all__ = ["MEANING", "group_title", "left_out_lines", "remarks", "report_lines"]
-
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"
     " in which errors within the spread of repetitions are 0 and rows weigh 100 / (100 + spread); followed: rows whose"

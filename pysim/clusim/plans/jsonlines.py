@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 from clusim.errors import InputError
 from clusim.files import note_input
 
-__all__ = ["JsonNode", "read_json"]
-
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 4_000_000

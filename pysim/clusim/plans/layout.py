@@ -21,16 +21,6 @@ from clusim.vocabulary.operations import (
     find_operation,
 )
 
-__all__ = [
-    "PLANNED",
-    "SMALL",
-    "PlanLayout",
-    "WantedPlan",
-    "chunk_elements",
-    "operation_of",
-    "start",
-]
-
 PLANNED = (*(name for name in OF_NCCL if name != "sendrecv"), "custom")
 """Operations that plans are for; ``custom`` ones are ``messages`` here."""
 

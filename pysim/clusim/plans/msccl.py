@@ -32,8 +32,6 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 
-__all__ = ["MscclPlan", "build", "load", "read_plan"]
-
 Place = tuple[Buffer, int]
 """A buffer and a chunk of it."""
 

@@ -14,8 +14,6 @@ from clusim.plans.layout import PLANNED, operation_of
 from clusim.vocabulary.algorithms import PROTOCOLS, find_protocol
 from clusim.vocabulary.operations import BLOCKWISE
 
-__all__ = ["OPS", "MscclBlock", "MscclGpu", "MscclOp", "MscclPlan", "MscclStep", "read_plan"]
-
 MAX_BYTES = 64 * 2**20
 MAX_CHUNKS = 65_536
 MAX_GPUS = 4096

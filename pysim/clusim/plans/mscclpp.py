@@ -32,8 +32,6 @@ from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 from clusim.vocabulary.dtypes import redop_named
 
-__all__ = ["MscclppPlan", "build", "load", "read_plan"]
-
 PASS_BYTES = 4096
 """What 512 threads store at once as packets, 8 bytes of data each [bytes]."""
 

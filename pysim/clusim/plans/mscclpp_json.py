@@ -14,17 +14,6 @@ from clusim.plans.layout import PLANNED, operation_of
 from clusim.vocabulary.algorithms import Protocol, find_protocol
 from clusim.vocabulary.operations import BLOCKWISE, ROOTED
 
-__all__ = [
-    "OPS",
-    "MscclppGpu",
-    "MscclppOp",
-    "MscclppPlan",
-    "OpKind",
-    "Ref",
-    "ThreadBlock",
-    "read_plan",
-]
-
 MAX_CHUNKS = 65_536
 MAX_GPUS = 1024
 MAX_BLOCKS = 256

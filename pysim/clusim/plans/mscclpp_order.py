@@ -11,8 +11,6 @@ from collections import deque
 
 from clusim.plans.mscclpp_parts import Item, Key, MscclppBlock, MscclppLink, Stores, moved
 
-__all__ = ["Knowledge", "Snapshot"]
-
 Snapshot = tuple[Key, int, dict[Key, int]]
 """A thread block, how many operations it had done, and what it knew."""
 

@@ -10,19 +10,6 @@ from typing import Union
 from clusim.plans.mscclpp_json import MscclppOp
 from clusim.schedule.ir import Buffer
 
-__all__ = [
-    "Item",
-    "Key",
-    "MscclppBlock",
-    "MscclppLink",
-    "MscclppPacket",
-    "MscclppTask",
-    "Place",
-    "Stores",
-    "common",
-    "moved",
-]
-
 Key = tuple[int, int]
 """A GPU and a thread block of it; programs that only bring data to or from others have numbers from `HELPER` on."""
 

@@ -29,8 +29,6 @@ from clusim.plans.mscclpp_parts import (
     moved,
 )
 
-__all__ = ["HELPER", "MscclppRun"]
-
 HELPER = 100_000
 """First number of programs that are no thread blocks."""
 

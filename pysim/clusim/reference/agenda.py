@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["Agenda", "Class"]
-
 
 class Class(IntEnum):
     """Classes of phase A at one timestamp, in their order; the last two only touch wires."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusim.abi import Kind
-from clusim.outcome import Beyond
+from clusim.abi import Beyond, Kind
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
@@ -13,8 +12,6 @@ from clusim.reference.queues import emit, forward
 from clusim.reference.specs import VertexSpec
 from clusim.reference.vertex_state import Vertex
 from clusim.reference.wires import Wire
-
-__all__ = ["copies_down", "first_onward", "goes_down", "goes_up", "up_arrives"]
 
 
 def goes_up(packet: Packet) -> bool:

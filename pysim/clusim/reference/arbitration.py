@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.abi import Kind, Policy
-from clusim.outcome import Beyond
+from clusim.abi import Beyond, Kind, Policy
 from clusim.reference.agenda import Class
 from clusim.reference.arithmetic import hash32
 from clusim.reference.machine import Machine
@@ -14,8 +13,6 @@ from clusim.reference.nodes import arrival_ps, arrive
 from clusim.reference.packets import Buffer, Packet, Transfer
 from clusim.reference.routing import next_vc
 from clusim.reference.wires import Wire
-
-__all__ = ["phase_b", "start_transfer"]
 
 
 @dataclass(frozen=True, slots=True)

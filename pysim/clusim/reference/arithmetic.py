@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ceil_div", "hash32", "mix", "round_up"]
-
 _MASK = 2**64 - 1
 
 

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from clusim.abi import Policy
-from clusim.outcome import Beyond
+from clusim.abi import Beyond, Policy
 from clusim.reference.machine import Machine
 from clusim.reference.rate_control import FlowRate
 from clusim.reference.specs import ConnSpec
-
-__all__ = ["ConnectionState", "Post"]
 
 
 @dataclass(slots=True)

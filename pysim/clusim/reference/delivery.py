@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from clusim.abi import Kind
-from clusim.outcome import Beyond
+from clusim.abi import Beyond, Kind
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet, Transfer
 from clusim.reference.queues import enter
 from clusim.reference.routing import next_vc
 from clusim.reference.wires import Wire
-
-__all__ = ["deliver"]
 
 _RESPONSES: dict[int, int] = {Kind.READ_REQ: Kind.READ_RESP, Kind.RED_FETCH: Kind.RED_DATA}
 _STORED = (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_DOWN)

@@ -7,8 +7,6 @@ from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.wires import Wire
 
-__all__ = ["check_balance", "may_wait"]
-
 
 def check_balance(machine: Machine) -> None:
     """Raise `InternalError` unless every credit is accounted for and nothing is left without a cause.

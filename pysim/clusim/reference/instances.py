@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from clusim.abi import NONE, ConnKind, Kind
-from clusim.opcodes import OP_FLAGS, Op
-from clusim.outcome import Beyond, Cause, State
+from clusim.abi import NONE, Beyond, Cause, ConnKind, Kind, Op, State
+from clusim.opcodes import OP_FLAGS
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.connections import ConnectionState, Post
@@ -16,8 +15,6 @@ from clusim.reference.iteration import InstanceStep, slices
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Terms, Transfer, steered
 from clusim.reference.specs import InstanceSpec, PrimSpec
-
-__all__ = ["InstanceHost", "InstanceState", "first_group"]
 
 _FLAGS = OP_FLAGS.tolist()
 

@@ -9,8 +9,6 @@ from clusim.abi import Mode
 from clusim.reference.arithmetic import ceil_div, round_up
 from clusim.reference.specs import InstanceSpec, PrimSpec
 
-__all__ = ["InstanceStep", "loop_count", "slices"]
-
 
 @dataclass(frozen=True, slots=True)
 class InstanceStep:

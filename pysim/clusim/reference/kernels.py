@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusim.outcome import Beyond
+from clusim.abi import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.machine import Machine
 from clusim.reference.specs import TaskSpec
-
-__all__ = ["Kernels"]
 
 _WHOLE = 2**48
 

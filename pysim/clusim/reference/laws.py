@@ -8,8 +8,6 @@ from clusim.reference.machine import Machine
 from clusim.reference.payload import demand
 from clusim.reference.schedule import ScheduleState
 
-__all__ = ["check_laws"]
-
 
 def check_laws(
     machine: Machine, schedule: ScheduleState, final: list[dict[str, int]], end_ps: int

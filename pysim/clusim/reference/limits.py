@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from clusim.abi import Op
 from clusim.errors import ScheduleError
-from clusim.opcodes import OP_FLAGS, Op
+from clusim.opcodes import OP_FLAGS
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END, packets_refused
 from clusim.reference.arithmetic import ceil_div, round_up
 from clusim.reference.iteration import loop_count
 from clusim.reference.model import Model
 from clusim.reference.specs import ConnSpec, InstanceSpec, PrimSpec, SourceSpec
-
-__all__ = ["check_sizes"]
 
 _FLAGS = OP_FLAGS.tolist()
 _FLAG_CONN = 2

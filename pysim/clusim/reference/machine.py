@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusim.outcome import Beyond
+from clusim.abi import Beyond
 from clusim.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.reference.agenda import Agenda, Class
 from clusim.reference.memory import MemoryState
@@ -15,8 +15,6 @@ from clusim.reference.unit_state import UnitState
 from clusim.reference.vertex_state import Vertex
 from clusim.reference.waves import Waves
 from clusim.reference.wires import Pause, Wire
-
-__all__ = ["Machine", "Who"]
 
 Who = tuple[Beyond, int]
 """Whose time it is: what ends a run that would leave the ranges (section 1)."""

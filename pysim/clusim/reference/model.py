@@ -27,8 +27,6 @@ from clusim.reference.specs import (
     WireSpec,
 )
 
-__all__ = ["Model"]
-
 
 def _index(value: Any) -> int | None:
     return None if int(value) == NONE else int(value)

@@ -12,8 +12,6 @@ from clusim.reference.routing import at_destination, route_choice, targets_at
 from clusim.reference.specs import ImageNode
 from clusim.reference.wires import Wire
 
-__all__ = ["arrival_ps", "arrive"]
-
 
 def _is_multicast(packet: Packet) -> bool:
     """Say whether a packet is multicast and was not copied yet."""

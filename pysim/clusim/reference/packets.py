@@ -10,8 +10,6 @@ from clusim.reference.arithmetic import ceil_div
 from clusim.reference.model import Model
 from clusim.reference.rate_control import FlowRate
 
-__all__ = ["Buffer", "Packet", "Terms", "Transfer", "TransferOwner", "steered"]
-
 
 class TransferOwner(Protocol):
     """Who is told what becomes of a transfer: an instance or a source."""

@@ -6,8 +6,6 @@ from clusim.abi import Kind
 from clusim.errors import InternalError
 from clusim.reference.packets import Transfer
 
-__all__ = ["Payload", "demand"]
-
 
 def demand(holds: bool, what: str, found: int, bound: int) -> None:
     """Raise `InternalError` unless a law holds."""

@@ -8,8 +8,6 @@ from clusim.reference.routing import next_vc
 from clusim.reference.specs import ImageNode
 from clusim.reference.wires import Wire
 
-__all__ = ["emit", "enter", "forward"]
-
 
 def enter(machine: Machine, out: int, candidate: int, packet: Packet) -> None:
     """Let a packet enter the queue `candidate` of wire `out`."""

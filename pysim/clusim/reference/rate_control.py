@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.outcome import Beyond
+from clusim.abi import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.specs import ControlSpec
-
-__all__ = ["FlowRate"]
 
 _ONE = 65536
 

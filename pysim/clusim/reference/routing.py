@@ -7,8 +7,6 @@ from clusim.reference.model import Model
 from clusim.reference.packets import Packet
 from clusim.reference.wires import Wire
 
-__all__ = ["at_destination", "next_vc", "route_choice", "targets_at"]
-
 
 def next_vc(model: Model, packet: Packet, wire: int) -> int:
     """Return the VC that a packet has on `wire`, given the wire it came over, if any."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from clusim.abi import TaskKind
-from clusim.outcome import Beyond, State
+from clusim.abi import Beyond, State, TaskKind
 from clusim.reference.arithmetic import mix
 from clusim.reference.connections import ConnectionState
 from clusim.reference.instances import InstanceHost, InstanceState
 from clusim.reference.kernels import Kernels
 from clusim.reference.machine import Machine
-
-__all__ = ["ScheduleState"]
 
 
 class ScheduleState(InstanceHost):

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, FaultKind
+from clusim.abi import INSTANCE_STATE, NONE, RECORD, WIRE_COUNTERS, FaultKind, Stop
 from clusim.errors import ScheduleError
 from clusim.image import Image
-from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop, range_exceeded
+from clusim.outcome import NEVER, range_exceeded
 from clusim.ranges import first_illegal
 from clusim.reference import ends
 from clusim.reference.agenda import Class
@@ -23,8 +23,6 @@ from clusim.reference.model import Model
 from clusim.reference.schedule import ScheduleState
 from clusim.reference.sources import SourceState
 from clusim.reference.specs import FaultSpec
-
-__all__ = ["ReferenceSimulation"]
 
 _FINGERPRINTED = (
     "packets",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from clusim.abi import Kind
-from clusim.outcome import Beyond
+from clusim.abi import Beyond, Kind
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.instances import first_group
 from clusim.reference.packets import Terms, Transfer, steered
 from clusim.reference.rate_control import FlowRate
 from clusim.reference.schedule import ScheduleState
 from clusim.reference.specs import SourceSpec
-
-__all__ = ["SourceState"]
 
 
 class SourceState:

@@ -10,28 +10,6 @@ from dataclasses import dataclass
 from clusim.abi import Kind
 from clusim.reference.arithmetic import ceil_div, round_up
 
-__all__ = [
-    "PAYLOAD_KINDS",
-    "ConnSpec",
-    "ControlSpec",
-    "CostSpec",
-    "EndpointSpec",
-    "FaultSpec",
-    "ImageFormat",
-    "ImageNode",
-    "InstanceSpec",
-    "MessageSpec",
-    "PrimSpec",
-    "SourceSpec",
-    "TargetSpec",
-    "TaskSpec",
-    "TemplateSpec",
-    "UnitSpec",
-    "VertexSpec",
-    "WireSpec",
-]
-
-
 PAYLOAD_KINDS = frozenset(Kind) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
 """Kinds whose payload is on the wire; the others only stand for it."""
 

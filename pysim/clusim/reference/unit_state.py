@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from clusim.reference.packets import Packet
 from clusim.reference.specs import UnitSpec
 
-__all__ = ["UnitOperation", "UnitState"]
-
 
 @dataclass(slots=True)
 class UnitOperation:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.abi import Kind
-from clusim.outcome import Beyond
+from clusim.abi import Beyond, Kind
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
@@ -11,8 +10,6 @@ from clusim.reference.queues import emit
 from clusim.reference.routing import route_choice
 from clusim.reference.specs import ImageNode
 from clusim.reference.unit_state import UnitOperation, UnitState
-
-__all__ = ["data_arrive", "request_arrives"]
 
 
 def _unit_of(machine: Machine, node: ImageNode) -> UnitState:

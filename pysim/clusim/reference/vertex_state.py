@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from clusim.reference.packets import Packet, Transfer
 from clusim.reference.specs import VertexSpec
 
-__all__ = ["Vertex"]
-
 _NUMBERS = 2**32
 
 

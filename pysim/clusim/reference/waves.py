@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Actor", "Waves"]
-
 
 class Actor(Protocol):
     """The part of the schedule that waves set in motion."""

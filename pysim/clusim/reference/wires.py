@@ -10,8 +10,6 @@ from clusim.reference.model import Model
 from clusim.reference.packets import Packet
 from clusim.reference.specs import PAYLOAD_KINDS, WireSpec
 
-__all__ = ["Counters", "Wire"]
-
 
 @dataclass(slots=True)
 class Counters:

@@ -30,8 +30,6 @@ from clusim.unfinished import Unfinished
 from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.schedule import precision_of
 
-__all__ = ["OwnStep", "Played", "play", "replay_alike", "split_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnStep:

@@ -13,8 +13,6 @@ from clusim.nccl import Communicator
 from clusim.nccl.calls.communicators import Members
 from clusim.nccl.connect import Channel
 
-__all__ = ["with_logged"]
-
 NONE = -1
 
 

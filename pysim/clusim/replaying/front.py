@@ -19,8 +19,6 @@ from clusim.replaying.whole import replay_recording
 from clusim.run.job import RunOptions
 from clusim.run.setup import Setup
 
-__all__ = ["replay"]
-
 
 def replay(
     request: ReplayRequest,

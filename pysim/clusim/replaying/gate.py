@@ -10,8 +10,6 @@ from clusim.replaying.report import Replay, fastest_memory
 from clusim.replaying.request import ReplayRequest
 from clusim.units import format_size
 
-__all__ = ["FAR", "gate", "placed_doubts"]
-
 FAR = 0.5
 """Predicted times that are usually further from measured ones than this are doubtful."""
 

@@ -18,9 +18,6 @@ from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
 
-__all__ = ["Guess", "infer_machine"]
-
-
 _RELEASES: tuple[Version, ...] = (
     OLDEST,
     Version(*FEATURES["nvlink of 22 GB/s"]),

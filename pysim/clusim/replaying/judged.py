@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from clusim.replaying.report import CallResult
 from clusim.verdict import MOST_CAUSES, CauseKind, Verdict, VerdictCause
 
-__all__ = ["calls_verdict"]
-
 
 def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     """Return what the calls of a job went into, one after the other; what is between kernels is their launching."""

@@ -6,8 +6,6 @@ from clusim.formats.logs import Log
 from clusim.nccl.calls.launch import Launch
 from clusim.nccltests.harness import Harness, iterations_of
 
-__all__ = ["flags_of", "harness_of"]
-
 _MOST_SAID = 1_000_000
 """Larger numbers of a header are taken for this one."""
 

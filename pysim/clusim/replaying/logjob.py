@@ -48,8 +48,6 @@ from clusim.schedule.builder import ProgramBuilder
 from clusim.unfinished import Unfinished
 from clusim.vocabulary.operations import OF_NCCL, ROOTED, operation_named
 
-__all__ = ["Counted", "replay_log"]
-
 Counted = Callable[[int, int], None]
 """Called with how many distinct calls of how many are done."""
 

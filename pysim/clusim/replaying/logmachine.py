@@ -27,8 +27,6 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.replaying.guess import Guess
 
-__all__ = ["LogMachine", "machine_of_log", "printed_machine"]
-
 
 @dataclass(slots=True)
 class LogMachine:

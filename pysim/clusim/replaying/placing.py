@@ -8,8 +8,6 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.run.setup import Setup
 
-__all__ = ["Placed", "machines_of", "place"]
-
 
 @dataclass(frozen=True)
 class Placed:

@@ -9,8 +9,6 @@ from typing_extensions import TypedDict
 from clusim.resultjson import EndedJson
 from clusim.verdict import VerdictJson
 
-__all__ = ["OtherCallJson", "ReplayJson", "ReplayedCallJson", "ReplayedCommJson", "WireShareJson"]
-
 
 class OtherCallJson(TypedDict):
     """The same call on the other machine.

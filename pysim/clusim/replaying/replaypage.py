@@ -12,8 +12,6 @@ from clusim.report.sections import table
 from clusim.report.verdictcard import verdict_card
 from clusim.units import format_size, format_time
 
-__all__ = ["replay_page"]
-
 SHOWN_CALLS = 60
 """Distinct calls on the axis, those with most time in all first."""
 

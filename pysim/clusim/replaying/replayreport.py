@@ -8,8 +8,6 @@ from clusim.replaying.report import CallResult, Replay
 from clusim.report.runreport import verdict_lines
 from clusim.units import format_size, format_time
 
-__all__ = ["replay_report"]
-
 SHOWN = 60
 """Calls that are shown if not all are asked for."""
 

@@ -16,8 +16,6 @@ from clusim.units import Rate, format_time, parse_rate
 from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
 
-__all__ = ["CallResult", "CommResult", "Other", "Replay", "fastest_memory"]
-
 
 @cache
 def fastest_memory() -> Rate:

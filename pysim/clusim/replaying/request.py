@@ -10,8 +10,6 @@ from clusim.fabric import Fabric
 from clusim.run.request import own_words
 from clusim.run.setup import Setup
 
-__all__ = ["GAPS", "ReplayRequest"]
-
 GAPS = ("", "none", "logged")
 """What may be between calls besides a time."""
 

@@ -25,9 +25,6 @@ from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.verdict import Verdict
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
-__all__ = ["Timed", "Timer", "choice_of", "emit_call"]
-
-
 BINS = 32
 """Time bins of a call: enough to tell what its wires did when."""
 

@@ -29,8 +29,6 @@ from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 
-__all__ = ["replay_recording"]
-
 Key = tuple[int, str, int, str]
 
 

@@ -13,8 +13,6 @@ from clusim.files import Staging, replacing
 from clusim.shown import picture_format
 from clusim.units import format_size
 
-__all__ = ["Curve", "save_accuracies", "save_accuracy"]
-
 PANEL_IN = 3.4
 """Width of a panel [inch]."""
 

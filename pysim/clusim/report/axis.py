@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from clusim.report.markup import Content, Markup, element, joined
 
-__all__ = ["AxisRow", "axis"]
-
 
 @dataclass(frozen=True, slots=True)
 class AxisRow:

@@ -14,23 +14,6 @@ from numpy.typing import NDArray
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, own_name, span
 from clusim.result import Wires
 
-__all__ = [
-    "BAR_PITCH",
-    "BAR_TOP",
-    "LINES",
-    "ROW_MOST",
-    "WIDTH",
-    "Box",
-    "BoxLayout",
-    "Frame",
-    "Picture",
-    "PlacedBox",
-    "common_prefix",
-    "count_lines",
-    "finish",
-    "link_kinds",
-]
-
 Array = NDArray[Any]
 
 WIDTH = 1000.0

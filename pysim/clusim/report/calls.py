@@ -10,8 +10,6 @@ import numpy as np
 
 from clusim.analysis.columns import ColumnTable
 
-__all__ = ["CallRow", "call_rows"]
-
 _KIND = ("operation", "algorithm", "size_bytes", "dtype", "ranks", "channels", "stream")
 
 

@@ -14,8 +14,6 @@ from clusim.units import format_size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["curves", "stacked_bars"]
-
 PALETTE = ("#3b7dbd", "#cc4a26", "#8a6fb3", "#d9a82b", "#c9ced6")
 """Colours of parts, told apart without red and green."""
 

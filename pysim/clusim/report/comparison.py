@@ -21,8 +21,6 @@ from clusim.units import format_time
 from clusim.verdict import Verdict
 from clusim.vocabulary.links import joined as links_joined
 
-__all__ = ["Compared", "compared", "comparison_page", "plain_page", "read_compared", "wire_loads"]
-
 Loads = dict[str, tuple[float, float]]
 """Links of a class in words -> mean and largest part of the time in which its wires were busy."""
 

@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 
 from clusim.result import Wires
 
-__all__ = [
-    "DrawnMachine",
-    "WireGroups",
-    "group_wires",
-    "machine_of",
-    "natural_key",
-    "own_name",
-    "span",
-    "zone_of",
-]
-
 Array = NDArray[Any]
 
 

@@ -20,19 +20,18 @@ from clusim.analysis.expanded import expanded
 from clusim.analysis.pathrows import path_rows
 from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
+from clusim.report.boxes import Picture
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history
 from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
 from clusim.report.message import pack
 from clusim.report.pathlanes import MOST_ROWS, PathLanes
-from clusim.report.picture import Picture, draw
+from clusim.report.picture import draw
 from clusim.report.used import used_part
 from clusim.result import Result
 from clusim.trace.held import Inputs
 from clusim.trace.inputs import inputs_of
 from clusim.trace.reader import open_trace, result_of
-
-__all__ = ["Feed"]
 
 Array = NDArray[Any]
 

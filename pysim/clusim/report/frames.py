@@ -6,8 +6,6 @@ from importlib import resources
 
 from clusim.report.markup import Content, Markup, safe
 
-__all__ = ["fill", "shipped"]
-
 
 def shipped(name: str) -> str:
     """Return a file of the page."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from clusim.bins import Bins
 from clusim.report.drawnmachine import WireGroups
 
-__all__ = ["MEASURES", "History", "history"]
-
 Array = NDArray[Any]
 
 FULL = 255

@@ -11,8 +11,6 @@ from clusim.report.message import embed
 from clusim.report.sections import sections
 from clusim.report.words import title
 
-__all__ = ["LIMIT_BYTES", "page", "page_policy", "page_style", "policy", "served_page"]
-
 LIMIT_BYTES = 1_000_000
 """What a report is made to fit [bytes]."""
 

@@ -13,18 +13,6 @@ from clusim.analysis.intervals import Union
 from clusim.analysis.tasks import RunTasks
 from clusim.result import Result
 
-__all__ = [
-    "KINDS",
-    "Bars",
-    "LaneTasks",
-    "Lanes",
-    "Schedule",
-    "Shares",
-    "lanes_of",
-    "shares_of",
-    "window",
-]
-
 Array = NDArray[Any]
 
 Schedule = Mapping[str, Array | list[str]]

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 
-__all__ = ["Content", "Markup", "element", "hashed", "joined", "safe"]
-
 
 @dataclass(frozen=True, slots=True)
 class Markup:

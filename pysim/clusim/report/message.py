@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["embed", "pack", "unpack"]
-
 Array = NDArray[Any]
 
 ALIGN = 8

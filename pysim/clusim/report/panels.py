@@ -20,8 +20,6 @@ from clusim.report.boxes import (
 from clusim.report.drawnmachine import DrawnMachine, natural_key, own_name, zone_of
 from clusim.result import Wires
 
-__all__ = ["HOST_TIERS", "MOST_PANELS", "panels"]
-
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
 """Tiers of the part of a machine around its CPUs."""
 

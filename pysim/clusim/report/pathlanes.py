@@ -11,8 +11,6 @@ from clusim.analysis.pathrows import GROUPS, PathRows, RowSpans
 from clusim.report.lanes import Bars, Lanes, LaneTasks, Schedule, window
 from clusim.report.message import pack
 
-__all__ = ["MOST_ROWS", "PathLanes"]
-
 MOST_ROWS = 24
 """Channels that a page shows."""
 

@@ -16,7 +16,6 @@ from clusim.report.boxes import (
     LINES,
     ROW_MOST,
     WIDTH,
-    Box,
     BoxLayout,
     Picture,
     PlacedBox,
@@ -28,8 +27,6 @@ from clusim.report.boxes import (
 from clusim.report.drawnmachine import DrawnMachine, natural_key, span
 from clusim.report.panels import HOST_TIERS, MOST_PANELS, panels
 from clusim.result import Wires
-
-__all__ = ["WIDTH", "Box", "Picture", "draw"]
 
 Array = NDArray[Any]
 

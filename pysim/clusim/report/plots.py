@@ -25,8 +25,6 @@ from clusim.units import format_size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "SCREEN_IN", "Look", "plot_result", "plot_trace", "save_figure", "styled"]
-
 Array = NDArray[Any]
 
 COLUMN_IN = 3.4

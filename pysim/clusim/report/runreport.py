@@ -20,8 +20,6 @@ from clusim.result import Result
 from clusim.units import format_size, format_time
 from clusim.verdict import Verdict
 
-__all__ = ["collective_report", "ended_rows", "said", "traffic_report", "verdict_lines"]
-
 
 def collective_report(result: Result) -> str:
     """Return the report of a run of collectives."""

@@ -21,8 +21,6 @@ from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
 from clusim.vocabulary.links import kind_of, named, several
 
-__all__ = ["sections", "table"]
-
 SHOWN_TEXT = 24_000
 """Characters of a topology or schedule that a report quotes."""
 

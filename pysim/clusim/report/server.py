@@ -19,8 +19,6 @@ from clusim.errors import EnvironmentFailure
 from clusim.report.feed import Feed
 from clusim.report.html import policy, served_page
 
-__all__ = ["PageServer"]
-
 MOST_COLUMNS = 4096
 """Columns of an answer; a browser that asks for more gets these."""
 

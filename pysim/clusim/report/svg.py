@@ -13,8 +13,6 @@ from clusim.report.markup import Content, Markup, element, joined
 from clusim.result import Messages
 from clusim.units import format_time
 
-__all__ = ["bend", "bent", "latency_svg", "line_widths", "machine_svg"]
-
 APART = 2.6
 """Distance of the two directions of a link from its middle."""
 

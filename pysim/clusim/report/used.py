@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from clusim.result import Result
 
-__all__ = ["used_part"]
-
 
 def used_part(result: Result) -> tuple[Result, list[str]]:
     """Return a result without the classes of wires over which nothing went, and the names of these classes.

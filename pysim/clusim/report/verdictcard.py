@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from clusim.report.markup import Content, Markup, element, joined
 from clusim.verdict import CauseKind, Phase, Verdict
 
-__all__ = ["strip", "verdict_card"]
-
 _LOST = {
     *(CauseKind.STRAGGLER, CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CONTENTION),
     *(CauseKind.CREDIT, CauseKind.SLOTS, CauseKind.EXPOSED, CauseKind.HOST),

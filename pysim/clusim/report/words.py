@@ -13,8 +13,6 @@ from clusim.result import Result
 from clusim.units import format_rate, format_size, format_time
 from clusim.vocabulary.links import described, is_network, kind_of, named, several, tier_of
 
-__all__ = ["key_numbers", "sentences", "title"]
-
 EVEN = 0.05
 """Wires whose utilisation differs by less than this part of the mean are said to be evenly loaded."""
 

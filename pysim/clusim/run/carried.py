@@ -11,8 +11,6 @@ from clusim.errors import InputError
 from clusim.outcome import Engine
 from clusim.schedule import Schedule
 
-__all__ = ["Checker", "require_room"]
-
 Array = NDArray[Any]
 
 VERIFY_LIMIT_BYTES = 4 << 30

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import State
 from clusim.errors import DeadlockError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.lowering import Fault, Lowered
-from clusim.outcome import State
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
 from clusim.units import format_time
-
-__all__ = ["Waits", "deadlock_error"]
 
 Array = NDArray[Any]
 

@@ -23,17 +23,6 @@ from clusim.schedule import Schedule
 from clusim.trace.held import HeldRecords, Inputs
 from clusim.verdict import Verdict
 
-__all__ = [
-    "CHEAP_GRANTS",
-    "Columns",
-    "Evidence",
-    "Told",
-    "coarser_of",
-    "confirmed",
-    "inputs_of",
-    "judge_held",
-]
-
 COARSE_INSTANCES = 4_096
 """Programs up to which a run is put on its fabric in coarse bursts: 0.2 s."""
 

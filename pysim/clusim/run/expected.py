@@ -23,19 +23,6 @@ from clusim.run.setup import Setup
 from clusim.vocabulary.algorithms import find_algorithm
 from clusim.vocabulary.regimes import REGIME_TITLES, place_of, regime_of
 
-__all__ = [
-    "ANY",
-    "DATA",
-    "ErrorClass",
-    "Expected",
-    "ExpectedJson",
-    "RunPlace",
-    "UnknownErrorJson",
-    "expected_error",
-    "expected_of",
-    "places_of",
-]
-
 DATA = Path(__file__).parents[1] / "nccltests" / "accuracy.json"
 """The file that comes with clusim."""
 

@@ -22,8 +22,6 @@ from clusim.run.simulate import result_of, simulate_traffic
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
 from clusim.units import parse_size, parse_time
 
-__all__ = ["CollectiveOptions", "TrafficOptions", "as_bytes", "as_ps", "collective", "traffic"]
-
 Machine = str | Path | Fabric
 
 _OF_SETUP = ("nodes", "version")

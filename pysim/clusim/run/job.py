@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import FaultKind, NodeKind
+from clusim.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
 from clusim.bins import BinRecorder
 from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.fabric import FabricArrays
@@ -20,7 +20,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.folded import FoldedBlocks
 from clusim.image import DTYPES, Image
 from clusim.lowering import Grain, Lowered, arriving_ps, lower
-from clusim.outcome import WIRE_COUNTERS, Engine, Stop
+from clusim.outcome import Engine
 from clusim.result import (
     Call,
     Messages,
@@ -47,8 +47,6 @@ from clusim.version import version
 
 if TYPE_CHECKING:
     from clusim.trace.writer import TraceWriter
-
-__all__ = ["Job", "RunOptions", "job_of", "run_job"]
 
 Array = NDArray[Any]
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 from clusim.run.job import Job, RunOptions, run_job
 
-__all__ = ["BRIEF", "Times", "known_times", "learn", "time_of"]
-
 BRIEF = RunOptions(histories=False)
 """Of these runs only the time is wanted."""
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from clusim.errors import InputError, TimeLimitReached
 from clusim.units import format_time
 
-__all__ = ["Watch"]
-
 PS_PER_S = 10**12
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from clusim.run.session import Progress
 from clusim.units import format_time
 
-__all__ = ["counted_in_notebook", "shown_in_notebook"]
-
 QUIET_S = 2.0
 """A call shorter than this shows nothing [s]."""
 

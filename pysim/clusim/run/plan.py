@@ -33,19 +33,6 @@ from clusim.schedule.ir import ABSENT
 from clusim.vocabulary.algorithms import is_plan
 from clusim.vocabulary.operations import COLLECTIVE_OF, ROOTED, operation_named
 
-__all__ = [
-    "OVERLAPPING",
-    "InPlace",
-    "NcclChoice",
-    "Planned",
-    "can_verify",
-    "nccl_choice",
-    "nccl_program",
-    "planned",
-    "runs_nccl",
-    "symmetric",
-]
-
 NCCL = "nccl"
 
 

@@ -16,8 +16,6 @@ from clusim.vocabulary.algorithms import find_protocol, own_algorithm
 from clusim.vocabulary.dtypes import find_dtype, find_redop
 from clusim.vocabulary.operations import find_operation
 
-__all__ = ["AnyRequest", "Request", "ScheduleRequest", "TrafficRequest", "own_words"]
-
 
 def _operation(word: str) -> str:
     found = find_operation(word)

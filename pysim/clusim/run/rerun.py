@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from clusim.run.session import EngineName, Progress
     from clusim.trace.held import Inputs
 
-__all__ = ["Rerun", "rerun", "run_image", "without_first_stall"]
-
 Array = NDArray[Any]
 
 
@@ -67,10 +65,10 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
+    from clusim.abi import Stop
     from clusim.bins import BinRecorder
     from clusim.errors import DeadlockError
     from clusim.image import DTYPES, Image
-    from clusim.outcome import Stop
     from clusim.run.session import Session, start_engine
 
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}

@@ -26,8 +26,6 @@ from clusim.schedule.dtypes import element
 from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["anchor_nodes", "followed", "longest_run", "recut", "tree_levels"]
-
 Timed = Callable[[Request, NcclPlan | None], int]
 """Simulates a request as planned; returns the kernel's time [ps]."""
 

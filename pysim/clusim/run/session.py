@@ -17,14 +17,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import Mode
+from clusim.abi import Mode, State, Stop
 from clusim.bins import BinRecorder
 from clusim.errors import EnvironmentFailure, InputError
 from clusim.image import Image
-from clusim.outcome import Engine, State, Stop
+from clusim.outcome import Engine
 from clusim.run.limit import Watch
-
-__all__ = ["EngineName", "Progress", "Session", "Sink", "loop_counts", "start_engine"]
 
 Array = NDArray[Any]
 EngineName = Literal["c", "reference"]

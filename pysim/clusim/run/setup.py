@@ -24,8 +24,6 @@ from clusim.nccl.transports import transported
 from clusim.nccl.versions import Version
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["Setup", "loaded"]
-
 KEPT = 24
 """Fabrics, and jobs with their communicators, that a process keeps."""
 

@@ -19,8 +19,6 @@ from clusim.run.standin import stood_for
 from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
 
-__all__ = ["result_of", "simulate", "simulate_traffic", "whole_of"]
-
 
 def simulate(
     fabric: Fabric,

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from clusim.abi import WIRE_COUNTERS
 from clusim.analysis.judge import without_path
 from clusim.bins import BinRecorder
 from clusim.fabric.check_flow import never_tapers
@@ -25,7 +26,6 @@ from clusim.lowering import MOST_HOPS, QUICK, Grain
 from clusim.lowering.grain import COARSE, STEP
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import way_of
-from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.run.expected import Expected, expected_of
 from clusim.run.job import Job, RunOptions, job_of
@@ -36,16 +36,6 @@ from clusim.run.scaling import longest_run
 from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, timed
 from clusim.verdict import Verdict
 from clusim.version import version
-
-__all__ = [
-    "FOLLOWED_ERROR",
-    "MANY_HOPS",
-    "Fewer",
-    "Followed",
-    "fewer_machines",
-    "followed_time",
-    "stood_for",
-]
 
 MANY_HOPS = 32_000_000
 """Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""

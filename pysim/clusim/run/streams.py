@@ -32,20 +32,6 @@ from clusim.run.setup import Setup
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 
-__all__ = [
-    "FOLLOWED",
-    "ITERATIONS",
-    "MOST_RANKS",
-    "Budget",
-    "emit_together",
-    "grain_notes",
-    "on_fewer",
-    "shorter",
-    "stand_ins",
-    "stream",
-    "timed",
-]
-
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""
 

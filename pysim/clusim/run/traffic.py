@@ -26,17 +26,6 @@ from clusim.ranges import packets_refused
 from clusim.result import Messages
 from clusim.units import format_size, format_time
 
-__all__ = [
-    "PATTERNS",
-    "Pattern",
-    "Routing",
-    "Traffic",
-    "TrafficPlan",
-    "capacity_Bps",
-    "grain_of",
-    "to_image",
-]
-
 Array = NDArray[Any]
 Pattern = Literal["permutation", "uniform", "alltoall", "incast", "hotspot"]
 Routing = Literal["auto", "ecmp", "spray", "adaptive"]

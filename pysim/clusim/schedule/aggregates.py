@@ -10,10 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clusim.opcodes import OPCODES, Op
+from clusim.abi import Op
+from clusim.opcodes import OPCODES
 from clusim.schedule.ir import Schedule
-
-__all__ = ["AggregationGroup", "find_groups"]
 
 Array = NDArray[Any]
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from clusim.errors import ScheduleError
 from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
 
-__all__ = ["VERSION", "from_arrays", "to_arrays"]
-
 VERSION = 2
 """Version of the array form."""
 

@@ -26,8 +26,6 @@ from clusim.schedule.ir import (
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.vocabulary.dtypes import REDUCTIONS
 
-__all__ = ["Part", "Plan", "ProgramBuilder", "blocks", "split"]
-
 
 class Part(NamedTuple):
     """The range of a buffer (or of every block of it) that one channel works on [bytes].

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
+from clusim.abi import Op
 from clusim.errors import ScheduleError
-from clusim.opcodes import OPCODES, Op
+from clusim.opcodes import OPCODES
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
-
-__all__ = ["validate"]
 
 
 def validate(schedule: Schedule) -> None:

@@ -13,8 +13,6 @@ from clusim.errors import InputError
 from clusim.schedule.dtypes import UFUNCS, Element, combine, divide, element
 from clusim.schedule.ir import CollectiveCall
 
-__all__ = ["Region", "buffer_bytes", "exact_inputs", "expected", "random_inputs"]
-
 Array = NDArray[Any]
 
 

@@ -18,16 +18,6 @@ from numpy.typing import NDArray
 from clusim.errors import InputError, suggest
 from clusim.vocabulary.dtypes import DTYPES, find_dtype
 
-__all__ = [
-    "ELEMENTS",
-    "UFUNCS",
-    "Element",
-    "combine",
-    "combine_all",
-    "divide",
-    "element",
-]
-
 Array = NDArray[Any]
 
 

@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import Op
 from clusim.errors import InternalError, ScheduleError
-from clusim.opcodes import OPCODES, Op
+from clusim.opcodes import OPCODES
 from clusim.schedule.aggregates import find_groups
 from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expected, random_inputs
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Connection, Instance, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
 from clusim.vocabulary.operations import OF_NCCL, REDUCING
-
-__all__ = ["CallCheck", "Executor"]
 
 Array = NDArray[Any]
 

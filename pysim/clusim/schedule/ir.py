@@ -18,28 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from clusim.abi import Op
 from clusim.errors import ScheduleError
-from clusim.opcodes import OPCODES, Op
+from clusim.opcodes import OPCODES
 from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.units import format_size
-
-__all__ = [
-    "ABSENT",
-    "CTA_WARPS",
-    "MOST_PROGRAMS",
-    "Buffer",
-    "CollectiveCall",
-    "Connection",
-    "ConnectionKind",
-    "Instance",
-    "Mode",
-    "Policy",
-    "Prim",
-    "Schedule",
-    "Task",
-    "TaskKind",
-    "Template",
-]
 
 ABSENT = -1
 """Marks an absent index in a schedule."""

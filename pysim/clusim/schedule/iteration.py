@@ -9,17 +9,6 @@ from typing import NamedTuple
 
 from clusim.schedule.ir import Instance, Mode, Prim, Template
 
-__all__ = [
-    "ChunkTotals",
-    "Slice",
-    "chunk_of",
-    "chunk_totals",
-    "iter_slices",
-    "loop_count",
-    "prim_totals",
-    "sum_chunks",
-]
-
 
 class Slice(NamedTuple):
     """One slice: the primitive, where its bytes are, where they land, how many they are [bytes], slots it takes.

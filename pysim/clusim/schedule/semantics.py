@@ -6,8 +6,6 @@ from clusim.schedule.executor import CallCheck, Executor
 from clusim.schedule.ir import Schedule
 from clusim.schedule.untimed import run_untimed
 
-__all__ = ["verify"]
-
 
 def verify(schedule: Schedule, *, data: str = "exact", seed: int = 0) -> list[CallCheck]:
     """Run `schedule` untimed and compare every call with its definition.

@@ -19,8 +19,6 @@ from clusim.fabric.model import Fabric, Protocol
 from clusim.hardware.ctas import cta_figure
 from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
-__all__ = ["Shape", "default_channels", "shape_of", "whole_shape"]
-
 KIB = 1024
 MIB = 1024 * KIB
 

@@ -15,8 +15,6 @@ from typing import Any
 from clusim.errors import ScheduleError
 from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
 
-__all__ = ["from_text", "to_text"]
-
 _HEADER = "clusim-schedule 1"
 _KINDS: dict[str, type[Any]] = {
     "call": CollectiveCall,

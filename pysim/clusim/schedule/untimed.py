@@ -9,8 +9,6 @@ from clusim.errors import DeadlockError
 from clusim.schedule.executor import Executor
 from clusim.schedule.ir import ABSENT
 
-__all__ = ["run_untimed"]
-
 
 class _Graph:
     """Counts down tasks and their successors."""

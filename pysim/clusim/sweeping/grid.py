@@ -22,8 +22,6 @@ from clusim.files import note_input
 from clusim.sweeping.points import Cell, SweepPoint
 from clusim.sweeping.words import BLOCKS, run_point, train_point
 
-__all__ = ["SweepGrid", "read_grid"]
-
 MOST_BYTES = 4 << 20
 """Largest grid file [bytes]."""
 

@@ -18,8 +18,6 @@ from clusim.run.simulate import result_of
 from clusim.training.estimating.estimate import stepped
 from clusim.training.request import TrainRequest
 
-__all__ = ["Cell", "SweepPoint", "answered", "still_true"]
-
 Cell = str | int | float | bool | None
 """What a column holds."""
 

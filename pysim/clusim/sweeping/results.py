@@ -10,8 +10,6 @@ from clusim.errors import InputError
 from clusim.files import replacing
 from clusim.sweeping.points import Cell
 
-__all__ = ["read_rows", "write_rows"]
-
 Row = dict[str, Cell]
 
 KEYS = {"point", "kind", "clusim", "files"}

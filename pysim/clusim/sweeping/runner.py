@@ -19,8 +19,6 @@ from clusim.sweeping.grid import SweepGrid
 from clusim.sweeping.points import Cell, SweepPoint, answered, still_true
 from clusim.sweeping.results import read_rows, write_rows
 
-__all__ = ["SweepReport", "sweep"]
-
 Row = dict[str, Cell]
 Progress = Callable[[int, int], None]
 

@@ -24,8 +24,6 @@ from clusim.vocabulary.dtypes import DTYPES, find_dtype, redop_named
 from clusim.vocabulary.operations import operation_named
 from clusim.workload import load_workload
 
-__all__ = ["BLOCKS", "Block", "run_point", "train_point"]
-
 Value = tuple[Cell, Any]
 """What a column shows, and what is meant."""
 

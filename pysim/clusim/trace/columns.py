@@ -15,8 +15,6 @@ from clusim.trace.layout import UNITS
 from clusim.trace.rules import ATTRIBUTES, Rule, rule_of
 from clusim.trace.structure import Opened, dtype_of
 
-__all__ = ["attribute", "length", "read", "read_texts"]
-
 Array = NDArray[Any]
 
 _KINDS = {"int": "iu", "float": "f", "text": "S", "": "iufSV"}

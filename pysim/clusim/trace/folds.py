@@ -14,8 +14,6 @@ from clusim.trace.columns import read, read_texts
 from clusim.trace.layout import WIRE_TOTALS
 from clusim.trace.structure import Opened
 
-__all__ = ["read_folded"]
-
 Array = NDArray[Any]
 
 MOST_TASKS = 1 << 28

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from clusim.bins import BinRecorder
     from clusim.outcome import Engine
 
-__all__ = ["BLOCK_ROWS", "HeldRecords", "Inputs", "Records"]
-
 Array = NDArray[Any]
 
 BLOCK_ROWS = 1 << 18

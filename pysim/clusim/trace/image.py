@@ -18,8 +18,6 @@ from clusim.errors import TraceError
 from clusim.opcodes import OP_FLAGS
 from clusim.ranges import RANGES, TABLES, first_illegal
 
-__all__ = ["check_image"]
-
 Array = NDArray[Any]
 Tables = Mapping[str, Array]
 

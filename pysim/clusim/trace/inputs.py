@@ -17,8 +17,6 @@ from clusim.trace.layout import IMAGE
 from clusim.trace.reader import open_trace, result_of
 from clusim.trace.structure import Opened
 
-__all__ = ["inputs_of", "read_inputs", "read_run"]
-
 Array = NDArray[Any]
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from clusim.files import keep_mode
 
-__all__ = ["Journal"]
-
 MAX_PENDING_BYTES = 64 << 20
 """More than this is not held back but written early, to bound memory [bytes]."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from clusim.bins import COLUMNS
 
-__all__ = ["CHUNK_BYTES", "FORMAT", "IMAGE", "PRIMITIVES", "UNITS", "WIRE_TOTALS", "about"]
-
 FORMAT = 2
 
 CHUNK_BYTES = 4 << 20

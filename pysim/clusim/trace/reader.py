@@ -14,11 +14,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import FaultKind
+from clusim.abi import WIRE_COUNTERS, FaultKind
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import TraceError
 from clusim.files import destination, note_input
-from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.trace.columns import attribute, length, read, read_texts
 from clusim.trace.folds import read_folded
@@ -26,16 +25,6 @@ from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
 from clusim.trace.rules import AMOUNT_END
 from clusim.trace.structure import Opened, check_structure
 from clusim.verdict import Verdict
-
-__all__ = [
-    "Column",
-    "columns",
-    "open_trace",
-    "progress",
-    "read_records",
-    "read_result",
-    "result_of",
-]
 
 Array = NDArray[Any]
 

@@ -17,8 +17,6 @@ from clusim.trace.held import BLOCK_ROWS
 from clusim.trace.layout import PRIMITIVES
 from clusim.trace.reader import open_trace, progress
 
-__all__ = ["RecordFile"]
-
 Array = NDArray[Any]
 
 KEPT_BLOCKS = 4

@@ -14,8 +14,6 @@ from clusim.ranges import TIME_END_PS
 from clusim.trace.layout import WIRE_TOTALS
 from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
-__all__ = ["AMOUNT_END", "ATTRIBUTES", "RULES", "Rule", "rule_of"]
-
 AMOUNT_END = 1 << 62
 """Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""
 

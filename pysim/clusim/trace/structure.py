@@ -19,8 +19,6 @@ import numpy as np
 from clusim.errors import TraceError
 from clusim.trace.layout import CHUNK_BYTES
 
-__all__ = ["MEMORY_BYTES", "Opened", "check_structure", "dtype_of"]
-
 MEMORY_BYTES = 768 << 20
 """Most that all columns of a trace but those of completed slices may take in memory [bytes]..."""
 

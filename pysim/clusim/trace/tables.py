@@ -15,8 +15,6 @@ from clusim.trace.columns import length, read
 from clusim.trace.reader import open_trace, progress
 from clusim.trace.structure import Opened
 
-__all__ = ["iterate_table", "table_names"]
-
 Array = NDArray[Any]
 
 PIECE_ROWS = 1 << 18

@@ -29,8 +29,6 @@ from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal
 from clusim.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about
 
-__all__ = ["TraceWriter"]
-
 Array = NDArray[Any]
 
 FLUSH_S = 1.0

@@ -17,8 +17,6 @@ from clusim.training.culprits import FullWire
 from clusim.verdict import LEAST_SHARE, MOST_CAUSES, CauseKind, Phase, Verdict, VerdictCause
 from clusim.vocabulary.links import several
 
-__all__ = ["Culprits", "Parts", "parts_of", "step_verdict"]
-
 Parts = dict[tuple[CauseKind, str], int]
 """What a rank's time goes into on average, by kind and what of it [ps]."""
 

@@ -22,19 +22,6 @@ from clusim.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = [
-    "NOTHING",
-    "PARTS",
-    "Breakdown",
-    "Spans",
-    "blocks_of",
-    "breakdown",
-    "grain_error",
-    "spans_of",
-    "starts_of_calls",
-    "unfolded",
-]
-
 Array = NDArray[Any]
 
 PARTS = {

@@ -22,8 +22,6 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 
-__all__ = ["Contention", "Streams", "contention"]
-
 Waits = dict[int, int]
 """Kernel that a collective waits for, by their numbers."""
 

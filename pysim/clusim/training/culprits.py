@@ -17,8 +17,6 @@ from clusim.training.breakdown import Breakdown, Spans, unfolded
 from clusim.vocabulary.links import joined
 from clusim.workload.mesh import Mesh
 
-__all__ = ["FullWire", "full_wire", "heavy_stage", "link_of", "slow_ranks"]
-
 Array = NDArray[Any]
 
 SLOWER = 1.05

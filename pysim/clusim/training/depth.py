@@ -20,8 +20,6 @@ from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 from clusim.workload.spec import Workload, complain
 
-__all__ = ["by_depth"]
-
 
 def by_depth(
     workload: Workload, plan: TrainingPlan, run: Callable[[Workload], TrainingResult]

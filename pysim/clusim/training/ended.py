@@ -13,8 +13,6 @@ from clusim.training.stepjson import EndedStepsJson
 from clusim.unfinished import Unfinished
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["EndedSteps", "StepsEnded", "WholeSteps", "knowing"]
-
 
 @dataclass(frozen=True)
 class WholeSteps:

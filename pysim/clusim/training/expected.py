@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["STEP_DATA", "StepClass", "expected_step", "expected_text"]
-
 STEP_DATA = Path(__file__).with_name("accuracy.json")
 """The file that comes with clusim."""
 

@@ -19,8 +19,6 @@ from clusim.training.result import TrainingResult
 from clusim.training.run import trained
 from clusim.workload import Workload
 
-__all__ = ["TrainOptions", "train"]
-
 _OF_RUN = ("trace_out", "progress", "command", "confirm", "watch")
 
 

@@ -21,8 +21,6 @@ from clusim.workload.parallel.checkpoints import Checkpoint, checkpoint_of
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.spec import CheckpointSpec, complain
 
-__all__ = ["Failing", "Goodput", "daly_interval_s", "goodput_of", "young_interval_s"]
-
 
 def young_interval_s(mtbf_s: float, stall_s: float) -> float:
     """Return Young's best work between checkpoints [s]."""

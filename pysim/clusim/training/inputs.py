@@ -11,8 +11,6 @@ from clusim.fabric import Fabric
 from clusim.run.setup import Setup
 from clusim.workload import Workload, load_workload
 
-__all__ = ["inputs"]
-
 
 def inputs(
     workload: str | Path | Workload,

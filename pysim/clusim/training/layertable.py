@@ -12,8 +12,6 @@ from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["LayerRow", "layer_json", "layer_report", "layer_rows", "optimizer_row"]
-
 PARTS = ("forward", "input", "weight")
 
 

@@ -14,8 +14,6 @@ from clusim.training.request import TrainRequest
 from clusim.verdict import CauseKind, Verdict, VerdictCause
 from clusim.workload.spec import HostSpec
 
-__all__ = ["Fix", "is_cheap", "with_faster_kernels", "without_first"]
-
 CHEAP_GRANTS = 1_000_000
 CHEAP_TASKS = 4_000
 """Bursts, and tasks, of a run up to which its steps are simulated again without their first cause: half a second."""

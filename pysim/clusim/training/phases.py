@@ -18,8 +18,6 @@ from clusim.training.account import Culprits, Parts, parts_of
 from clusim.training.breakdown import NOTHING, Breakdown, Spans, blocks_of, breakdown
 from clusim.verdict import LEAST_PHASE, CauseKind, Phase
 
-__all__ = ["StepSpans", "step_phases"]
-
 _Window = tuple[str, int, int]
 """The name of a phase, when it begins and when it ends [ps]."""
 

@@ -15,8 +15,6 @@ from clusim.training.result import TrainingResult
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_step"]
-
 MOST_RANKS = 32
 """Bars of ranks; of more, those with most exposed communication are drawn."""
 

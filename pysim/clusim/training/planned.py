@@ -17,8 +17,6 @@ from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.spec import complain
 
-__all__ = ["memory_notes", "plan_notes", "written"]
-
 
 def written(
     plan: TrainingPlan, folder: Folder | None, steps: int, *, saved: bool = False

@@ -19,15 +19,6 @@ from clusim.training.stepjson import FoldedJson
 from clusim.units import format_time
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
-__all__ = [
-    "AFFORDABLE",
-    "BlockState",
-    "FoldReport",
-    "affordable",
-    "fold_report",
-    "states",
-]
-
 Array = NDArray[Any]
 
 AFFORDABLE = 1 << 26

@@ -11,8 +11,6 @@ from dataclasses import replace
 from clusim.fabric.model import Fabric
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["LONGEST_PS", "MOST_EPOCHS", "relaxed"]
-
 MOST_EPOCHS = 1 << 17
 """Times that memory is shared out in a run, all GPUs together, until the intervals are as long as they may be."""
 

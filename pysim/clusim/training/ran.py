@@ -19,8 +19,6 @@ from clusim.workload.parallel.fold import FoldedBlock
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["Ran"]
-
 
 @dataclass(frozen=True)
 class Ran:

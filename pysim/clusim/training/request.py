@@ -10,8 +10,6 @@ from clusim.run.request import own_words
 from clusim.run.setup import Setup
 from clusim.workload.spec import Workload
 
-__all__ = ["FOLDS", "WANTED_ERROR", "TrainRequest"]
-
 WANTED_ERROR = 0.075
 """Error limit of a step up to which ``step`` keeps the result in the bursts of ``coarse``: 15% of it are exposed."""
 

@@ -25,8 +25,6 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["StepResult", "TrainingResult"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StepResult(Shown):

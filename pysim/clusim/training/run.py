@@ -46,8 +46,6 @@ from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 from clusim.workload.spec import Workload
 
-__all__ = ["trained"]
-
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""
 

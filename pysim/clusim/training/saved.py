@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from clusim.workload.parallel.checkpoints import Checkpoint
 
-__all__ = ["SavedStep"]
-
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:

@@ -9,8 +9,6 @@ from typing import Any
 from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.fold import Folded
 
-__all__ = ["Sharing", "sharing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sharing:

@@ -12,28 +12,6 @@ from clusim.resultjson import EndedJson
 from clusim.training.expected import StepClass
 from clusim.verdict import VerdictJson
 
-__all__ = [
-    "BusyWireJson",
-    "EndedStepsJson",
-    "EstimatedStepJson",
-    "FoldedJson",
-    "GoodputJson",
-    "InSwitchJson",
-    "LayerRowJson",
-    "LayersJson",
-    "MemoryShareJson",
-    "MeshJson",
-    "OptimizerRowJson",
-    "PartsJson",
-    "RankJson",
-    "SavedStepJson",
-    "ScaledStepJson",
-    "SimulatedStepJson",
-    "StepJson",
-    "SwitchedSideJson",
-    "WholeStepsJson",
-]
-
 
 class MeshJson(TypedDict):
     """How many GPUs every dimension of parallelism has."""

@@ -12,8 +12,6 @@ from clusim.training.result import StepResult
 from clusim.training.run import trained
 from clusim.workload.spec import Workload
 
-__all__ = ["scaled", "scaling"]
-
 
 def scaled(
     workload: Workload, replicas: int, kind: Literal["strong", "weak"], micro_total: int

@@ -26,8 +26,6 @@ from clusim.schedule.ir import Schedule
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
 
-__all__ = ["Switching", "switching"]
-
 MOST_KINDS = 4
 """Kinds of collectives that are run: those that move most. Others count like the kind that moves most."""
 

@@ -10,8 +10,6 @@ from clusim.units import format_size, format_time
 from clusim.workload.memory import MEMORY_PARTS, Memory
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["ended_report", "training_report"]
-
 SHOWN_RANKS = 16
 
 

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import WIRE_COUNTERS
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.folded import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
-from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import starts_of_calls
 from clusim.workload.parallel.fold import FoldedBlock
-
-__all__ = ["ALONE", "block_tasks", "folded_blocks"]
 
 Array = NDArray[Any]
 

@@ -7,21 +7,6 @@ from enum import StrEnum
 from clusim.errors import InputError, suggest
 from clusim.vocabulary.spelling import plain
 
-__all__ = [
-    "ALGORITHMS",
-    "PROTOCOLS",
-    "PROTOCOL_NAMES",
-    "Algorithm",
-    "Protocol",
-    "find_algorithm",
-    "find_protocol",
-    "is_plan",
-    "kernel_word",
-    "own_algorithm",
-    "own_word",
-    "protocol_named",
-]
-
 
 class Algorithm(StrEnum):
     """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``.

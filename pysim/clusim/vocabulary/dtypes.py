@@ -6,17 +6,6 @@ from dataclasses import dataclass
 
 from clusim.errors import InputError, suggest
 
-__all__ = [
-    "BY_NUMBER",
-    "DTYPES",
-    "IN_TABLES",
-    "REDUCTIONS",
-    "DataType",
-    "find_dtype",
-    "find_redop",
-    "redop_named",
-]
-
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 """Reductions in the order of NCCL's enumeration (nccl.h)."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["described", "is_network", "joined", "kind_of", "named", "several", "tier_of"]
-
 _KINDS = {
     "c2c": "NVLink-C2C",
     "dram": "host memory",

@@ -10,28 +10,6 @@ from typing import Literal
 from clusim.errors import InputError, suggest
 from clusim.vocabulary.spelling import plain
 
-__all__ = [
-    "BLOCKWISE",
-    "COLLECTIVES",
-    "COLLECTIVE_OF",
-    "GATHERING",
-    "OF_NCCL",
-    "OPERATIONS",
-    "PATTERNS",
-    "REDUCING",
-    "ROOTED",
-    "SCATTERING",
-    "Collective",
-    "Operation",
-    "bus_factor",
-    "counted_share",
-    "find_operation",
-    "full_bytes",
-    "operation_named",
-    "operation_starting",
-    "operation_written",
-]
-
 
 class Collective(StrEnum):
     """Operations that NCCL's tuner decides about, in the order of its tables and with the names of its log."""

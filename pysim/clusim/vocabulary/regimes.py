@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ONE", "REGIMES", "REGIME_TITLES", "SEVERAL", "place_of", "regime_of"]
-
 MIB = 1 << 20
 REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
 """Name -> from which size to below which [bytes]."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["plain"]
-
 
 def plain(word: str) -> str:
     """Return a word in lower case and without separators: ``All-Reduce``, ``ALL_REDUCE`` are ``allreduce``."""

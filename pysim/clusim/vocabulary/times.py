@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["KERNEL", "LAUNCHED", "MODEL", "includes"]
-
 KERNEL = "kernel only"
 """From the start of a collective's kernels until the last one ends."""
 

@@ -18,8 +18,6 @@ from typing import Literal, NamedTuple
 from clusim.hardware import DEEPEP
 from clusim.units import parse_rate, parse_time
 
-__all__ = ["DeepEp", "Exchanged", "Routed"]
-
 Way = Literal["dispatch", "combine"]
 
 SCALED = 128

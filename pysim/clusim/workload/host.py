@@ -13,8 +13,6 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.layers import JOINED, SUMMED, Beside, Comm, Shard, Step
 from clusim.workload.spec import HostSpec
 
-__all__ = ["HostTimes", "Issue", "host_of", "kernels_by"]
-
 SHAPES = 4
 """Megatron's fused softmax takes matrices of scores by so many at a time (fused_softmax.py, is_kernel_available)."""
 

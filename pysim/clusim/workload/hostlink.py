@@ -14,8 +14,6 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric, Link
 from clusim.workload.peers import joins_gpus
 
-__all__ = ["TO_HOST", "HostWay", "host_way"]
-
 TO_HOST = "copies to host"
 """Stream of all copies to the host: they go one after the other."""
 

@@ -33,8 +33,6 @@ from clusim.units import parse_time
 from clusim.vocabulary.dtypes import DTYPES
 from clusim.workload.spec import HardwareSpec
 
-__all__ = ["PRECISIONS", "Chip", "Gemm", "Kernel", "Part", "Precision", "chip_of"]
-
 SUM_BYTES = 4
 """Element of sums of gradients [bytes]."""
 

@@ -14,30 +14,6 @@ from clusim.errors import InputError
 from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 
-__all__ = [
-    "JOINED",
-    "SUMMED",
-    "Activations",
-    "Again",
-    "Beside",
-    "Comm",
-    "Dim",
-    "Kernel",
-    "Layer",
-    "Module",
-    "Recompute",
-    "Shard",
-    "Step",
-    "Tensor",
-    "Wait",
-    "accumulating",
-    "backward_steps",
-    "gathering",
-    "linear",
-    "memory_kernel",
-    "total",
-]
-
 SUMMED, JOINED = "summed", "joined"
 """How names of kernels begin that are launched inside another operator: they cost the host next to nothing."""
 

@@ -16,16 +16,6 @@ from clusim.workload.layers import Layer, Recompute, Tensor
 from clusim.workload.optimizers import Optimizer
 from clusim.workload.orders import CUT, order
 
-__all__ = [
-    "MEMORY_PARTS",
-    "ZERO",
-    "Keeping",
-    "Memory",
-    "communicator_bytes",
-    "in_flight",
-    "stage_memory",
-]
-
 ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 """Stages of ZeRO by kind of data parallelism; the others cut nothing."""
 

@@ -12,8 +12,6 @@ from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 
-__all__ = ["DIMS", "Mesh", "placement", "zones_of"]
-
 DIMS = ("tensor", "context", "data", "pipeline")
 """Dimensions, the fastest first, as Megatron-LM has them. Experts are spread over neighbours in context and data."""
 

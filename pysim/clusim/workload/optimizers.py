@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from clusim.errors import InputError
 from clusim.workload.kernels import Kernel, Precision
 
-__all__ = ["OPTIMIZERS", "Optimizer", "find_optimizer"]
-
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
 OPTIMIZERS = tuple(_MOMENTS)
 """Names of the optimisers."""

@@ -16,22 +16,6 @@ from typing import Literal, NamedTuple
 from clusim.errors import InputError
 from clusim.workload.twofold import TwoWays, zero_bubble_v
 
-__all__ = [
-    "CUT",
-    "SCHEDULES",
-    "Action",
-    "Crew",
-    "StageLayout",
-    "Timeline",
-    "before",
-    "beside",
-    "layout_of",
-    "order",
-    "round_robin",
-    "timeline",
-    "waves",
-]
-
 SCHEDULES = (
     *("naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble"),
     *("zb-v", "dualpipe", "dualpipe-v"),

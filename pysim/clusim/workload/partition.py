@@ -19,8 +19,6 @@ import numpy as np
 
 from clusim.errors import InputError
 
-__all__ = ["LayerCost", "WorkerRates", "balanced", "replicated"]
-
 
 class LayerCost(NamedTuple):
     """A layer: what a microbatch takes [s], its gradients, and what it hands on [bytes]."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric, Link
 
-__all__ = ["joins_gpus", "peer_rates"]
-
 
 def joins_gpus(link: Link) -> bool:
     """Return whether a link is NVLink among GPUs and their switches, and not to a host."""

@@ -21,17 +21,6 @@ from dataclasses import dataclass, replace
 
 from clusim.workload.kernels import Kernel, Precision
 
-__all__ = [
-    "RECIPES",
-    "Recipe",
-    "casts",
-    "gathered_bytes",
-    "handed_bytes",
-    "input_bytes",
-    "output_bytes",
-    "weight_bytes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Recipe:

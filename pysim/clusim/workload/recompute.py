@@ -16,8 +16,6 @@ from clusim.workload.layers import Again, Layer, Module
 from clusim.workload.memory import ZERO
 from clusim.workload.spec import Workload
 
-__all__ = ["Recomputer"]
-
 
 class Recomputer:
     """Gives layers what they compute again; layers that are alike and do so alike are one object."""

@@ -18,28 +18,6 @@ from clusim.fabric.yamltext import parse
 from clusim.files import note_input
 from clusim.vocabulary.algorithms import protocol_named
 
-__all__ = [
-    "BatchSpec",
-    "CommunicatorSpec",
-    "ContextSpec",
-    "DataSpec",
-    "ExpertsSpec",
-    "HardwareSpec",
-    "HostSpec",
-    "ModelSpec",
-    "OffloadSpec",
-    "ParallelSpec",
-    "PipelineSpec",
-    "RecomputationSpec",
-    "ReliabilitySpec",
-    "StragglerSpec",
-    "TensorSpec",
-    "Workload",
-    "complain",
-    "load_workload",
-    "loads_workload",
-]
-
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Small = Annotated[int, Field(ge=1, le=2**20)]
 Fraction = Annotated[float, Field(gt=0, le=1)]

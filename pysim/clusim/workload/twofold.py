@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-__all__ = ["Pass", "TwoWays", "zero_bubble_v"]
-
 Kind = Literal["F", "B", "W", "BW"]
 
 Pass = tuple[Kind, int, int]

@@ -17,8 +17,6 @@ from clusim.shown import Plot, picture_format
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "plot_fabric", "save_picture"]
-
 
 def draw(fabric: Fabric) -> Figure:
     """Return the picture as a matplotlib figure."""

@@ -10,8 +10,6 @@ from clusim.fabric.outline import Branch, Outline, OutlinedMachine, link_name, t
 from clusim.fabric.render import ranges
 from clusim.units import format_rate
 
-__all__ = ["place_machine"]
-
 MOST_SWITCHES = 12
 MOST_ROOTS = 4
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from clusim.fabric.drawing.page import GAP, ROW, Arch, DrawnBox, Page, label
-from clusim.fabric.model import Link, Node
-from clusim.fabric.node import kind_of
+from clusim.fabric.model import Link
+from clusim.fabric.node import Node, kind_of
 from clusim.fabric.outline import Outline
-
-__all__ = ["place_network"]
 
 MOST_MACHINES = 8
 MOST_SWITCHES = 16

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clusim.fabric.model import Link, Node
+from clusim.fabric.model import Link
+from clusim.fabric.node import Node
 from clusim.fabric.outline import link_name
 from clusim.units import format_rate, format_time
-
-__all__ = ["CHAR", "GAP", "ROW", "Arch", "DrawnBox", "DrawnLine", "Page", "Text", "label"]
 
 CHAR = 0.155
 """Width of a character of a label."""

@@ -13,8 +13,6 @@ from clusim.fabric.drawing.network import place_network
 from clusim.fabric.drawing.page import CHAR, DrawnBox, Page, Text
 from clusim.fabric.outline import Outline
 
-__all__ = ["render"]
-
 UNIT_INCH = 0.42
 """A box's height [inch]."""
 

@@ -26,8 +26,6 @@ from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
-__all__ = ["CONTRADICTION", "Anomaly", "find_anomalies"]
-
 CONTRADICTION = "ranks contradict"
 """The kind of what lines say of ranks that cannot all be so."""
 

@@ -11,8 +11,6 @@ from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.formats.logs.digits import decimals, hashes, word, words
 from clusim.formats.logs.scan import Scan, only
 
-__all__ = ["Connections", "find_connections"]
-
 Positions = NDArray[np.int64]
 
 _ROUTE_BYTES = 64

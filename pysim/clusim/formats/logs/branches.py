@@ -11,8 +11,6 @@ from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.formats.logs.digits import decimals, word
 from clusim.formats.logs.scan import Scan
 
-__all__ = ["Branches", "find_branches"]
-
 Positions = NDArray[np.int64]
 
 _TREES = word(b"Trees [")

@@ -21,8 +21,6 @@ from clusim.formats.logs.tables import TableRun
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OF_NCCL, REDUCING, ROOTED, find_operation
 
-__all__ = ["CallTable", "LoggedCall", "call_table", "logged_operation"]
-
 MOST_BYTES = 1 << 40
 """Size of a call up to which it is believed [bytes]."""
 

@@ -11,8 +11,6 @@ from clusim.formats.logs.columns import NONE, ordinals, row_hash
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.repeating import RepeatingPart
 
-__all__ = ["find_choices"]
-
 Numbers = NDArray[np.integer]
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Columns", "OwnedRows", "Rows", "ordinals", "row_hash", "small", "translated"]
-
 NONE = -1
 """In a column: not there."""
 

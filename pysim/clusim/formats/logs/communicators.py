@@ -17,8 +17,6 @@ from clusim.formats.logs.facts import MOST_COMMUNICATORS, Facts, Member
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 
-__all__ = ["LoggedCommunicator", "find_communicators", "rings_of"]
-
 _SIGNATURE = 64
 _COMPARED = ("line", "op_count", "name", "count", "type")
 _MACHINE_RANKS = 1 << 10

@@ -19,8 +19,6 @@ from clusim.bounded import MOST_RANKS
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OPERATIONS, Operation
 
-__all__ = ["TableColumns", "concluded"]
-
 _CLOSE = 0.05
 """How far a bus bandwidth, which is rounded, may be from what it should be."""
 

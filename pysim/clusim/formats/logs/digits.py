@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PADDING", "decimals", "hashes", "hexadecimals", "positions", "word", "words"]
-
 PADDING = 256
 """Bytes every buffer has behind its text, so that fixed-width looks never leave it."""
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from clusim.vocabulary.dtypes import IN_TABLES
 
-__all__ = ["Dressing"]
-
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,32}[A-Za-z]")
 _ACTOR = re.compile(
     rb"^(?:\([A-Za-z][\w.:-]{0,80}(?: rank=\d{1,9})? pid=\d{1,9}(?:, ip=[\w.:-]{1,64})?\) ?)+",

@@ -12,18 +12,6 @@ from clusim.formats.logs.remembered import remembered
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.routes import LoggedRoute, parse_route
 
-__all__ = [
-    "Facts",
-    "LineKind",
-    "LoggedPattern",
-    "Member",
-    "Miscount",
-    "Process",
-    "SystemNode",
-    "Thread",
-    "kind_of",
-]
-
 MAX_KINDS = 500
 """Kinds of lines that are told apart; what comes later is counted together."""
 

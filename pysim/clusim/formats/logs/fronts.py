@@ -9,8 +9,6 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import word, words
 from clusim.formats.logs.lines import label_of, stamp_ns
 
-__all__ = ["FRONT_BYTES", "LABEL", "OTHER", "front", "stamps"]
-
 Positions = NDArray[np.int64]
 
 FRONT_BYTES = 48

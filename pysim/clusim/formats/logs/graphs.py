@@ -19,8 +19,6 @@ from clusim.formats.logs.remembered import remembered
 from clusim.vocabulary.algorithms import PROTOCOLS
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["BARE", "CONNECTION", "by_shape", "system_line"]
-
 CONNECTION = re.compile(
     r"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})(?:\[([0-9a-fA-F]+)\])? -> (\d{1,9})(?:\[([0-9a-fA-F]+)\])?"
     r" (?:\[(send|receive)\] )?via (.+)$"

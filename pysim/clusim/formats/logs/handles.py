@@ -10,8 +10,6 @@ from clusim.formats.logs.digits import decimals, hexadecimals, word, words
 from clusim.formats.logs.messages import NamedHandle, names_handle
 from clusim.formats.logs.scan import Scan
 
-__all__ = ["find_handles"]
-
 Positions = NDArray[np.int64]
 
 _COMM, _RANK, _N_RANKS, _DEVICE, _NVML, _BUS, _ID, _INIT = (

@@ -14,8 +14,6 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 
-__all__ = ["JobRanks", "add_runs", "job_ranks"]
-
 USUAL_GPUS = 8
 """GPUs of a machine where nothing tells how many it has."""
 

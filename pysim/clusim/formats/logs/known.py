@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KnownTexts"]
-
 _MISSING = np.iinfo(np.int64).min
 _MOST = 1 << 20
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from clusim.bounded import MOST_RANKS
 
-__all__ = ["LinePart", "clean", "label_of", "parts", "stamp_ns", "token"]
-
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
 _BEFORE = re.compile(
     rb"(?:(?P<host>[A-Za-z0-9_][\w.-]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?"

@@ -22,8 +22,6 @@ from clusim.formats.logs.settled import settle_torn
 from clusim.formats.logs.tables import TableRun
 from clusim.formats.logs.torn import merge_torn_names
 
-__all__ = ["Log", "Tree", "read_logs"]
-
 Tree = dict[int, tuple[int, tuple[int, ...]]]
 """A tree by rank: its parent, -1 for none, and its children."""
 

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-__all__ = [
-    "AnomalyJson",
-    "CallGroupJson",
-    "CallsFromJson",
-    "CallsJson",
-    "HostJson",
-    "LineKindJson",
-    "LogJson",
-    "LoggedCommJson",
-    "LoggedRankJson",
-    "NvlsJson",
-    "PatternJson",
-    "TableRowJson",
-    "TableRunJson",
-]
-
 
 class HostJson(TypedDict):
     """A host: names of its GPUs and adapters, as far as they were printed."""

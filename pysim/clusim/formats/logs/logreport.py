@@ -16,8 +16,6 @@ from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
 from clusim.formats.logs.tables import TableRun
 from clusim.units import format_size
 
-__all__ = ["report"]
-
 _WIDEST_MATRIX = 16
 _PICTURES = 8
 _KINDS = 12

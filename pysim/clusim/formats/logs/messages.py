@@ -15,19 +15,6 @@ from clusim.formats.logs.facts import Choice, Facts
 from clusim.formats.logs.remembered import remembered
 from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 
-__all__ = [
-    "HANDLERS",
-    "Handler",
-    "NamedHandle",
-    "environment",
-    "names_handle",
-    "note_handle",
-    "note_setting",
-    "note_version",
-    "parse_choice",
-    "setting_of",
-]
-
 Handler = Callable[[Facts, int, int, str], bool]
 
 _COMM = re.compile(

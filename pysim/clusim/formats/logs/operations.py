@@ -15,10 +15,6 @@ from clusim.formats.logs.repeating import PART_ROWS, Repeating, RepeatingPart, c
 from clusim.vocabulary.dtypes import BY_NUMBER
 from clusim.vocabulary.operations import BLOCKWISE, find_operation
 
-__all__ = [
-    "DATATYPES", "MOST_ALIKE", "TYPE_BYTES", "Columns", "alike", "find_operations", "message_bytes",
-]  # fmt: skip
-
 Columns = dict[str, NDArray[np.integer]]
 
 DATATYPES = tuple(item.name for item in BY_NUMBER)

@@ -8,8 +8,6 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Tree
 from clusim.formats.logs.routes import LoggedRoute
 
-__all__ = ["matrix", "ranges", "ring_picture", "tree_picture"]
-
 
 def ranges(numbers: Sequence[int]) -> str:
     """Write numbers as ranges: ``0-3,8``."""

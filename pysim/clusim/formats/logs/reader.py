@@ -26,8 +26,6 @@ from clusim.formats.logs.single import NOISE_FACTOR, SingleLines
 from clusim.formats.logs.source import STDIN, blocks
 from clusim.formats.logs.tables import TableReader
 
-__all__ = ["LogReader"]
-
 Positions = NDArray[np.int64]
 
 SINGLE_LINES, SINGLE_BYTES = 500_000, 128

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import TypeVar
 
-__all__ = ["remembered"]
-
 T = TypeVar("T")
 
 MOST_TEXTS = 1 << 12

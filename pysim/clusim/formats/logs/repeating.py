@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import row_hash, small, translated
 
-__all__ = ["PART_ROWS", "Repeating", "RepeatingPart", "counted"]
-
 Column = NDArray[np.integer]
 
 PART_ROWS = 1 << 15

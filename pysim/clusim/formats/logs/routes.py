@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["LoggedRoute", "parse_route"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedRoute:

@@ -24,8 +24,6 @@ from clusim.formats.logs.digits import (
     words,
 )
 
-__all__ = ["Calls", "Scan", "find_calls"]
-
 Positions = NDArray[np.int64]
 T = TypeVar("T")
 

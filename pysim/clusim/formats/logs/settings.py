@@ -12,8 +12,6 @@ from clusim.formats.logs.known import KnownTexts
 from clusim.formats.logs.messages import note_setting, setting_of
 from clusim.formats.logs.scan import Scan
 
-__all__ = ["SettingLines"]
-
 _NAME = word(b"NCCL_")
 _BYTES = 128
 

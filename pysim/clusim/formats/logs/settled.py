@@ -12,8 +12,6 @@ from collections import Counter
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import Facts, Member, Process
 
-__all__ = ["settle_torn"]
-
 _SHARE = 4
 """A process with so many times fewer lines than the usual one of its log may be a torn name."""
 

@@ -13,8 +13,6 @@ from clusim.formats.logs.messages import HANDLERS, environment, note_version, pa
 from clusim.formats.logs.routes import parse_route
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
-__all__ = ["NOISE_FACTOR", "SingleLines"]
-
 _CALL = re.compile(r"\w+: opCount [0-9a-fA-F]")
 _WHOLE_CONNECTION = re.compile(r"(?:^|INFO )(Channel \d\d\S* : \d+\[.* via \S.*)$")
 _HEADING = re.compile(r"#+ *\w")

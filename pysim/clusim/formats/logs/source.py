@@ -18,8 +18,6 @@ from typing import IO, cast
 from clusim.errors import InputError
 from clusim.files import note_input
 
-__all__ = ["BLOCK_BYTES", "LINE_LIMIT", "STDIN", "blocks"]
-
 BLOCK_BYTES = 1 << 20
 """What is read at once [B]."""
 

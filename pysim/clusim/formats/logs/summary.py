@@ -24,8 +24,6 @@ from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.tables import TableRun
 from clusim.vocabulary.dtypes import REDUCTIONS
 
-__all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
-
 
 def summarize(log: Log) -> LogJson:
     """Return what a log says as plain values: sizes in bytes, times in us, bandwidths in GB/s."""

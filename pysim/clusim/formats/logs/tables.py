@@ -12,8 +12,6 @@ from clusim.formats.logs.concluding import TableColumns, concluded
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OPERATIONS
 
-__all__ = ["TableDevice", "TableReader", "TableRun"]
-
 _NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,9})?|nan|inf|-nan|N/A)"
 _TYPES = "|".join(sorted(IN_TABLES, reverse=True))
 _ROW = re.compile(rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({_TYPES})(?=\s|$|[a-z-])(.*)$")

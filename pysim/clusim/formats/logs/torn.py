@@ -5,8 +5,6 @@ from __future__ import annotations
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import Facts
 
-__all__ = ["merge_torn_names"]
-
 _FEW, _MANY, _RECENT = 3, 10, 256
 
 

@@ -22,8 +22,6 @@ from clusim.formats.recordings.model import ABSENT, Recording
 from clusim.formats.recordings.source import head, lines
 from clusim.vocabulary.operations import OPERATIONS, ROOTED
 
-__all__ = ["is_csv", "read_csv"]
-
 COLUMNS = "comm_type,comm_group,"
 
 _OPERATIONS = {name: item.name for item in OPERATIONS.values() for name in item.torch}

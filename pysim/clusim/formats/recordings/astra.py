@@ -21,8 +21,6 @@ from clusim.formats.recordings.layers import (
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, names_of
 
-__all__ = ["read"]
-
 POLICIES = (
     "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",
     "HYBRID_DLRM_ENHANCED", "HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "DISTRIBUTED_INFERENCE",

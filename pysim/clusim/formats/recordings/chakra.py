@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_files import find_files, numbered
 from clusim.formats.recordings.chakra_graph import (
@@ -17,13 +18,11 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_host import host_graph
 from clusim.formats.recordings.chakra_nodes import ChakraGraph
-from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
+from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, names_of
 from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.operations import GATHERING, ROOTED, full_bytes
-
-__all__ = ["read"]
 
 MOST_JOINED: Final = 8
 """An event that waits for more than so many through nodes that do nothing waits for one mark instead."""

@@ -16,8 +16,6 @@ from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import integer, natural
 from clusim.formats.recordings.streams import FileStream, streams
 
-__all__ = ["Files", "find_files", "numbered"]
-
 _FILE = re.compile(
     r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
 )

@@ -17,8 +17,6 @@ from heapq import heapify, heappop, heappush
 from clusim.errors import InputError
 from clusim.formats.recordings.model import ABSENT
 
-__all__ = ["CALLS", "ChakraNode", "Rank", "number_calls", "play", "sort_nodes"]
-
 CALLS = ("collective", "send", "recv")
 _LATENCY_PS = 10_000_000
 _PS_PER_BYTE = 10

@@ -19,8 +19,6 @@ from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import ROOTED, operation_starting
 
-__all__ = ["ChakraHost", "groups_of", "host_graph"]
-
 PS_PER_US = 1_000_000
 MOST_US = 10**11
 

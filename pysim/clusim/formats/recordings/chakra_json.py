@@ -24,8 +24,6 @@ from clusim.formats.recordings.chakra_schema import (
 from clusim.formats.recordings.source import integer
 from clusim.formats.recordings.streams import FileStream, TextWindow
 
-__all__ = ["JSON_GRAPH", "JSON_NODE", "from_json"]
-
 JSON_NODE = (
     rb'\A\s*[\[{].{0,4000}?"type"\s*:\s*'
     rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE|METADATA)_NODE"'

@@ -15,16 +15,6 @@ from clusim.errors import InputError, lacking
 from clusim.formats.recordings.streams import ByteWindow
 from clusim.vocabulary.operations import OPERATIONS
 
-__all__ = [
-    "COLLECTIVES",
-    "MOST_NODES",
-    "NODE_TYPES",
-    "attributes",
-    "message_class",
-    "messages",
-    "pack",
-]
-
 MOST_NODES: Final = 4_000_000
 """Nodes of a rank that are read."""
 

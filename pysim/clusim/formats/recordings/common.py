@@ -13,15 +13,6 @@ from clusim.errors import InputError
 from clusim.formats.recordings.model import ABSENT, Group, Recording
 from clusim.ranges import DURATION_END_PS
 
-__all__ = [
-    "MOST_EVENTS",
-    "MOST_RANKS",
-    "Groups",
-    "clone_peers",
-    "finish",
-    "tile",
-]
-
 MOST_EVENTS = 2_000_000
 """Most events that are made by copying those of recorded ranks to their peers."""
 

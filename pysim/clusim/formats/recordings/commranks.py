@@ -9,8 +9,6 @@ from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError, one_line
 from clusim.formats.recordings.source import natural
 
-__all__ = ["Owner", "RecordedComm", "World", "world_of"]
-
 Owner = tuple[str, int]
 """Host and process."""
 

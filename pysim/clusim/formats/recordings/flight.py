@@ -27,8 +27,6 @@ from clusim.formats.recordings.unpickled import unpickled
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
 
-__all__ = ["KIND", "read"]
-
 KIND = "flight"
 PS_PER_NS = 1000
 MOST_CALLS = 2_000_000

@@ -20,8 +20,6 @@ from clusim.formats.recordings.goal_order import ANY, GoalOp, GoalStep, Order, p
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Recording
 from clusim.formats.recordings.source import Paths, head, lines, names_of
 
-__all__ = ["EAGER_BYTES", "read"]
-
 EAGER_BYTES = 65_535
 """Largest message whose sender does not wait for its receiver [bytes]: LogGOPSim's default of ``S``."""
 

@@ -20,8 +20,6 @@ from clusim.formats.recordings.goal_order import ANY, GoalStep
 from clusim.formats.recordings.model import EventKind
 from clusim.formats.recordings.source import mapped
 
-__all__ = ["COOKIE", "USED_UP", "BinaryGoal", "Limits", "is_binary", "read_binary"]
-
 COOKIE: Final = struct.pack("<Q", 4223)
 USED_UP: Final = struct.pack("<Q", 2342)
 """What LogGOPSim writes in its place when it works in the file itself."""

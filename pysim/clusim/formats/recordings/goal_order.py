@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from clusim.formats.recordings.model import ABSENT, EventKind
 
-__all__ = ["GoalOp", "GoalStep", "Order", "play"]
-
 ANY = -1
 """Peer or tag of a receive that takes a message of any."""
 

@@ -26,8 +26,6 @@ from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, names_of
 from clusim.vocabulary.dtypes import find_dtype
 
-__all__ = ["KIND", "read"]
-
 KIND = "hlo"
 MOST_EVENTS = 1_000_000
 """Events of all devices."""

@@ -10,8 +10,6 @@ from clusim.errors import InputError
 from clusim.formats.recordings.source import lines
 from clusim.vocabulary.dtypes import find_dtype
 
-__all__ = ["HloInstruction", "HloModule", "HloTensor", "read_module", "replica_groups"]
-
 MOST_INSTRUCTIONS = 2_000_000
 _MOST_ELEMENTS = 1 << 50
 _MODULE = re.compile(r"HloModule\s+([\w.$-]+)(.*)", re.DOTALL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sys import intern
 from typing import Any, NamedTuple
 
-from clusim.formats.recordings.common import MOST_RANKS
+from clusim.bounded import MOST_RANKS
 from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.objects import objects
@@ -25,8 +25,6 @@ from clusim.formats.recordings.plugincalls import (
 from clusim.formats.recordings.source import Paths, integer
 from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.operations import ROOTED, operation_written
-
-__all__ = ["KIND", "MOST_RECORDS", "read"]
 
 KIND = "inspector"
 NS_PER_US = 1000

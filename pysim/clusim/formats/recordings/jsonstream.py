@@ -12,8 +12,6 @@ from clusim.errors import InputError
 from clusim.formats.recordings.source import exact_float
 from clusim.formats.recordings.streams import FileStream, TextWindow
 
-__all__ = ["read_items"]
-
 _DECODER = json.JSONDecoder(strict=False, parse_float=exact_float)
 _SPACE = re.compile(r"[ \t\n\r]*")
 _COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")

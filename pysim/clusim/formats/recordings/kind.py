@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LAST", "RecordingKind"]
-
 LAST = 8
 """Place of what is tried after everything but logs."""
 

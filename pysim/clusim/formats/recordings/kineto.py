@@ -15,9 +15,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from clusim.bounded import uncollected
+from clusim.bounded import MOST_RANKS, uncollected
 from clusim.errors import InputError
-from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
+from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
 from clusim.formats.recordings.kineto_order import lanes, waits
 from clusim.formats.recordings.kineto_trace import MOST_KERNELS, Trace, read_trace
@@ -25,8 +25,6 @@ from clusim.formats.recordings.model import Event, Recording
 from clusim.formats.recordings.source import Paths
 from clusim.formats.recordings.streams import streams
 from clusim.vocabulary.operations import OF_NCCL, ROOTED
-
-__all__ = ["KIND", "read"]
 
 KIND = "kineto"
 

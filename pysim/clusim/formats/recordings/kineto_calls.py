@@ -26,8 +26,6 @@ from clusim.vocabulary.operations import (
     operation_starting,
 )
 
-__all__ = ["KinetoCall", "Resolver", "number_calls"]
-
 _MOST_BYTES = 1 << 44
 _UNKNOWN = "communication kernels without operation, size and group: kept as kernels of their recorded length"
 

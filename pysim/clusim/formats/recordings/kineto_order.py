@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 
 from clusim.formats.recordings.kineto_trace import Span, Trace, external
 
-__all__ = ["lanes", "waits"]
-
 _TOLERANCE = 1_000_000
 """Times of old releases are whole microseconds: what overlaps by less, does not [ps]."""
 

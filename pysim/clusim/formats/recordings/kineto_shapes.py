@@ -17,8 +17,6 @@ from clusim.formats.recordings.source import integer
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import operation_starting
 
-__all__ = ["joined", "message_of", "named", "of_kernel", "sized", "told"]
-
 _OPERATORS = ("c10d::", "_c10d_functional::", "c10d_functional::")
 _OUTPUT_FIRST = re.compile(
     r"^(?:_?all_?gather|_?reduce_?scatter|all_?to_?all|alltoall|gather|scatter)", re.IGNORECASE

@@ -20,8 +20,6 @@ from clusim.formats.recordings.kineto_shapes import told
 from clusim.formats.recordings.source import integer, time_ps
 from clusim.formats.recordings.streams import FileStream
 
-__all__ = ["MOST_KERNELS", "HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
-
 _US = 1_000_000
 _NOTHING: dict[str, Any] = {}
 _NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["ABSENT", "Event", "EventKind", "Group", "Recording"]
-
 ABSENT = -1
 """Marks an absent number."""
 

@@ -14,8 +14,6 @@ from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 
-__all__ = ["read", "recording_of"]
-
 
 def read(paths: str | os.PathLike[str] | Iterable[str], *, most: int | None = None) -> Recording:
     """Read logs of one job, at most the first `most` calls.

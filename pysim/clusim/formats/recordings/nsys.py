@@ -28,8 +28,6 @@ from clusim.formats.recordings.source import Paths, names_of, natural
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import ROOTED, full_bytes, operation_starting
 
-__all__ = ["KIND", "read"]
-
 KIND = "nsys"
 PS_PER_NS = 1000
 MOST_EVENTS = 2_000_000

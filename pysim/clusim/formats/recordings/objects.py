@@ -11,8 +11,6 @@ from clusim.errors import InputError
 from clusim.formats.recordings.source import LINE_LIMIT
 from clusim.formats.recordings.streams import FileStream, TextWindow
 
-__all__ = ["objects"]
-
 _BETWEEN = re.compile(r"[\s,\[\]]*")
 _NEXT = re.compile(r"\n[ \t,\[]*(?=\{)")
 _END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from clusim.errors import InputError
 from clusim.formats.recordings.layers import LayerPart, LayerTable, RankStep, TableLayer
 
-__all__ = ["Roles", "data_parallel", "dlrm", "forward_only", "hybrid", "micro", "transformer"]
-
 Roles = Callable[[TableLayer, str, LayerPart], str]
 """Takes a layer, one of ``forward``, ``input`` and ``weight``, and the part; returns the role of its groups."""
 

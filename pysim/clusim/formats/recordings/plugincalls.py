@@ -18,8 +18,6 @@ from clusim.formats.recordings.source import Paths
 from clusim.formats.recordings.streams import FileStream, streams
 from clusim.vocabulary.operations import ROOTED, full_bytes
 
-__all__ = ["MOST_RECORDS", "MOST_SIZE", "PluginCall", "PluginJob", "read_files", "recorded"]
-
 _NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 
 MOST_RECORDS = 2_000_000

@@ -13,12 +13,8 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.formats.recordings.common import (
-    MOST_RANKS,
-    Groups,
-    clone_peers,
-    finish,
-)
+from clusim.bounded import MOST_RANKS
+from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
@@ -26,8 +22,6 @@ from clusim.formats.recordings.source import Paths, integer, time_ps
 from clusim.formats.recordings.streams import FileStream, streams
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import REDUCING, ROOTED, full_bytes, operation_starting
-
-__all__ = ["KIND", "MOST_CALLS", "read"]
 
 KIND = "profiler"
 US = 1_000_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.formats.recordings import aicb, passes
-from clusim.formats.recordings.common import MOST_RANKS
 from clusim.formats.recordings.layers import (
     MAX_BYTES,
     LayerPart,
@@ -23,8 +23,6 @@ from clusim.formats.recordings.layers import (
 )
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, names_of
-
-__all__ = ["read"]
 
 _POLICIES = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 _SIZES = {

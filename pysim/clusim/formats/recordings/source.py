@@ -20,26 +20,6 @@ from typing import IO, Any, cast
 from clusim.errors import InputError
 from clusim.files import note_input
 
-__all__ = [
-    "DAMAGED",
-    "HEAD_BYTES",
-    "LINE_LIMIT",
-    "MOST_BYTES",
-    "Paths",
-    "exact_float",
-    "head",
-    "integer",
-    "kept",
-    "lines",
-    "mapped",
-    "names_of",
-    "natural",
-    "number",
-    "opened",
-    "read_bytes",
-    "time_ps",
-]
-
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """What readers take: one path, or the paths of one job."""
 

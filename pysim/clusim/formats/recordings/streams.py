@@ -20,8 +20,6 @@ from clusim.formats.recordings.source import (
     read_bytes,
 )
 
-__all__ = ["ByteWindow", "FileStream", "TextWindow", "streams"]
-
 STEP = 1 << 20
 """Bytes that are read at a time."""
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from clusim.errors import InputError, one_line
 
-__all__ = ["unpickled"]
-
 MOST_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
 

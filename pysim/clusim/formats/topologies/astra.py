@@ -17,8 +17,6 @@ from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import hinted_chip, known_chip, named_chip
 from clusim.formats.values import fail, number, printable
 
-__all__ = ["read_astra"]
-
 MAX_NPUS = 16_384
 _SHAPES = {
     "ring": "ring",

@@ -20,8 +20,6 @@ from clusim.hardware import SWITCHES, Cpu
 if TYPE_CHECKING:
     from clusim.fabric.model import Fabric
 
-__all__ = ["CHIP_OPTION", "MAX_NODES", "Assumption", "Draft", "Imported"]
-
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
 

@@ -8,8 +8,6 @@ import re
 from clusim.formats.topologies.htsim import HEAD_LINE
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
 
-__all__ = ["detect_kind", "without_prompt"]
-
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
 _ROOTS = {
     "system": "nccl-xml",

@@ -7,8 +7,6 @@ from clusim.formats.values import printable
 from clusim.hardware import ADAPTER_IDS, PROCESSORS, Cpu
 from clusim.hardware.pcie import GENERATIONS
 
-__all__ = ["PCIE_GTS", "named_processor", "nic_model", "processor"]
-
 PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()}
 """Signalling rate of a lane per PCIe generation [GT/s]."""
 

@@ -12,8 +12,6 @@ from clusim.formats.topologies.common import Draft
 from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import XmlElement, parse_xml
 
-__all__ = ["Attributes", "TextGraph", "read_graphml", "read_node_link"]
-
 Attributes = dict[str, Any]
 
 

@@ -25,8 +25,6 @@ from clusim.formats.values import fail, number, printable
 from clusim.hardware import LINKS, gpu, gpu_by_product
 from clusim.units import parse_rate, parse_time
 
-__all__ = ["read_graph"]
-
 MAX_GRAPH_NODES = 65_536
 _PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")
 

@@ -14,8 +14,6 @@ from typing import Any, Final
 from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES, Draft
 from clusim.formats.values import fail, printable
 
-__all__ = ["HEAD_LINE", "read_htsim"]
-
 HEAD_LINE = re.compile(r"^[^\S\n]*(?:nodes|tiers|podsize)[^\S\n]+[0-9]+[^\S\n]*$", re.I | re.M)
 """Two of these tell a file."""
 

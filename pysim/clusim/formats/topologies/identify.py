@@ -19,8 +19,6 @@ from clusim.hardware import (
     unknown_gpu,
 )
 
-__all__ = ["ACCELERATORS", "generation", "gts", "identify"]
-
 ACCELERATORS: Final = (0x10DE, 0x1002)
 """PCI vendors of GPUs that machines are built for."""
 

@@ -9,18 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = [
-    "HIDDEN",
-    "BusId",
-    "ImportedCpu",
-    "ImportedDevice",
-    "ImportedGpu",
-    "ImportedMachine",
-    "Net",
-    "Peer",
-    "bus_id",
-]
-
 BusId = tuple[int, ...] | str
 """Domain, bus, device and function; the text itself if it is no PCI address."""
 

@@ -19,8 +19,6 @@ from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES
 from clusim.formats.values import fail, number, printable
 from clusim.units import parse_rate, parse_time
 
-__all__ = ["InfraEdge", "InfraGraph", "InfraLink", "InfraNode", "read_infrastructure"]
-
 KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")
 SCHEMES = ("one2one", "many2many", "ring")
 MAX_DEPTH = 8

@@ -21,8 +21,6 @@ from clusim.fabric.outline import link_name
 from clusim.formats.topologies.infragraph import KINDS
 from clusim.hardware import GPUS, PROCESSORS
 
-__all__ = ["dump_infragraph"]
-
 _CHOICES = {"gpu": "xpu", "nic": "nic", "memory": "memory", "host": "custom"}
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from clusim.formats.topologies.infragraph import InfraGraph
 from clusim.units import parse_rate, parse_time
 
-__all__ = ["Edge", "contracted"]
-
 PASSIVE = ("port", "custom")
 """Roles of components that data only pass through."""
 

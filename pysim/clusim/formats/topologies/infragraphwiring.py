@@ -47,8 +47,6 @@ from clusim.hardware.networks import USUAL_LINKS
 from clusim.hardware.pcie import x16_rate
 from clusim.units import parse_rate, parse_time
 
-__all__ = ["WRITTEN_LINK", "read_infragraph"]
-
 WRITTEN_LINK = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link that clusim wrote: number of parallel links, and their type."""
 

@@ -29,8 +29,6 @@ from clusim.formats.values import fail, number, printable, whole
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import gpu_by_pci, gpu_by_product
 
-__all__ = ["read_lstopo"]
-
 _DOCTYPE = re.compile(
     r"\A(\ufeff?\s*(?:<\?xml[^>]{0,200}\?>\s*)?)<!DOCTYPE\s+topology\s+SYSTEM\s+\"hwloc2?\.dtd\"\s*>"
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["LEVELS", "MAX_DEVICES", "NVLINK", "Matrix", "is_gpu"]
-
 LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 """How far two devices are apart over PCIe, by the word for it."""
 

@@ -9,8 +9,6 @@ from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, printable
 from clusim.formats.xmltext import parse_xml
 
-__all__ = ["read_nccl"]
-
 _ROOTS = {"nccl-xml": "system", "nccl-graph": "graphs"}
 
 

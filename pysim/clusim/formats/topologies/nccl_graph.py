@@ -27,8 +27,6 @@ from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import XmlElement
 from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
 
-__all__ = ["read_graphs"]
-
 RING = 4
 """The ``pattern`` of rings."""
 

@@ -24,8 +24,6 @@ from clusim.formats.topologies.importedmachine import (
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail
 
-__all__ = ["PrintedNode", "read_print"]
-
 _GTS = {
     3.0: "2.5 GT/s PCIe", 6.0: "5.0 GT/s PCIe", 12.0: "8.0 GT/s PCIe", 24.0: "16.0 GT/s PCIe",
     48.0: "32.0 GT/s PCIe", 96.0: "64.0 GT/s PCIe",

@@ -18,8 +18,6 @@ from clusim.formats.topologies.importedmachine import (
 from clusim.formats.values import fail, natural, printable
 from clusim.formats.xmltext import XmlElement
 
-__all__ = ["group_names", "read_system"]
-
 MAX_COUNT = 1024
 MAX_HEAD = 20_000
 """Characters of a file in which comments are looked at for what machine it is."""

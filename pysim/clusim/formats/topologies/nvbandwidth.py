@@ -24,8 +24,6 @@ from clusim.fabric.flow import max_flow
 from clusim.fabric.model import Fabric
 from clusim.formats.values import fail, number, printable
 
-__all__ = ["BandwidthTest", "compared", "is_nvbandwidth", "read_nvbandwidth"]
-
 MAX_DEVICES = 1024
 _LOW = 0.9
 """Part of the median of its test, and of what the wires carry, below which a pair is named."""

@@ -12,8 +12,6 @@ from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
 from clusim.formats.values import natural
 from clusim.hardware import Gpu
 
-__all__ = ["connect_gpus"]
-
 Named = tuple[str, ImportedGpu, Gpu]
 
 _TRUNKS = 8

@@ -17,8 +17,6 @@ from clusim.formats.topologies.importedmachine import HIDDEN, BusId, bus_id
 from clusim.formats.values import fail, printable
 from clusim.formats.xmltext import XmlElement, parse_xml
 
-__all__ = ["Combined", "combine"]
-
 _FILE = "the file that is put onto it"
 _COMPARED = {"link_speed": "speed", "link_width": "lanes", "class": "class", "device": "device"}
 _TOLD = {"link_speed": "told_speed", "link_width": "told_width"}

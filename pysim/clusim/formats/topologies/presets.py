@@ -30,26 +30,6 @@ from clusim.hardware import (
 from clusim.hardware.networks import USUAL_LINKS
 from clusim.units import parse_rate
 
-__all__ = [
-    "Adapter",
-    "adapter_of",
-    "c2c_link",
-    "direct_keys",
-    "gpu_pcie",
-    "hinted_chip",
-    "known_chip",
-    "named_chip",
-    "network_of",
-    "nic_keys",
-    "numa_link",
-    "nvlink_keys",
-    "pcie_switch",
-    "pcie_type",
-    "product_chip",
-    "shared_c2c",
-    "unnamed_chip",
-]
-
 
 def known_chip(draft: Draft, name: str, where: str) -> str:
     """Return the chip's name; with GPUs of another architecture all use the protocols of the first."""

@@ -7,8 +7,6 @@ import re
 from clusim.formats.topologies.matrix import MAX_DEVICES, Matrix
 from clusim.formats.values import fail
 
-__all__ = ["parse_rocm"]
-
 _NUMA = re.compile(r"GPU\[([0-9]{1,4})\]\s*:.*Numa Node:\s*(-?[0-9]{1,4})")
 
 

@@ -28,8 +28,6 @@ from clusim.formats.values import fail, number, printable
 from clusim.hardware import gpu
 from clusim.units import parse_rate, parse_time
 
-__all__ = ["read_simai"]
-
 NETWORK = -1
 _ETHERNET = ImportedDevice(cls=0x020000)
 HOST, _ = processor("", "", None, None)

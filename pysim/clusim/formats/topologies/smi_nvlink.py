@@ -28,8 +28,6 @@ from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, printable
 from clusim.hardware import gpu_by_product
 
-__all__ = ["GPU_LINE", "LINK_LINE", "named_gpus", "read_nvlink"]
-
 GPU_LINE = re.compile(
     r"^[^\S\n]*GPU[ ]?([0-9]{1,4}): ([A-Za-z][^\n(]{1,80}?)[^\S\n]*(?:\(UUID[^\n]*)?$", re.M
 )

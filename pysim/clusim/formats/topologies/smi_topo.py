@@ -29,8 +29,6 @@ from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, standing
 
-__all__ = ["parse_matrix", "read_smi"]
-
 P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 """Cells of ``topo -p2p``: works, and reasons why not."""
 

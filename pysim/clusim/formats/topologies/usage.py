@@ -11,8 +11,6 @@ from collections import Counter
 from clusim.formats.topologies.common import Draft
 from clusim.hardware import gpu
 
-__all__ = ["find_rings", "set_usage"]
-
 MAX_RING_GPUS = 32
 MAX_STEPS = 60_000
 """The search gives up after so many steps and keeps the rings it has."""

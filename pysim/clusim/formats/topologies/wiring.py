@@ -35,8 +35,6 @@ from clusim.formats.topologies.usage import set_usage
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, Cpu
 
-__all__ = ["wire_machine"]
-
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
 _WIDTHS = (1, 2, 4, 8, 16)
 _DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")

@@ -11,8 +11,6 @@ import yaml
 
 from clusim.errors import one_line
 
-__all__ = ["topology_text"]
-
 WIDTH = 110
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})")
 

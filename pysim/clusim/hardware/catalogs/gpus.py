@@ -10,17 +10,6 @@ from clusim.hardware.architecture import Architecture
 from clusim.hardware.gpu import Gpu
 from clusim.hardware.registry import objects_of
 
-__all__ = [
-    "FAMILIES",
-    "GPUS",
-    "gpu",
-    "gpu_by_capability",
-    "gpu_by_gfx",
-    "gpu_by_pci",
-    "stand_in",
-    "standing",
-]
-
 FAMILIES: dict[str, Architecture] = {
     item.name: item for _, item in objects_of(architectures, Architecture, "ARCHITECTURE")
 }

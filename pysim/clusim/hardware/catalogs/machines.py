@@ -9,17 +9,6 @@ from clusim.hardware.registry import objects_of
 from clusim.hardware.switch import Switch
 from clusim.hardware.transport import Transport
 
-__all__ = [
-    "ADAPTERS",
-    "ADAPTER_IDS",
-    "CROSSBARS",
-    "HOST_COSTS",
-    "PCIE_SWITCH_IDS",
-    "PROCESSORS",
-    "TRANSPORTS",
-    "USUAL_SWITCHES",
-]
-
 PROCESSORS: dict[str, Cpu] = {item.name: item for _, item in objects_of(processors, Cpu, "CPUS")}
 """Processors by the name of their root complex."""
 

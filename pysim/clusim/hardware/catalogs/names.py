@@ -17,8 +17,6 @@ from clusim.errors import one_line
 from clusim.hardware.catalogs.gpus import GPUS
 from clusim.hardware.gpu import Gpu
 
-__all__ = ["gpu_by_product", "gpu_by_words", "nearest_gpu", "unknown_gpu"]
-
 VENDOR_WORDS = frozenset(
     ("nvidia", "amd", "corporation", "tesla", "geforce", "instinct", "gpu", "gpus")
 )

@@ -13,16 +13,6 @@ from clusim.nccl.tuner import Selection, channels_and_threads
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import COLLECTIVE_OF, Collective
 
-__all__ = [
-    "Choice",
-    "Wanted",
-    "Way",
-    "choose",
-    "runnable",
-    "way_of",
-    "ways",
-]
-
 
 class Way(NamedTuple):
     """How a collective is done, in NCCL's words; ``P2P`` are sends and receives."""

@@ -21,8 +21,6 @@ from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
 from clusim.vocabulary.operations import OF_NCCL
 
-__all__ = ["Communicators", "Members"]
-
 
 @dataclass(frozen=True)
 class Members:

@@ -17,23 +17,6 @@ from clusim.nccl.versions import since
 from clusim.units import parse_time
 from clusim.vocabulary.operations import PATTERNS
 
-__all__ = [
-    "DEFAULT_ITERATIONS",
-    "Host",
-    "Launch",
-    "empty_ps",
-    "engine_start_ps",
-    "enqueued_ps",
-    "graph_ps",
-    "host_of",
-    "iteration_ps",
-    "overhead_ps",
-    "period_ps",
-    "start_and_end_ps",
-    "torch_ps",
-    "wake_ps",
-]
-
 DEFAULT_ITERATIONS = 20
 """nccl-tests' ``-n``."""
 

@@ -22,8 +22,6 @@ from clusim.schedule.builder import Part, Plan, split
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["Context", "tree_of"]
-
 NONE = -1
 
 Way = TypeVar("Way", Ring, Tree)

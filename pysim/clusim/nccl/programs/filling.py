@@ -8,8 +8,6 @@ from clusim.nccl.programs.context import tree_of
 from clusim.nccl.programs.messages import LONGEST, shape_of_message
 from clusim.vocabulary.algorithms import Algorithm
 
-__all__ = ["FILLS", "filling_bytes"]
-
 FILLS = 2
 """How often channels go on with the next chunk until more of them take the same time each."""
 

@@ -21,8 +21,6 @@ from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.dtypes import redop_named
 from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
 
-__all__ = ["build", "emit"]
-
 BY_HEADS = (
     Algorithm.NVLS,
     Algorithm.NVLS_TREE,

@@ -24,8 +24,6 @@ from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import ABSENT, Prim
 
-__all__ = ["write_collnet_chain", "write_nvls_tree"]
-
 KEPT = 64
 """Kinds of programs whose primitives are kept."""
 

@@ -29,16 +29,6 @@ from clusim.schedule.builder import Part, Plan, Site
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 
-__all__ = [
-    "LONGEST",
-    "emit_messages",
-    "emit_pattern",
-    "message_class",
-    "message_parts",
-    "rounds",
-    "shape_of_message",
-]
-
 KIB = 1024
 LANES = 8
 """Messages that share a CTA (``NCCL_MAX_DEV_WORK_P2P_PER_BATCH``)."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from clusim.schedule.dtypes import ELEMENTS, element
 from clusim.schedule.ir import ABSENT
 
-__all__ = ["Moved"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moved:

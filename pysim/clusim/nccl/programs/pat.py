@@ -18,8 +18,6 @@ from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import Prim
 
-__all__ = ["write_all_gather", "write_reduce_scatter"]
-
 FLAG_SLOTS = (8, 64)
 """Flags that may be on their way between the two programs of a position: one per rank, within these bounds.
 

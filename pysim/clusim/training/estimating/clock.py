@@ -21,8 +21,6 @@ from clusim.schedule.ir import Task
 from clusim.training.breakdown import Spans
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = ["Clock", "RankRows", "Repeated", "Took"]
-
 
 class Took(NamedTuple):
     """What the engine says of a part: its time [ps], and at what share of their pace kernels go on beside it."""

@@ -32,8 +32,6 @@ from clusim.workload import Workload
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 
-__all__ = ["EstimateOptions", "estimate", "estimated", "stepped"]
-
 
 class EstimateOptions(TypedDict, total=False):
     """What `estimate` can be told besides, as `clusim.training.front.TrainOptions` has it."""

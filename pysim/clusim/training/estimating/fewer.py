@@ -30,8 +30,6 @@ from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["FollowedPart", "PartRan", "Write", "followed_part", "part_beside", "ran"]
-
 Write = Callable[[Emitter, Mapping[int, int]], Tails]
 """Writes a part on ranks that may be called otherwise there."""
 

@@ -21,8 +21,6 @@ from clusim.errors import InputError
 from clusim.executors import model_digest
 from clusim.files import write_bytes
 
-__all__ = ["PLACE", "Kept", "kept_folder"]
-
 PLACE = "CLUSIM_CACHE"
 """Environment variable that names the folder instead."""
 

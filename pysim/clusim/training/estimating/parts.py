@@ -26,8 +26,6 @@ from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["StepPart", "StepParts", "machine_of"]
-
 LONGER = 4
 """How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from clusim.training.result import StepResult
 from clusim.units import format_time
 
-__all__ = ["StepEstimate"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StepEstimate(StepResult):

@@ -18,8 +18,6 @@ from clusim.verdict import Verdict
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["whole"]
-
 
 def whole(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
     """Return what the engine found for the steps of a request, simulated now if they were not before."""

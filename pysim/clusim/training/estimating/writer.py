@@ -26,8 +26,6 @@ from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["StepEstimator"]
-
 
 class _Done(NamedTuple):
     """What a stage does in a block or several, and what that moves."""

@@ -13,8 +13,6 @@ from clusim.training.measured.models import model_spec
 from clusim.training.measured.rows import NEEDED, StepRow
 from clusim.workload import PRECISIONS, Workload
 
-__all__ = ["StepCase", "case_of", "framework_of"]
-
 _LIBRARIES = ("flash1", "flash2", "flash3", "cudnn")
 """Words of the column attention that name a library."""
 

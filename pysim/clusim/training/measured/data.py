@@ -16,8 +16,6 @@ from clusim.training.measured.scores import StepPoint, step_score
 from clusim.training.measured.validate import StepReport
 from clusim.version import version
 
-__all__ = ["write_step_data"]
-
 LEAST = 4
 """Rows that a class must have."""
 

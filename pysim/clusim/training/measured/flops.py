@@ -19,8 +19,6 @@ from clusim.training.measured.rows import StepRow
 from clusim.workload import Workload
 from clusim.workload.parallel.plan import model_of
 
-__all__ = ["counted_flops"]
-
 
 def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[float, str]:
     """Return the operations of a step of all GPUs as a row's source counts them, and how [FLOP].

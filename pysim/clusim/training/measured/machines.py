@@ -17,8 +17,6 @@ from clusim.run.setup import Setup, loaded
 from clusim.training.measured.rows import StepRow
 from clusim.units import parse_size
 
-__all__ = ["RowMachines", "machines_of"]
-
 _PRESETS = (
     (("a100 pcie",), "a100-pcie-x8"),
     (("a100 40gb", "a100-40", "p4d"), "azure-ndv4"),

@@ -9,8 +9,6 @@ from clusim.bounded import whole
 from clusim.errors import InputError
 from clusim.training.measured.rows import StepRow
 
-__all__ = ["model_spec"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Card:

@@ -24,8 +24,6 @@ from clusim.workload import Workload, make_plan
 from clusim.workload.memory import ZERO
 from clusim.workload.parallel.plan import TrainingPlan, model_of
 
-__all__ = ["Unpredicted", "predicted"]
-
 MOST_GPUS = 128
 """GPUs that are simulated at most."""
 

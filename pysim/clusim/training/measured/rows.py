@@ -14,8 +14,6 @@ from clusim.errors import InputError
 from clusim.files import note_input
 from clusim.hardware.calibration import row_sets_of
 
-__all__ = ["STEP_COLUMNS", "StepRow", "is_step_table", "read_steps"]
-
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
 """Columns without which a table is none of training steps."""
 

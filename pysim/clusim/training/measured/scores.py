@@ -10,8 +10,6 @@ from typing import Any
 
 from clusim.training.measured.rows import StepRow
 
-__all__ = ["GROUPS", "StepPoint", "StepScore", "kendall_tau", "step_groups", "step_score"]
-
 
 @dataclass(frozen=True)
 class StepPoint:

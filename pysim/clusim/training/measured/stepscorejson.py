@@ -9,8 +9,6 @@ from typing_extensions import TypedDict
 from clusim.forms import FieldsOf
 from clusim.training.measured.scores import StepScore
 
-__all__ = ["StepGroupJson", "StepPointRowJson", "StepReportJson", "UnpredictedRowJson"]
-
 _Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]
 
 

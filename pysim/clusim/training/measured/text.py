@@ -11,8 +11,6 @@ from clusim.training.measured.predict import Unpredicted
 from clusim.training.measured.scores import StepPoint, StepScore, step_groups, step_score
 from clusim.training.measured.validate import StepReport
 
-__all__ = ["HEADING", "left_out_steps", "row_line", "step_lines", "write_section"]
-
 HEADING = "## Steps that others published"
 """First line of the section; it goes to the end of its page."""
 

@@ -13,8 +13,6 @@ from clusim.training.measured.rows import StepRow
 from clusim.training.measured.scores import StepPoint, step_groups, step_score
 from clusim.training.measured.stepscorejson import StepPointRowJson, StepReportJson
 
-__all__ = ["StepReport", "validate_steps"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepReport:

@@ -15,8 +15,6 @@ from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder
 
-__all__ = ["Dlrm"]
-
 CRITEO = (
     *(39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10),
     *(2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36),

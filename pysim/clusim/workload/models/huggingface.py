@@ -17,8 +17,6 @@ from clusim.errors import InputError
 from clusim.files import note_input
 from clusim.workload.models.transformer import Latent, Transformer
 
-__all__ = ["from_config", "read_config"]
-
 ALIASES = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),

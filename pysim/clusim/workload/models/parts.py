@@ -48,8 +48,6 @@ from clusim.workload.layers import (
 )
 from clusim.workload.recipes import casts, gathered_bytes, input_bytes
 
-__all__ = ["Attention", "Recorder"]
-
 
 class Attention(NamedTuple):
     """Attention of `rows` queries to `columns` keys per sample and head; sizes of queries (and keys) and values."""

@@ -9,8 +9,6 @@ from clusim.workload.models.recurrent import Recurrent
 from clusim.workload.models.transformer import Latent, Transformer
 from clusim.workload.models.vision import Perceptron, ResNet
 
-__all__ = ["MODELS", "Model", "find_model"]
-
 Model = Transformer | Perceptron | ResNet | Dlrm | Recurrent
 
 Size = tuple[int, int, int]

@@ -16,8 +16,6 @@ from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
 from clusim.workload.models.parts import Recorder
 
-__all__ = ["Recurrent"]
-
 GATES = 4
 """Products of an LSTM cell: input, forget and output gate, and what comes in."""
 

@@ -28,8 +28,6 @@ from clusim.workload.layers import (
 from clusim.workload.models.parts import Attention, Recorder
 from clusim.workload.recipes import input_bytes, output_bytes
 
-__all__ = ["Latent", "Transformer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Latent:

@@ -16,8 +16,6 @@ from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder
 
-__all__ = ["Perceptron", "ResNet"]
-
 
 @dataclass(frozen=True, slots=True)
 class Perceptron:

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 
-__all__ = ["EqualPlace", "EqualPlaces", "machine_kinds", "switched_machines"]
-
 ROUNDS = 4
 """How far around a switch is looked to tell it from others [links]."""
 

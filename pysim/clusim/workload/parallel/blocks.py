@@ -22,8 +22,6 @@ from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["BlockEmitter"]
-
 
 @dataclass
 class BlockEmitter(Emitter):

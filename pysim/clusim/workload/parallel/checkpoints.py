@@ -23,8 +23,6 @@ from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.stages import COPY
 from clusim.workload.spec import complain
 
-__all__ = ["Checkpoint", "Saving", "checkpoint_of", "save_behind"]
-
 LONGEST_S = 1_000_000
 """Longest writing of a checkpoint [s]: more is a slip of the pen."""
 

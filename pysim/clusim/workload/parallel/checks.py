@@ -14,18 +14,6 @@ from clusim.workload.orders import Crew, layout_of, order
 from clusim.workload.parallel.legs import spread
 from clusim.workload.spec import Workload, complain
 
-__all__ = [
-    "check_checkpoints",
-    "check_chunks",
-    "check_exchange",
-    "check_interleaving",
-    "check_kind",
-    "check_names",
-    "check_servers",
-    "check_turns",
-    "check_weights",
-]
-
 WHOLE_WEIGHTS = ("ddp", "distributed-optimizer")
 """Kinds of data parallelism that Megatron-LM has for weights in 8 bits."""
 

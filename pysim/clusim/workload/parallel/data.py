@@ -18,8 +18,6 @@ from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 from clusim.workload.parallel.offload import step_on_host
 from clusim.workload.recipes import handed_bytes
 
-__all__ = ["Bucket", "DataParallel", "Replicated", "Unfilled", "fill_buckets"]
-
 
 class Bucket(NamedTuple):
     """Gradients that are reduced together: their layers, number of elements, and whether they are of experts.

@@ -33,8 +33,6 @@ from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
 from clusim.workload.spec import complain
 
-__all__ = ["Block", "Emitter", "Exchange"]
-
 Tails = dict[int, tuple[int, ...]]
 
 Block = tuple[list[Step], tuple[str, tuple[int, ...]]]

@@ -20,8 +20,6 @@ from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

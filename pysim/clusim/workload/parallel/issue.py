@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from clusim.schedule.builder import ProgramBuilder
 from clusim.workload.host import HostTimes, Issue
 
-__all__ = ["STREAM", "HostThreads"]
-
 STREAM = "host"
 """Stream of the tasks of host threads."""
 

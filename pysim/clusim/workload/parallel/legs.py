@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from clusim.workload.layers import Comm
 
-__all__ = ["ExchangeLeg", "legs_of", "spread"]
-
-
 QUICK_RAILS = 8
 """Channels between machines of kernels for low latency, whose GPUs post messages themselves: so few that the proxies of
 channels do not limit them, and enough for the adapter. Assumed, with the times in DeepEP's README in view."""

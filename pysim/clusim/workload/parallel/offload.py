@@ -17,8 +17,6 @@ from clusim.workload.hostlink import TO_HOST, host_way
 from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Emitter, Tails
 
-__all__ = ["MOST_TILES", "Away", "step_on_host"]
-
 MOST_TILES = 64
 """Tiles of a step at most: more make no difference to its time."""
 

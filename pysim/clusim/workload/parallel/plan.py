@@ -52,8 +52,6 @@ from clusim.workload.parallel.stages import COPY, Ground, stages_of
 from clusim.workload.recipes import weight_bytes
 from clusim.workload.spec import ModelSpec, Workload, complain
 
-__all__ = ["TrainingPlan", "make_plan", "model_of"]
-
 WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
 """Names of tensors that tensor parallelism leaves whole."""
 

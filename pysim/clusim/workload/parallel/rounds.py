@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from clusim.workload.parallel.data import DataParallel, Unfilled, fill_buckets
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
-__all__ = ["Board", "Rounds"]
-
 
 @dataclass
 class Board:

@@ -12,8 +12,6 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.parallel.data import Bucket, DataParallel, Unfilled, fill_buckets
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
-__all__ = ["Served"]
-
 
 class Served(DataParallel):
     """A parameter server, or several."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 from clusim.workload.parallel.data import DataParallel
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
-__all__ = ["Sharded"]
-
 
 class Sharded(DataParallel):
     """FSDP on a stage."""

@@ -14,8 +14,6 @@ from clusim.workload.optimizers import Optimizer
 from clusim.workload.peers import peer_rates
 from clusim.workload.spec import Workload, complain
 
-__all__ = ["adds_up", "deepep_of", "moving", "shard_of"]
-
 
 def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepEp | None) -> Shard:
     """Return how layers are cut, and what the framework makes of them."""

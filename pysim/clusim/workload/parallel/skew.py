@@ -11,8 +11,6 @@ from clusim.schedule.builder import Part, Plan, ProgramBuilder
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import shape_of
 
-__all__ = ["Uneven", "expert_loads", "write_uneven"]
-
 
 def expert_loads(
     ranks: int, skew: float, capacity: float = 0.0, seed: int = 0, *, pad: bool = False

@@ -19,8 +19,6 @@ from clusim.workload.peers import peer_rates
 from clusim.workload.recompute import Recomputer
 from clusim.workload.spec import Workload
 
-__all__ = ["COPY", "Ground", "divide", "stages_of"]
-
 COPY = "embedding copy"
 """Tensor of the last stage, if the head uses the weights of the embedding, which is in the first."""
 

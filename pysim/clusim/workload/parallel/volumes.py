@@ -14,8 +14,6 @@ from typing import NamedTuple
 from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.operations import COLLECTIVE_OF
 
-__all__ = ["IN_SWITCH", "SpannedMachines", "Switched", "Volume", "sent_bytes"]
-
 IN_SWITCH = (
     *(Algorithm.NVLS.own, Algorithm.NVLS_TREE.own),
     *(Algorithm.COLLNET_DIRECT.own, Algorithm.COLLNET_CHAIN.own),

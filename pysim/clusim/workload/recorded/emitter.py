@@ -12,8 +12,6 @@ from clusim.nccl.programs import Moved
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.vocabulary.algorithms import Protocol, find_algorithm, find_protocol
 
-__all__ = ["NcclEmitter"]
-
 
 class NcclEmitter:
     """Writes events of ranks of a job, which have places on a fabric.

@@ -21,8 +21,6 @@ from clusim.vocabulary.dtypes import DTYPES
 from clusim.vocabulary.operations import OF_NCCL
 from clusim.workload.recorded.emitter import NcclEmitter
 
-__all__ = ["NcclEmitter", "Translation", "WrittenUnit", "precision_of", "to_schedule"]
-
 MESSAGES = ("send", "recv")
 
 

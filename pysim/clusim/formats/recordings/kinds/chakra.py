@@ -5,8 +5,6 @@ from __future__ import annotations
 from clusim.formats.recordings.chakra_json import JSON_GRAPH, JSON_NODE
 from clusim.formats.recordings.kind import RecordingKind
 
-__all__ = ["KIND"]
-
 
 def _is_chakra(name: str, data: bytes) -> bool:
     """Return whether a file is a Chakra trace: messages with their lengths, the first the metadata."""

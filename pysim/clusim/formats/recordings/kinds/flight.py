@@ -6,8 +6,6 @@ import re
 
 from clusim.formats.recordings.kind import RecordingKind
 
-__all__ = ["KIND"]
-
 
 def _is_dump(name: str, data: bytes) -> bool:
     """Return whether a file is a pickle with the keys of a dump."""
