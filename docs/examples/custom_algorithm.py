@@ -31,7 +31,7 @@ def main() -> None:
     size_bytes = 4 << 20
     for schedule in (
         chain_allreduce(8, size_bytes),
-        clusim.collectives.ring_allreduce(fabric, size_bytes, channels=8),
+        clusim.collectives.build(fabric, "allreduce", "ring", size_bytes, channels=8),
     ):
         result = clusim.simulate(fabric, schedule, verify=True)
         rate = size_bytes / result.time_ps * 1000

@@ -328,12 +328,6 @@ class GridLoop:
     chunk_bytes: int
     interleaved: bool
 
-    def chunk_offset(self, chunk: int, channel: int, num_ranks: int, num_channels: int) -> int:
-        """Return where a chunk of a channel starts [bytes]."""
-        if self.interleaved:
-            return self.offset + (chunk * num_channels + channel) * self.chunk_bytes
-        return self.offset + (channel * num_ranks + chunk) * self.chunk_bytes
-
 
 def grid_loops(
     cutting: Cutting, num_bytes: int, num_channels: int, num_threads: int, element_bytes: int = 4

@@ -35,10 +35,6 @@ class DrawnMachine:
     source: Array
     target: Array
 
-    def kind_of_endpoints(self) -> str:
-        """Return what endpoints are called: ``gpu``, ``host``."""
-        return self.kinds[0] if self.num_endpoints else "rank"
-
     def zones(self) -> list[str]:
         """Return the names of the machines of a cluster; none if the fabric is not one."""
         found = {zone_of(name) for name in self.nodes} - {""}

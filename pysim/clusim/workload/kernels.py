@@ -258,10 +258,6 @@ class Chip:
         one = replace(gemm, batch=1)
         return gemm.batch * self.product_s(one, kernel.bytes // gemm.batch, adds=adds)
 
-    def gemm_efficiency(self, gemm: Gemm) -> float:
-        """Return the part of the peak that a matrix product of this shape reaches."""
-        return gemm.flops / (self.product_s(gemm) * self.peak_flops)
-
     @cached_property
     def _attending(self) -> Silicon:
         rate = (self.attending_flops or self.peak_flops) * self.gemm_fraction

@@ -279,11 +279,6 @@ class Timeline:
         """Idle slots of all stages together."""
         return sum(self.slots - self.busy(stage) for stage in range(len(self.end)))
 
-    @property
-    def idle_fraction(self) -> float:
-        """Idle slots of all slots."""
-        return self.idle / (self.slots * len(self.end))
-
 
 def timeline(
     orders: Sequence[Sequence[Action | list[Action]]],

@@ -204,11 +204,6 @@ def _nets(element: XmlElement) -> list[Net]:
     return found
 
 
-def group_names(root: XmlElement) -> list[str]:
-    """Return the names of the mapping groups of a file."""
-    return [element.get("name") for element in root.all("group")]
-
-
 def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElement:
     names = [element.get("name") for element in groups]
     shown = ", ".join(f"{i}: {printable(name, 80)}" for i, name in enumerate(names))

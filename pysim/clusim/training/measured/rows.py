@@ -97,9 +97,6 @@ class StepRow:
         return row_sets_of({**columns, "size_bytes": 0})
 
 
-STEP_COLUMNS = tuple(item.name for item in fields(StepRow) if item.name not in ("where", "unread"))
-"""Columns that are used; others are ignored."""
-
 _WORDS = tuple(item.name for item in fields(StepRow) if item.type == "str" and item.name != "where")
 _COUNTS = tuple(item.name for item in fields(StepRow) if item.type == "int")
 _MOST_NUMBER = {"n_nodes": MOST_RANKS, "n_gpus": MOST_RANKS, "step_s": MOST_STEP_S}
