@@ -278,7 +278,7 @@ class _Writer:
         if self._on_nic(counts, together) > NIC_PROGRAMS:
             counts = self._counts(MOST_PROGRAMS // together)
             needed = self._on_nic(counts, together)
-            if needed >= MOST_PROGRAMS:
+            if needed >= MOST_PROGRAMS and self.fabric.pxn:
                 channels = len({channel for _, channel in self._works})
                 raise ScheduleError(
                     f"{self.plan.call.operation} on {self.comm.group.num_ranks} ranks over {channels} channels:"
