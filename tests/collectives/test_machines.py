@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.collectives import build
+from clusim.collectives import ALGORITHMS, build
 from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
 from clusim.collectives.orders import Tree, find_rings, find_trees
 from clusim.collectives.registry import REGISTRY
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
+from clusim.lowering import lower
 from clusim.schedule.executor import Executor
 from clusim.schedule.untimed import run_untimed
 from support.machines import cluster_of, pcie_machine
@@ -223,3 +224,16 @@ class TestRoomForProxies:
         found = clusim.collective(name, "alltoall", "1MiB", nodes=nodes, granularity="coarse")
         assert found.call is not None
         assert found.call.algorithm == "p2p"
+
+    @pytest.mark.parametrize(
+        ("operation", "algorithm"),
+        [(key, name) for key, names in ALGORITHMS.items() for name in names],
+    )
+    def test_default_channels_have_room(self, operation: str, algorithm: str) -> None:
+        size = 0 if operation == "barrier" else 4 << 20
+        try:
+            schedule = build(pod(nodes=4), operation, algorithm, size)
+        except (InputError, ScheduleError):  # reductions of NVSwitches do not go over machines
+            assert algorithm in ("nvls", "multimem")
+            return
+        lower(pod(nodes=4), schedule, "coarse")

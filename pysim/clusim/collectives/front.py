@@ -76,8 +76,8 @@ MOST_CHANNELS = 64
 
 
 MESSAGE_CHANNELS = 8
-"""Most channels of messages between machines (NCCL halves them until those of all peers fit), and of a two-shot
-all-reduce, which has two connections for each pair of ranks."""
+"""Most channels of messages between machines (NCCL halves them until those of all peers fit), and of two-shot and
+butterfly all-reduces, which have two connections for each pair of ranks."""
 
 
 NIC_CHANNELS = 192

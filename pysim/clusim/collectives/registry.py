@@ -122,13 +122,11 @@ def _blocks_nvls(write: Writer) -> AlgorithmEntry:
     return AlgorithmEntry(write, _nvls, channels="nvls", drop_channels=False, protocols=("simple",))
 
 
-def _loads(
-    write: Writer, blocks: Callable[[int, int], int] | None = None, channels: str = "twoshot"
-) -> AlgorithmEntry:
+def _loads(write: Writer, blocks: Callable[[int, int], int] | None = None) -> AlgorithmEntry:
     return AlgorithmEntry(
         write,
         loadstore.pass_shape,
-        channels=channels,
+        channels="twoshot",
         many_peers=True,
         protocols=("simple",),
         blocks=blocks,
@@ -191,7 +189,9 @@ REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
     ("allreduce", "twoshot-pull"): _loads(loadstore.write_twoshot, loadstore.blocks_of_twoshot),
     ("allreduce", "ld-st"): _loads(loadstore.write_allreduce),
     ("allreduce", "multimem"): _multimem(multimem.write_allreduce),
-    ("allreduce", "butterfly"): AlgorithmEntry(butterfly.write_allreduce, _step, many_peers=True),
+    ("allreduce", "butterfly"): AlgorithmEntry(
+        butterfly.write_allreduce, _step, channels="twoshot", many_peers=True
+    ),
     ("allreduce", "nvls"): AlgorithmEntry(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
     ),
@@ -214,13 +214,13 @@ REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
     ),
     ("reduce_scatter", "ll"): _blocks_ll(lowlatency.write_reduce_scatter),
     ("reduce_scatter", "multimem"): _multimem(multimem.write_reduce_scatter),
-    ("reduce_scatter", "ld"): _loads(loadstore.write_reduce_scatter, channels="direct"),
+    ("reduce_scatter", "ld"): _loads(loadstore.write_reduce_scatter),
     ("all_gather", "ring"): AlgorithmEntry(ring.write_all_gather, _ring),
     ("all_gather", "nvls"): _blocks_nvls(nvls.write_all_gather),
     ("all_gather", "direct"): AlgorithmEntry(direct.write_all_gather, _step, many_peers=True),
     ("all_gather", "ll"): _blocks_ll(lowlatency.write_all_gather),
     ("all_gather", "multimem"): _multimem(multimem.write_all_gather),
-    ("all_gather", "st"): _loads(loadstore.write_all_gather, channels="direct"),
+    ("all_gather", "st"): _loads(loadstore.write_all_gather),
     ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
     ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree, paired=True),
     ("reduce", "ring"): _rooted(chain.write_reduce, "ring"),
