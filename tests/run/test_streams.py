@@ -27,10 +27,20 @@ def test_two_shorter_streams_stand_for_a_long_one(machine: str) -> None:
     assert followed_ps == pytest.approx(whole_ps, rel=0.03)
 
 
-def test_a_loop_of_heads_has_a_chunk_for_each() -> None:
-    for machine, ranks in (("dgx-h100", 8), ("gb200-nvl72", 72)):
-        setup = Setup(machine, env=(("NCCL_ALGO", "NVLS"),))
-        plan = choose(setup.comm, "allreduce", 1 << 30).plan
-        assert plan is not None
-        loop = plan.num_channels * ranks * plan.chunks.chunk_bytes
-        assert filling_bytes(setup.known, setup.comm, plan) == 2 * loop
+@pytest.mark.parametrize(
+    ("machine", "nodes", "algorithm", "heads", "loops"),
+    [
+        ("dgx-h100", None, "NVLS", 8, 2),
+        ("gb200-nvl72", None, "NVLS", 72, 2),
+        ("dgx-h100", 4, "NVLSTree", 8, 8),
+    ],
+)
+def test_a_loop_of_heads_has_a_chunk_for_each(
+    machine: str, nodes: int | None, algorithm: str, heads: int, loops: int
+) -> None:
+    """Over machines it takes as many loops as connections have slots until senders wait for receivers."""
+    setup = Setup(machine, nodes, env=(("NCCL_ALGO", algorithm),))
+    plan = choose(setup.comm, "allreduce", 1 << 30).plan
+    assert plan is not None
+    loop = plan.num_channels * heads * plan.chunks.chunk_bytes
+    assert filling_bytes(setup.known, setup.comm, plan) == loops * loop
