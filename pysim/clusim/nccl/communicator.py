@@ -40,7 +40,7 @@ from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
 
 _SIMPLE = Protocol.SIMPLE
-BY_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
+LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Communicator:
         shape = self._shape_for(algorithm)
         how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
         parts: list[ChannelPart] = []
-        if distributes_continuously(self.version) and algorithm not in BY_HEADS:
+        if distributes_continuously(self.version) and algorithm not in LOOPS_OVER_HEADS:
             share = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
             count_bytes = max(1, num_bytes // self.group.num_ranks) if share else num_bytes
             parts = continuous_parts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.fabric.model import Fabric
-from clusim.nccl.communicator import BY_HEADS, Communicator, NcclPlan
+from clusim.nccl.communicator import LOOPS_OVER_HEADS, Communicator, NcclPlan
 from clusim.nccl.programs.context import tree_of
 from clusim.nccl.programs.messages import LONGEST, shape_of_message
 from clusim.vocabulary.algorithms import Algorithm
@@ -29,7 +29,7 @@ def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> 
         chunks = FILLS * comm.group.num_ranks
     elif algorithm is Algorithm.TREE:
         chunks = max(FILLS, tree_of(comm.channels[0]).depth())
-    elif algorithm in BY_HEADS:
+    elif algorithm in LOOPS_OVER_HEADS:
         loops = FILLS if comm.group.num_nodes == 1 else fabric.protocols["simple"].slots
         chunks = loops * max(1, comm.group.num_ranks // comm.group.num_nodes)
     return plan.chunks.chunk_bytes * plan.num_channels * chunks
