@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ from clusim.hardware.calibration import ROW_SETS
 from clusim.training.expected import StepClass, expected_step
 from clusim.training.measured.cases import case_of
 from clusim.training.measured.data import write_step_data
-from clusim.training.measured.flops import counted_flops
-from clusim.training.measured.machines import machines_of
 from clusim.training.measured.models import model_spec
 from clusim.training.measured.predict import Unpredicted, predicted
 from clusim.training.measured.rows import StepRow, is_step_table, read_steps
 from clusim.training.measured.scores import StepPoint, kendall_tau, step_score
 from clusim.training.measured.text import HEADING, step_lines, write_section
 from clusim.training.measured.validate import StepReport, validate_steps
-from clusim.workload import make_plan
 from clusim.workload.models import Transformer
 from clusim.workload.parallel.plan import model_of
 from clusim.workload.spec import ModelSpec
@@ -82,105 +78,6 @@ class TestRows:
         assert row(**own | {"micro_batch": 2}).row_sets == ()
         assert row(**own | {"pipeline": 2}).row_sets == ()
         assert ROW_SETS["hosts-vtrain"].selectors
-
-
-class TestMachines:
-    @pytest.mark.parametrize(
-        ("hardware", "topology", "chip"),
-        [
-            ("A100 80GB (DGX A100)", "dgx-a100", {}),
-            ("A100 40GB", "azure-ndv4", {"base": "a100-sxm4-40gb"}),
-            ("A100 PCIe 80GB", "a100-pcie-x8", {"base": "a100-pcie-80gb"}),
-            ("A100 80GB, 300 W", "dgx-a100", {"base": "a100-sxm4-80gb", "power": 300.0}),
-            (
-                "H200 120GB (4.0 TB/s)",
-                "dgx-h200",
-                {"base": "h200-sxm5", "memory_rate": "4000 GB/s", "memory": "120GB"},
-            ),
-            ("V100 32GB (DGX-1)", "dgx-1v", {}),
-        ],
-    )
-    def test_words_choose_the_chip(
-        self, hardware: str, topology: str, chip: dict[str, Any]
-    ) -> None:
-        notes: list[str] = []
-        found = machines_of(row(hardware=hardware), notes)
-        assert (found.topology, dict(found.chip)) == (topology, chip)
-        assert any(note.startswith("chip as the column hardware says") for note in notes) == bool(
-            chip
-        )
-
-    def test_the_chip_of_the_words_is_simulated(self) -> None:
-        case = case_of(row(hardware="H100 96GB HBM2e (1.2 TB/s), 400 W limit", n_gpus=16))
-        chip, usual = (
-            make_plan(case.workload, machines.setup(2).known).chip
-            for machines in (case.machines, machines_of(row(hardware="H100", n_gpus=16), []))
-        )
-        assert chip.memory_bytes == 96 * 10**9
-        assert chip.memory_Bps / usual.memory_Bps == pytest.approx(1200 / 3350)
-        assert chip.sustained < usual.sustained  # its clock under the power limit
-
-    def test_words_that_are_not_used_are_said(self) -> None:
-        notes: list[str] = []
-        machines_of(row(hardware="H100 96GB HBM2e (2.4 TB/s), lower power"), notes)
-        assert "hardware: HBM2e, lower power not used" in notes
-
-    def test_a_memory_that_no_such_chip_has_is_refused(self) -> None:
-        with pytest.raises(InputError, match=r"has 80 GiB, not 64 GB; .* rate of its memory"):
-            case_of(row(hardware="H100 64GB"))
-
-    @pytest.mark.parametrize(
-        ("gpus", "nodes", "each"), [(8, 1, 8), (64, 1, 64), (72, 1, 72), (128, 2, 64), (256, 4, 64)]
-    )
-    def test_racks_have_as_many_gpus_as_all_have_alike(
-        self, gpus: int, nodes: int, each: int
-    ) -> None:
-        found = machines_of(row(hardware="DGX-GB200", n_gpus=gpus), [])
-        assert (found.topology, found.nodes, found.each) == ("gb200-nvl72", nodes, each)
-        assert found.placed(gpus)[0] == nodes
-        ranks = found.placed(gpus)[1]
-        if gpus == 72:
-            assert ranks is None
-        else:
-            assert ranks == [72 * rack + gpu for rack in range(nodes) for gpu in range(each)]
-
-    def test_part_of_a_rack_is_predicted(self) -> None:
-        found = predicted(row(hardware="DGX-GB200", n_gpus=16), "quick")
-        assert isinstance(found, StepPoint), found
-
-
-class TestRates:
-    """TFLOP/s per GPU give a time, by what each source counts."""
-
-    def test_megatron_of_2021_counts_recomputation_and_whole_attention(self) -> None:
-        own = row(framework="Megatron-LM 2021", step_s=0.0, tflops_per_gpu=100.0)
-        flops, how = counted_flops(own, case_of(own).workload, 1.0)
-        b, s, layers, h, v = 8, 256, own.layers, own.hidden, own.vocab
-        whole = 96 * b * s * layers * h**2
-        assert flops == pytest.approx(whole * (1 + s / (6 * h) + v / (16 * layers * h)))
-        assert "recomputation" in how
-
-    def test_megatron_core_counts_three_quarters_of_it(self) -> None:
-        """Forward and twice as much backward, where full recomputation adds a forward pass of all but the head."""
-        own = row(framework="Megatron-LM 2021", step_s=0.0, tflops_per_gpu=1.0)
-        newer = replace(own, framework="Megatron-Core r0.8.0")
-        both = [counted_flops(item, case_of(item).workload, 1.0)[0] for item in (own, newer)]
-        head = 6 * 8 * 256 * own.hidden * own.vocab
-        assert both[1] - head == pytest.approx(0.75 * (both[0] - head))
-
-    def test_others_count_what_is_useful(self) -> None:
-        own = row(framework="Megatron-Bridge", step_s=0.0, tflops_per_gpu=1.0)
-        assert counted_flops(own, case_of(own).workload, 7.0)[0] == 7.0
-
-    def test_a_row_with_its_rate_alone_is_scored(self) -> None:
-        timed = predicted(row(framework="NeMo container 25.04"), "quick")
-        assert isinstance(timed, StepPoint)
-        rated = predicted(
-            row(framework="NeMo container 25.04", step_s=0.0, tflops_per_gpu=50.0), "quick"
-        )
-        assert isinstance(rated, StepPoint)
-        assert rated.predicted_s == timed.predicted_s
-        assert any(note.startswith("measured: from TFLOP/s per GPU") for note in rated.notes)
 
 
 class TestCases:

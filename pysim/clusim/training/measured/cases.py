@@ -159,7 +159,8 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
     if _attention(row, []) == "plain":
         return {}
     if "llm-foundry" in row.framework:
-        library = _foundry_attention(row)
+        # Otherwise the default of its script until April 2024.
+        library = "flash2" if _foundry_sweeps(row, _FOUNDRY_FLASH) else "flash-triton"
         notes.append(f"attention {library}, as LLM Foundry's benchmark scripts had it")
         return {"attention_library": library}
     if row.framework.lower().startswith("nemo container 24.0"):
@@ -184,18 +185,10 @@ _FOUNDRY_GRADIENTS = ("1b", "3b")
 """Models of which it shards gradients and optimiser, and of all others the weights too."""
 
 
-def _foundry_sweep(row: StepRow) -> bool:
-    return row.n_gpus >= 128 and "h100" in row.hardware.lower()
-
-
-def _foundry_size(row: StepRow) -> str:
-    return row.model.lower().rpartition("-")[2]
-
-
-def _foundry_attention(row: StepRow) -> str:
-    """Return the attention of a table: of the sweep by model, else the default of its script until April 2024."""
-    flash = _foundry_sweep(row) and _foundry_size(row) in _FOUNDRY_FLASH
-    return "flash2" if flash else "flash-triton"
+def _foundry_sweeps(row: StepRow, models: tuple[str, ...]) -> bool:
+    """Return whether a row is of the sweep, and its model one of these."""
+    swept = row.n_gpus >= 128 and "h100" in row.hardware.lower()
+    return swept and row.model.lower().rpartition("-")[2] in models
 
 
 _SCRIPTED = ("nemo container 24.03.01", "nemo container 24.05", "nemo container 24.07")
@@ -246,11 +239,7 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
         return {"kind": "distributed-optimizer", "overlap": overlap}
     if word in ("", "unknown", "not stated"):
         if "llm-foundry" in row.framework:
-            kind = (
-                "zero2"
-                if _foundry_sweep(row) and _foundry_size(row) in _FOUNDRY_GRADIENTS
-                else "fsdp"
-            )
+            kind = "zero2" if _foundry_sweeps(row, _FOUNDRY_GRADIENTS) else "fsdp"
             notes.append(f"sharding not said: {kind}, as LLM Foundry's benchmark scripts had it")
             return {"kind": kind}
         if _megatron(row) == "megatron":

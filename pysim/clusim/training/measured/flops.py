@@ -6,8 +6,10 @@ Sources differ in what they count (formulas and code read at these releases):
   (arXiv 2104.04473, section 5.1).
 - Megatron-Core until 2025 (core_v0.8.0, ``num_floating_point_operations``) counts neither recomputation nor the mask:
   ``12 B s l h^2 (1 + g / n + s / h + gated f / h + V / 2 l h)``.
-- NeMo (``nemo/utils/flops_formulas.py``, causal), Megatron-Bridge (``flop_utils.py``) and MosaicML count no
-  recomputation, and the first two half of the attention with a causal mask: what clusim counts as useful.
+- NeMo (``nemo/utils/flops_formulas.py``, causal) and Megatron-Bridge (``flop_utils.py``) count no recomputation and
+  half of the attention with a causal mask: what clusim counts as useful.
+
+Rates of other frameworks are refused.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[floa
         Operations of the step without recomputation and without what a mask leaves out [FLOP].
     """
     framework = row.framework.lower()
-    if "megatron" not in framework or "bridge" in framework or "deepspeed" in framework:
+    if "nemo" in framework or "megatron-bridge" in framework:
         return useful, "without recomputation, half of causal attention"
     model: Any = model_of(workload.model)
-    if getattr(model, "experts", 1):  # only transformers have the field
+    known = "megatron" in framework and "deepspeed" not in framework
+    if not known or getattr(model, "experts", True):  # only transformers have the field
         raise InputError(
-            f"model {row.model!r}: how its operations were counted is not known; give the step's time"
+            f"{row.framework} of {row.model}: how operations were counted is not known; give the step's time"
         )
     size, layers, seq = model.hidden, model.layers, row.seq
     whole = row.global_batch * seq * layers * size**2

@@ -37,9 +37,8 @@ _PRESETS = (
 _SIZE = re.compile(r"(?<![\w.])(?:\d+-)?(\d+)\s*GB(?!/s)\b", re.IGNORECASE)
 _RATE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*TB/s", re.IGNORECASE)
 _POWER = re.compile(r"(?<![\w.])(\d+)\s*W(?:\s+limit)?\b")
-_UNUSED = re.compile(
-    r"\b(hbm\w*|lower power|power limit\w*|underclock\w*|liquid\w*)\b", re.IGNORECASE
-)
+_USED = ("dgx", "hgx", "sxm", "nvidia", "limit", "1", "eos")
+"""Words of hardware that say no more than the names of machines and chips do."""
 
 ROUNDED = 0.08
 """How far a chip's memory may be from the number of GB that people name it by."""
@@ -96,7 +95,7 @@ def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
     has, name = _ranks(preset), _chip_of(preset)
     named = gpu_by_words(row.hardware)
     gpu = named[0] if named is not None and named[0] is not None else GPUS[name]
-    if gpu.architecture.name != GPUS[name].architecture.name:
+    if (gpu.architecture.name, gpu.form) != (GPUS[name].architecture.name, GPUS[name].form):
         raise InputError(f"hardware {row.hardware!r}: {preset} has {name}, no {gpu.name}")
     chip: dict[str, Any] = {} if gpu.name == name else {"base": gpu.name}
     chip |= _said(row, gpu)
@@ -104,7 +103,9 @@ def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
         chip = {"base": gpu.name} | chip
         said = ", ".join(f"{key} {value}" for key, value in chip.items())
         notes.append(f"chip as the column hardware says: {said}")
-    unused = [match[0] for match in _UNUSED.finditer(row.hardware)]
+    rest = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
+    names = {*gpu.name.split("-"), *f"{gpu.model} {gpu.form}".lower().split(), *_USED}
+    unused = [word for word in re.findall(r"\w+", rest) if word.lower() not in names]
     if unused:
         notes.append(f"hardware: {', '.join(unused)} not used")
     nodes = max(1, -(-row.n_gpus // has))
