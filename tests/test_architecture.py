@@ -14,105 +14,67 @@ TESTS = ROOT / "tests"
 PACKAGE = ROOT / "pysim" / "clusim"
 CLI = ROOT / "cli" / "clusim_cli"
 
-# What each unit may import of the package, bottom first: a unit names only units that stand above its own row. A unit
-# is a module of `clusim`, or the modules of a package or sub-package. The front of a package that has sub-packages
-# (`__init__`) gathers them, so that it is a unit of its own; who may import a package may import its front.
+# Which rooms each room may import, bottom first: a room names only rooms that stand above its own row. A room is a
+# package in `clusim` with its sub-packages; the modules of `clusim` itself gather the public names.
 MAY_IMPORT = {
-    # what everybody needs
-    "errors": "",
-    "version": "",
-    "resources": "",
-    "foreign": "",
     "bins": "",
-    "folded": "",
-    "forms": "",
+    "errors": "",
+    "abi": "errors",
     "bounded": "errors",
+    "compute": "errors",
     "files": "errors",
-    "shown": "errors files",
+    "folded": "",
+    "foreign": "",
+    "forms": "",
+    "opcodes": "abi errors",
+    "image": "abi errors opcodes",
+    "outcome": "abi errors",
+    "ranges": "abi",
+    "reference": "abi errors image opcodes outcome ranges",
+    "resources": "",
     "executors": "errors resources",
-    "units": "errors",
-    "vocabulary": "errors",
     "resultjson": "",
+    "shown": "errors files",
+    "units": "errors",
     "unfinished": "errors resultjson units",
     "verdict": "errors forms units",
-    # what clusim.h says, and what the engines read and write
-    "abi": "errors",
-    "ranges": "abi",
-    "opcodes": "abi errors",
-    "outcome": "abi errors",
-    "image": "abi errors opcodes",
-    "engine": "abi errors image outcome",
-    "reference": "abi errors image opcodes outcome ranges",
-    # results, and questions asked of them: they know nothing of fabrics and schedules
+    "version": "",
+    "vocabulary": "errors",
     "result": "abi bins errors folded resultjson shown unfinished units verdict vocabulary",
     "trace": "abi bins errors files folded opcodes outcome ranges result verdict vocabulary",
+    "hardware": "errors units",
+    "calibrating": "compute errors hardware units",
+    "fabric": "abi errors files foreign hardware image resources shown units",
+    "engine": "abi errors image outcome",
+    "schedule": "abi errors fabric hardware opcodes shown units vocabulary",
+    "collectives": "errors fabric hardware schedule vocabulary",
+    "lowering": "abi errors fabric image opcodes schedule units",
     "analysis": "abi bins errors files folded forms opcodes outcome result shown trace units verdict vocabulary",
     "export": "abi analysis errors files folded opcodes result trace units vocabulary",
     "report": "analysis bins errors files result shown trace units verdict vocabulary",
-    # machines
-    "hardware": "errors units",
-    "hardware.architectures": "hardware",
-    "hardware.gpus": "hardware hardware.architectures",
-    "hardware.processors": "hardware",
-    "hardware.transports": "hardware",
-    "hardware.adapters": "hardware hardware.transports",
-    "hardware.switchgear": "hardware",
-    "hardware.catalogs": "errors hardware hardware.adapters hardware.architectures hardware.gpus hardware.processors"
-    " hardware.switchgear hardware.transports",
-    "hardware.__init__": "hardware hardware.catalogs",
-    # kernels by what was measured of them
-    "compute": "errors",
-    "fabric": "abi errors files foreign hardware image resources shown units",
-    "fabric.drawing": "errors fabric shown units",
-    "fabric.__init__": "fabric",
-    # files of others
-    "formats": "errors",
-    "formats.__init__": "",
-    "formats.topologies": "errors fabric formats hardware units",
-    "formats.logs": "bounded errors files hardware units vocabulary",
-    "formats.recordings": "bounded errors files formats.logs ranges vocabulary",
-    "formats.recordings.kinds": "errors formats.recordings",
-    "formats.recordings.__init__": "formats.recordings",
-    # what ranks do
-    "schedule": "abi errors fabric hardware opcodes shown units vocabulary",
-    "collectives": "errors fabric hardware schedule vocabulary",
+    "formats": "bounded errors fabric files hardware ranges units vocabulary",
     "plans": "collectives errors fabric files formats schedule vocabulary",
-    "nccl": "errors fabric hardware units vocabulary",
-    "nccl.programs": "collectives errors fabric hardware nccl schedule vocabulary",
-    "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units vocabulary",
-    "nccl.__init__": "nccl vocabulary",
-    "calibrating": "compute errors hardware units",
-    "workload": "compute errors fabric files hardware resources units vocabulary",
-    "workload.models": "bounded compute errors fabric files workload",
-    "workload.parallel": "collectives errors fabric folded nccl.calls nccl.programs schedule vocabulary workload"
-    " workload.models",
-    "workload.recorded": "bounded errors fabric formats.recordings nccl.calls nccl.programs schedule vocabulary",
-    "workload.__init__": "workload workload.models workload.parallel",
-    "lowering": "abi errors fabric image opcodes schedule units",
-    # runs, and studies of many of them
-    "run": "abi analysis bins collectives engine errors fabric files folded forms image lowering nccl nccl.calls"
-    " nccl.programs outcome plans ranges reference result schedule trace unfinished units verdict version vocabulary",
-    "training": "abi analysis bounded collectives errors fabric files folded forms lowering nccl nccl.calls"
-    " nccl.programs report result resultjson run schedule shown unfinished units verdict vocabulary"
-    " workload workload.models workload.parallel",
-    "training.__init__": "training",
-    "training.estimating": "bounded collectives errors executors fabric files folded lowering nccl nccl.calls"
-    " nccl.programs run schedule training units verdict workload workload.parallel",
-    "nccltests": "analysis bounded errors executors fabric files formats.logs forms hardware lowering nccl nccl.calls"
-    " ranges report resources result run schedule shown units verdict version vocabulary",
-    "training.measured": "bounded errors executors fabric files forms hardware lowering run training units version"
-    " workload workload.parallel",
-    "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training"
-    " training.estimating units vocabulary workload",
-    "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests report result resultjson run schedule shown unfinished"
-    " units verdict vocabulary workload.recorded",
-    "comparing": "analysis errors fabric image nccl.calls nccltests replaying report result run training"
-    " training.estimating units verdict vocabulary workload.parallel",
-    "api": "errors executors fabric files nccltests replaying run",
-    "__init__": "api collectives errors fabric foreign result run schedule shown training version",
-    "__main__": "",
+    "nccl": "collectives errors fabric hardware schedule units vocabulary",
+    "run": "abi analysis bins collectives engine errors fabric files folded forms image lowering nccl outcome plans"
+    " ranges reference result schedule trace unfinished units verdict version vocabulary",
+    "workload": "bounded collectives compute errors fabric files folded formats hardware nccl resources schedule"
+    " units vocabulary",
+    "training": "abi analysis bounded collectives errors executors fabric files folded forms hardware lowering nccl"
+    " report result resultjson run schedule shown unfinished units verdict version vocabulary workload",
+    "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training units vocabulary"
+    " workload",
+    "nccltests": "analysis bounded errors executors fabric files formats forms hardware lowering nccl ranges report"
+    " resources result run schedule shown units verdict version vocabulary",
+    "replaying": "errors fabric formats hardware lowering nccl nccltests report result resultjson run schedule shown"
+    " unfinished units verdict vocabulary workload",
+    "comparing": "analysis errors fabric image nccl nccltests replaying report result run training units verdict"
+    " vocabulary workload",
+    "clusim": "collectives errors executors fabric files foreign nccltests replaying result run schedule shown"
+    " training version",
 }
+
+# Modules of `clusim` itself: public names, and what gathers them.
+PUBLIC = {"__init__", "__main__", "api"}
 
 # Third-party and private modules that only these places may import.
 GATEKEEPERS = {
@@ -196,42 +158,36 @@ def all_needs() -> dict[str, set[str]]:
     return {module: needs(module) for module in MODULES}
 
 
-def unit_of(module: str) -> str:
+def room_of(module: str) -> str:
     """Return the row of `MAY_IMPORT` that a module belongs to."""
-    path = MODULES[module]
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    front = parts[-1] == "__init__" and any(path.parent.glob("*/__init__.py"))
-    return ".".join(parts if front or len(parts) == 1 else parts[:-1])
+    parts = MODULES[module].relative_to(PACKAGE).with_suffix("").parts
+    return "clusim" if parts[0] in PUBLIC else parts[0]
 
 
-def allowed(unit: str) -> set[str]:
-    """Return the units that one may import: those of its row, and the fronts of packages it is not in itself."""
-    named = set(MAY_IMPORT[unit].split())
-    return named | {f"{name}.__init__" for name in named if not f"{unit}.".startswith(f"{name}.")}
-
-
-def test_the_table_of_units_goes_one_way() -> None:
+def test_the_table_of_rooms_goes_one_way() -> None:
     above: set[str] = set()
-    for unit, named in MAY_IMPORT.items():
-        assert set(named.split()) <= above, f"{unit} may name only units of the rows above it"
-        above.add(unit)
+    for room, named in MAY_IMPORT.items():
+        assert set(named.split()) <= above, f"{room} may name only rooms of the rows above it"
+        above.add(room)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_what_its_unit_may(module: str) -> None:
-    unit = unit_of(module)
-    assert unit in MAY_IMPORT, f"{unit} is in no row of MAY_IMPORT: say there where it belongs"
+def test_a_module_imports_what_its_room_may(module: str) -> None:
+    room = room_of(module)
+    assert room in MAY_IMPORT, f"{room} is in no row of MAY_IMPORT: say there where it belongs"
     for other in needs(module):
-        there = unit_of(other)
-        assert there == unit or there in allowed(unit), f"{unit} may not import {there} ({other})"
+        there = room_of(other)
+        assert there in (room, *MAY_IMPORT[room].split()), (
+            f"{room} may not import {there} ({other})"
+        )
 
 
-def test_a_unit_may_import_only_what_it_needs() -> None:
-    used: dict[str, set[str]] = {unit: set() for unit in MAY_IMPORT}
+def test_a_room_may_import_only_what_it_needs() -> None:
+    used: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
     for module, others in all_needs().items():
-        used[unit_of(module)] |= {unit_of(other).removesuffix(".__init__") for other in others}
-    for unit, named in MAY_IMPORT.items():
-        assert set(named.split()) <= used[unit], f"{unit} needs less than its row says"
+        used[room_of(module)] |= {room_of(other) for other in others}
+    for room, named in MAY_IMPORT.items():
+        assert set(named.split()) <= used[room], f"{room} needs less than its row says"
 
 
 def test_the_library_does_not_know_its_command_line() -> None:
