@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from fit_products import silicon
 
+from clusim.base.files import write_text
 from clusim.compute.fused import Fused, FusedForm, fused_s
 from clusim.compute.products import Silicon
-from clusim.files import write_text
 
 Row = tuple[Fused, float]
 """A kernel and its seconds; of a chart that has both passes together, the forward one and the seconds of both."""

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.files import write_text
 from clusim.compute.fitting import KNOTS, ProductRows, fit_form, fit_ratios
 from clusim.compute.measured_tables import FORMAT, ProductTable
 from clusim.compute.products import Product, Silicon, form_s
 from clusim.compute.ratios import Ratios
-from clusim.files import write_text
 from clusim.hardware import CHIPS
 
 Reals = NDArray[np.float64]

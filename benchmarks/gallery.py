@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from clusim.files import write_bytes
+from clusim.base.files import write_bytes
 
 
 def main(page: Path) -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import clusim
-from clusim.files import write_text
+from clusim.base.files import write_text
+from clusim.base.units import format_size, parse_size
 from clusim.lowering import SLICE_SHARE
 from clusim.lowering.grain import RULES, GrainRule
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
-from clusim.units import format_size, parse_size
 
 Case = tuple[str, str | None]
 

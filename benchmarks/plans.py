@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.fabric import Fabric
 from clusim.plans import msccl, msccl_xml, mscclpp, mscclpp_json
 from clusim.schedule import Schedule

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clusim.files import write_text
+from clusim.base.files import write_text
 
 COMMAND = "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
 

@@ -10,8 +10,8 @@ import csv
 import sys
 from pathlib import Path
 
-from clusim.errors import InputError
-from clusim.files import write_text
+from clusim.base.errors import InputError
+from clusim.base.files import write_text
 from clusim.formats.logs import read_logs, summarize
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import add_runs

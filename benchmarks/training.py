@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import clusim
+from clusim.base.files import write_text
 from clusim.collectives import ScheduleBuilder
-from clusim.files import write_text
 from clusim.hardware import CHIPS
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved

@@ -18,59 +18,45 @@ CLI = ROOT / "cli" / "clusim_cli"
 # package in `clusim` with its sub-packages; the modules of `clusim` itself gather the public names.
 MAY_IMPORT = {
     "bins": "",
-    "errors": "",
-    "abi": "errors",
-    "bounded": "errors",
-    "compute": "errors",
-    "files": "errors",
     "folded": "",
     "foreign": "",
-    "forms": "",
-    "opcodes": "abi errors",
-    "image": "abi errors opcodes",
-    "outcome": "abi errors",
-    "ranges": "abi",
-    "reference": "abi errors image opcodes outcome ranges",
-    "resources": "",
-    "executors": "errors resources",
     "resultjson": "",
-    "shown": "errors files",
-    "units": "errors",
-    "unfinished": "errors resultjson units",
-    "verdict": "errors forms units",
-    "version": "",
-    "vocabulary": "errors",
-    "result": "abi bins errors folded resultjson shown unfinished units verdict vocabulary",
-    "trace": "abi bins errors files folded opcodes outcome ranges result verdict vocabulary",
-    "hardware": "errors units",
-    "calibrating": "compute errors hardware units",
-    "fabric": "abi errors files foreign hardware image resources shown units",
-    "engine": "abi errors image outcome",
-    "schedule": "abi errors fabric hardware opcodes shown units vocabulary",
-    "collectives": "errors fabric hardware schedule vocabulary",
-    "lowering": "abi errors fabric image opcodes schedule units",
-    "analysis": "abi bins errors files folded forms opcodes outcome result shown trace units verdict vocabulary",
-    "export": "abi analysis errors files folded opcodes result trace units vocabulary",
-    "report": "analysis bins errors files result shown trace units verdict vocabulary",
-    "formats": "bounded errors fabric files hardware ranges units vocabulary",
-    "plans": "collectives errors fabric files formats schedule vocabulary",
-    "nccl": "collectives errors fabric hardware schedule units vocabulary",
-    "run": "abi analysis bins collectives engine errors fabric files folded forms image lowering nccl outcome plans"
-    " ranges reference result schedule trace unfinished units verdict version vocabulary",
-    "workload": "bounded collectives compute errors fabric files folded formats hardware nccl resources schedule"
-    " units vocabulary",
-    "training": "abi analysis bounded collectives errors executors fabric files folded forms hardware lowering nccl"
-    " report result resultjson run schedule shown unfinished units verdict version vocabulary workload",
-    "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training units vocabulary"
-    " workload",
-    "nccltests": "analysis bounded errors executors fabric files formats forms hardware lowering nccl ranges report"
-    " resources result run schedule shown units verdict version vocabulary",
-    "replaying": "errors fabric formats hardware lowering nccl nccltests report result resultjson run schedule shown"
-    " unfinished units verdict vocabulary workload",
-    "comparing": "analysis errors fabric image nccl nccltests replaying report result run training units verdict"
-    " vocabulary workload",
-    "clusim": "collectives errors executors fabric files foreign nccltests replaying result run schedule shown"
-    " training version",
+    "base": "",
+    "abi": "base",
+    "compute": "base",
+    "opcodes": "abi base",
+    "image": "abi base opcodes",
+    "outcome": "abi base",
+    "ranges": "abi",
+    "reference": "abi base image opcodes outcome ranges",
+    "unfinished": "base resultjson",
+    "verdict": "base",
+    "result": "abi base bins folded resultjson unfinished verdict",
+    "trace": "abi base bins folded opcodes outcome ranges result verdict",
+    "hardware": "base",
+    "calibrating": "base compute hardware",
+    "fabric": "abi base foreign hardware image",
+    "engine": "abi base image outcome",
+    "schedule": "abi base fabric hardware opcodes",
+    "collectives": "base fabric hardware schedule",
+    "lowering": "abi base fabric image opcodes schedule",
+    "analysis": "abi base bins folded opcodes outcome result trace verdict",
+    "export": "abi analysis base folded opcodes result trace",
+    "report": "analysis base bins result trace verdict",
+    "formats": "base fabric hardware ranges",
+    "plans": "base collectives fabric formats schedule",
+    "nccl": "base collectives fabric hardware schedule",
+    "run": "abi analysis base bins collectives engine fabric folded image lowering nccl outcome plans ranges"
+    " reference result schedule trace unfinished verdict",
+    "workload": "base collectives compute fabric folded formats hardware nccl schedule",
+    "training": "abi analysis base collectives fabric folded hardware lowering nccl report result resultjson run"
+    " schedule unfinished verdict workload",
+    "sweeping": "analysis base fabric lowering nccl run training workload",
+    "nccltests": "analysis base fabric formats hardware lowering nccl ranges report result run schedule verdict",
+    "replaying": "base fabric formats hardware lowering nccl nccltests report result resultjson run schedule"
+    " unfinished verdict workload",
+    "comparing": "analysis base fabric image nccl nccltests replaying report result run training verdict workload",
+    "clusim": "base collectives fabric foreign nccltests replaying result run schedule training",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.
@@ -84,15 +70,15 @@ GATEKEEPERS = {
     "h5py": ("clusim/trace/",),
     "matplotlib": (
         *("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
-        "clusim/shown.py",
+        "clusim/base/display.py",
     ),
-    "pandas": ("clusim/shown.py",),
+    "pandas": ("clusim/base/display.py",),
     "xarray": ("clusim/result.py",),
     "IPython": ("clusim/run/notebook.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py", "clusim/sweeping/results.py"),
-    "distributed": ("clusim/executors/connect.py",),
-    "mpi4py": ("clusim/executors/connect.py",),
+    "distributed": ("clusim/base/executors/connect.py",),
+    "mpi4py": ("clusim/base/executors/connect.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
     "torch": ("clusim/calibrating/probe.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
@@ -299,8 +285,8 @@ def test_public_classes_have_names_of_their_own() -> None:
     assert twice.keys() == SAME_NAMES, twice
 
 
-# Where files are opened for writing, replaced and removed; everything else writes through `clusim.files`.
-WRITERS = ("clusim/files.py", "clusim/trace/journal.py", "clusim/trace/writer.py")
+# Where files are opened for writing, replaced and removed; everything else writes through `clusim.base.files`.
+WRITERS = ("clusim/base/files.py", "clusim/trace/journal.py", "clusim/trace/writer.py")
 WRITING_METHODS = {
     "write_text",
     "write_bytes",
@@ -313,7 +299,7 @@ WRITING_METHODS = {
 
 
 def written_past_files(tree: ast.AST) -> Iterator[str]:
-    """Yield the calls of a file that write without `clusim.files`."""
+    """Yield the calls of a file that write without `clusim.base.files`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -346,7 +332,7 @@ def written_past_files(tree: ast.AST) -> Iterator[str]:
 def test_files_are_written_by_one_module(path: Path) -> None:
     if not path.as_posix().endswith(WRITERS):
         found = list(written_past_files(ast.parse(path.read_text(encoding="utf-8"))))
-        assert found == [], "write through clusim.files, which never leaves half a file"
+        assert found == [], "write through clusim.base.files, which never leaves half a file"
 
 
 def test_ways_past_the_module_for_files_are_seen() -> None:

@@ -14,8 +14,8 @@ from clusim.analysis.tablejson import (
     LimitsJson,
     PathJson,
 )
+from clusim.base.json_schema import FieldsOf
 from clusim.fabric.check_links import Finding
-from clusim.forms import FieldsOf
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import CrossoverJson
 from clusim.nccltests.scorejson import ExplainedJson, ValidationJson

@@ -19,8 +19,8 @@ from typing import NoReturn
 
 import click
 
-from clusim.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
-from clusim.files import guarded
+from clusim.base.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
+from clusim.base.files import guarded
 from clusim_cli import commands
 from clusim_cli.terminal import fitted
 
@@ -88,7 +88,7 @@ class _LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from clusim.version import version
+        from clusim.base.version import version
 
         click.echo(f"clusim {version()}")
         ctx.exit()

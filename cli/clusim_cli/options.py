@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusim.vocabulary.dtypes import DTYPES
+from clusim.base.terms.dtypes import DTYPES
 from clusim_cli.outputs import OUTPUT, TRACE_OUT
 from clusim_cli.params import (
     ALGORITHM,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim import files
-from clusim.errors import suggest
+from clusim.base import files
+from clusim.base.errors import suggest
 from clusim_cli.params import Words
 from clusim_cli.terminal import fitting
 
 if TYPE_CHECKING:
-    from clusim.executors import Jobs
+    from clusim.base.executors import Jobs
     from clusim.run.setup import Setup
 
 
@@ -59,8 +59,8 @@ MAY_NAME_FILES = ("topology", "other", "system")
 class GuardedCommand(click.Command):
     """Refuses to write over a file that it was given to read, and to write two things into one file.
 
-    Files that are found out only while it runs, such as those a topology names, are refused by `clusim.files` where
-    they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for people.
+    Files that are found out only while it runs, such as those a topology names, are refused by `clusim.base.files`
+    where they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for people.
     """
 
     def __init__(self, *args: Any, raw: bool = False, **about: Any) -> None:
@@ -154,7 +154,7 @@ def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
         return
     if jobs is not None:
         raise click.UsageError("--jobs are processes here, --executor works elsewhere; give one")
-    from clusim.executors import connected
+    from clusim.base.executors import connected
 
     with connected(address) as executor:
         yield executor

@@ -11,11 +11,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from clusim.errors import InputError, UnitError, suggest
-from clusim.units import parse_ranks, parse_size, parse_time
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
-from clusim.vocabulary.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
-from clusim.vocabulary.operations import OPERATIONS, operation_named
+from clusim.base.errors import InputError, UnitError, suggest
+from clusim.base.terms.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
+from clusim.base.terms.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
+from clusim.base.terms.operations import OPERATIONS, operation_named
+from clusim.base.units import parse_ranks, parse_size, parse_time
 
 
 class Words(click.ParamType[str], ABC):
@@ -50,9 +50,9 @@ class _Topology(Words):
     name, files = "topology", True
 
     def words(self, ctx: click.Context) -> Iterable[str]:
+        from clusim.base.resources import shipped_topologies
         from clusim.fabric.generators import GENERATORS
         from clusim.fabric.traits import superpods
-        from clusim.resources import shipped_topologies
 
         return [*shipped_topologies(), *superpods(), *(f"{name}:" for name in GENERATORS)]
 
@@ -61,7 +61,7 @@ class _Workload(Words):
     name, files = "workload", True
 
     def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.resources import shipped_workloads
+        from clusim.base.resources import shipped_workloads
 
         return shipped_workloads()
 

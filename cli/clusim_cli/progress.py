@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusim.files import destination
-from clusim.units import format_time
+from clusim.base.files import destination
+from clusim.base.units import format_time
 from clusim_cli.terminal import draws
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from clusim.files import write_text
+from clusim.base.files import write_text
 from clusim_cli.main import cli
 
 HEAD = """# Command line

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from clusim.errors import InputError, suggest
-from clusim.files import write_text
-from clusim.forms import schema_of
+from clusim.base.errors import InputError, suggest
+from clusim.base.files import write_text
+from clusim.base.json_schema import schema_of
 from clusim_cli.main import cli
 from clusim_cli.options import JsonOption
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim.units import format_size, format_time
+from clusim.base.units import format_size, format_time
 
 if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.version import version as clusim_version
+from clusim.base.version import version as clusim_version
 
 project = "clusim"
 author = "the clusim authors"

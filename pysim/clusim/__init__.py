@@ -13,12 +13,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clusim import foreign, shown
+from clusim import foreign
+from clusim.base import display
 
 if TYPE_CHECKING:
     from clusim import collectives, fabric, schedule
     from clusim.api import nccl_tests, replay
-    from clusim.errors import ClusimError
+    from clusim.base.errors import ClusimError
     from clusim.fabric import Fabric, FabricBuilder, load
     from clusim.result import Result
     from clusim.run.front import collective, traffic
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "ClusimError": "clusim.errors",
+    "ClusimError": "clusim.base.errors",
     "Fabric": "clusim.fabric",
     "FabricBuilder": "clusim.fabric",
     "Result": "clusim.result",
@@ -69,16 +70,16 @@ _HOME = {
 _MODULES = ("collectives", "fabric", "schedule")
 
 foreign.register(lambda: import_module("clusim.formats.topologies"))
-shown.register("Fabric", lambda: import_module("clusim.fabric.drawing.draw").plot_fabric)
-shown.register("Result", lambda: import_module("clusim.report.plots").plot_result)
-shown.register("TrainingResult", lambda: import_module("clusim.training.pictures").plot_step)
-shown.register("Table", lambda: import_module("clusim.nccltests.pictures").plot_table)
+display.register("Fabric", lambda: import_module("clusim.fabric.drawing.draw").plot_fabric)
+display.register("Result", lambda: import_module("clusim.report.plots").plot_result)
+display.register("TrainingResult", lambda: import_module("clusim.training.pictures").plot_step)
+display.register("Table", lambda: import_module("clusim.nccltests.pictures").plot_table)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name == "__version__":
-        from clusim.version import version
+        from clusim.base.version import version
 
         return version()
     if name in _MODULES:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from clusim._engine import ffi, lib
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 
 NONE: int = lib.CLUSIM_NONE
 """Marks an absent index."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from clusim import files
-from clusim.errors import InputError
-from clusim.executors import Jobs
+from clusim.base import files
+from clusim.base.errors import InputError
+from clusim.base.executors import Jobs
 from clusim.fabric import Fabric
 from clusim.nccltests.front import Table, table_of
 from clusim.nccltests.harness import kind_named

@@ -13,7 +13,7 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.abi import INSTANCE_STATE, RECORD, WIRE_COUNTERS, Beyond, Stop
-from clusim.errors import InternalError, ScheduleError
+from clusim.base.errors import InternalError, ScheduleError
 from clusim.image import DTYPES, Array, Image
 from clusim.outcome import NEVER, range_exceeded
 

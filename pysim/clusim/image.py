@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import TABLES
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 from clusim.opcodes import OP_FLAGS
 
 DTYPES = {name: dtype for name, dtype in TABLES.items() if name != "op_flags"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clusim.abi import OPCODE_SLOTS, Op
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True)

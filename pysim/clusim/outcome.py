@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from clusim.abi import Beyond, Stop
-from clusim.errors import RangeExceeded
+from clusim.base.errors import RangeExceeded
 
 NEVER = 2**63 - 1
 """A time no run reaches [ps]."""

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import FaultKind
+from clusim.base.display import Columns, Shown, Summary
+from clusim.base.errors import InputError, lacking
+from clusim.base.terms.operations import bus_factor
+from clusim.base.terms.times import KERNEL, includes
+from clusim.base.units import format_size, format_time
 from clusim.bins import COLUMNS, Bins
-from clusim.errors import InputError, lacking
 from clusim.folded import FoldedBlocks
 from clusim.resultjson import CallJson, EndedJson, MovedJson, ResultJson
-from clusim.shown import Columns, Shown, Summary
 from clusim.unfinished import Unfinished
-from clusim.units import format_size, format_time
 from clusim.verdict import Verdict
-from clusim.vocabulary.operations import bus_factor
-from clusim.vocabulary.times import KERNEL, includes
 
 if TYPE_CHECKING:
     from xarray import Dataset

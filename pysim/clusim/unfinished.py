@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import TimeLimitReached
+from clusim.base.errors import TimeLimitReached
+from clusim.base.units import format_time
 from clusim.resultjson import EndedJson
-from clusim.units import format_time
 
 LEAST_PART = 0.01
 """Share of the work from which on the rest may be guessed."""

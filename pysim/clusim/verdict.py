@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from clusim.errors import TraceError
-from clusim.forms import FieldsOf
-from clusim.units import format_time
+from clusim.base.errors import TraceError
+from clusim.base.json_schema import FieldsOf
+from clusim.base.units import format_time
 
 MOST_CAUSES = 3
 """Causes of a verdict."""

@@ -16,8 +16,8 @@ from clusim.analysis.charge import Charger
 from clusim.analysis.network import Network
 from clusim.analysis.usage import Usage
 from clusim.analysis.whatif import THINGS, changed_image, estimate, parse_change
+from clusim.base.errors import InputError, TraceError
 from clusim.bins import COLUMNS, Bins
-from clusim.errors import InputError, TraceError
 from clusim.lowering import Fault
 from clusim.run.rerun import rerun, without_first_stall
 from clusim.trace.inputs import read_inputs

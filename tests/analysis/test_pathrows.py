@@ -9,7 +9,7 @@ import pytest
 
 import clusim
 from clusim.analysis.pathrows import path_rows
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from clusim.analysis.diff import diff
 from clusim.analysis.memory import memory
 from clusim.analysis.overlap import overlap
 from clusim.analysis.pipeline import pipeline, timeline
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.trace.reader import read_result
 
 US = 1_000_000

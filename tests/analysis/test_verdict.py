@@ -14,7 +14,7 @@ import clusim
 from clusim.analysis.judge import Judged, judged
 from clusim.analysis.traced import critical
 from clusim.analysis.tracedverdict import judged_trace
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.result import Result
 from clusim.run.rerun import rerun
 from clusim.verdict import CauseKind, Verdict, VerdictCause

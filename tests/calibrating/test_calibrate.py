@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.calibrating import RECORD, check_record, measure, overlay
 from clusim.calibrating.probe import Torch
 from clusim.calibrating.records import SHAPES
 from clusim.compute.fused import Fused
 from clusim.compute.measured_tables import find_attention, find_figures, find_table
 from clusim.compute.products import Product
-from clusim.errors import InputError
 from clusim.fabric import load
 from clusim.training import train
 from clusim.workload import PRECISIONS, Gemm, chip_of, load_workload

@@ -241,7 +241,7 @@ def test_a_stopped_run_leaves_a_readable_partial_trace(
 
 
 def _has_begun(partial: Path) -> bool:
-    from clusim.errors import TraceError
+    from clusim.base.errors import TraceError
 
     try:
         return read_result(partial).packet_hops > 0

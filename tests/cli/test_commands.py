@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusim import resources
-from clusim.version import version
+from clusim.base import resources
+from clusim.base.version import version
 from clusim_cli.main import COMMANDS
 
 Clusim = Callable[..., Any]

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from click.shell_completion import ShellComplete
 
+from clusim.base.resources import shipped_topologies, shipped_workloads
+from clusim.base.terms.dtypes import DTYPES
 from clusim.collectives import ALGORITHMS
 from clusim.hardware import GPUS
-from clusim.resources import shipped_topologies, shipped_workloads
-from clusim.vocabulary.dtypes import DTYPES
 from clusim_cli.main import _MEANT, COMMANDS, cli
 from clusim_cli.params import RUNNABLE
 

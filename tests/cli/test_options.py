@@ -9,11 +9,11 @@ from typing import Any
 import click
 import pytest
 
+from clusim.base.terms.algorithms import PROTOCOL_NAMES, Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import allows
 from clusim.nccltests.options import FLAGS, parse_flags
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES, Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 from clusim_cli.main import cli
 
 Clusim = Callable[..., Any]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import clusim as package
-from clusim.errors import InternalError
-from clusim.resources import find_topology
+from clusim.base.errors import InternalError
+from clusim.base.resources import find_topology
 
 Clusim = Callable[..., Any]
 QUIET = ("--no-progress",)

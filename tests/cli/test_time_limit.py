@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim.resources import cluster_workloads
+from clusim.base.resources import cluster_workloads
 from clusim.run.limit import Watch
 from clusim_cli import options
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder
-from clusim.errors import InputError, ScheduleError
 from clusim.schedule import from_arrays, from_text, to_arrays, to_text
 from clusim.schedule.builder import Plan
 from clusim.schedule.executor import Executor

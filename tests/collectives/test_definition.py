@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.collectives import ALGORITHMS, build
 from clusim.collectives.registry import REGISTRY
 from clusim.schedule import Schedule, Shape
@@ -15,7 +16,6 @@ from clusim.schedule.dtypes import ELEMENTS
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
-from clusim.vocabulary.dtypes import REDUCTIONS
 
 PAIRS = list(REGISTRY)
 SMALL = Shape(1024, slices=2, slots=8, slots_per_slice=2, slice_min=64)

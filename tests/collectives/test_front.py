@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS, build
-from clusim.errors import InputError
 from clusim.fabric import load
 from clusim.schedule import Schedule, Shape
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from clusim.abi import NONE
+from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder, build
-from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.endpoint import Endpoint

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ALGORITHMS, build
 from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
 from clusim.collectives.orders import Tree, find_rings, find_trees
 from clusim.collectives.registry import REGISTRY
-from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.lowering import lower
 from clusim.schedule.executor import Executor

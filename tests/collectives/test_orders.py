@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clusim.base.errors import InputError
 from clusim.collectives import build
 from clusim.collectives.orders import (
     double_binary_trees,
@@ -15,7 +16,6 @@ from clusim.collectives.orders import (
     find_trees,
     hamiltonian_cycles,
 )
-from clusim.errors import InputError
 from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Fabric, Format, Link, Protocol
 from clusim.fabric.node import Node

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
+from clusim.base.errors import ClusimError
+from clusim.base.resources import shipped_topologies
 from clusim.comparing import ChangeOutcome, ChangeRow
-from clusim.errors import ClusimError
-from clusim.resources import shipped_topologies
 from clusim.workload import load_workload
 from clusim_cli.main import cli, run
 

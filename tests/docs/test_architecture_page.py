@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.lowering import grain
 from clusim.lowering.links import BURSTS_PER_BUFFER
 from clusim_cli import main

@@ -16,7 +16,7 @@ from sphinx.util.inventory import InventoryFile
 ROOT = Path(__file__).resolve().parents[2]
 FRONTS = (
     "clusim.collectives",
-    "clusim.errors",
+    "clusim.base.errors",
     "clusim.fabric",
     "clusim.result",
     "clusim.schedule",

@@ -11,7 +11,7 @@ import pytest
 from cffi import FFI
 
 from clusim import abi
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 
 HEADER = Path(__file__).resolve().parents[2] / "csrc" / "include" / "clusim.h"
 

@@ -12,8 +12,8 @@ import pytest
 
 from clusim import ranges
 from clusim.abi import NONE, Stop
+from clusim.base.errors import InternalError, RangeExceeded, ScheduleError
 from clusim.engine import Simulation
-from clusim.errors import InternalError, RangeExceeded, ScheduleError
 from clusim.image import DTYPES, Image
 from clusim.reference import ReferenceSimulation
 from support.corpus import load

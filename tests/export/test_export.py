@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from clusim.errors import InputError, TraceError
+from clusim.base.errors import InputError, TraceError
 from clusim.export import protobuf as pb
 from clusim.export.kineto import write_chrome, write_kineto
 from clusim.export.nccl_log import write_nccl_log

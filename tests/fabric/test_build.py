@@ -9,8 +9,9 @@ import sys
 import networkx as nx
 import pytest
 
-from clusim import fabric, resources
-from clusim.errors import TopologyError
+from clusim import fabric
+from clusim.base import resources
+from clusim.base.errors import TopologyError
 from clusim.fabric import (
     Fabric,
     FabricBuilder,

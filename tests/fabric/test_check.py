@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from clusim import fabric
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric import check, loads
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check_flow import bisection_Bps, network_bisection_Bps, never_tapers

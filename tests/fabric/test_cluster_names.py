@@ -11,8 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 import clusim
-from clusim import fabric, resources
-from clusim.errors import TopologyError
+from clusim import fabric
+from clusim.base import resources
+from clusim.base.errors import TopologyError
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.builder import from_data

@@ -13,7 +13,7 @@ import pytest
 
 from clusim import fabric
 from clusim.abi import NONE
-from clusim.errors import InputError, TopologyError
+from clusim.base.errors import InputError, TopologyError
 from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import errors

@@ -8,10 +8,10 @@ import networkx as nx
 import pytest
 
 from clusim import fabric
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
+from clusim.base.units import parse_rate
 from clusim.fabric import Fabric, check, generate
 from clusim.fabric.arrays import arrays_of
-from clusim.units import parse_rate
 
 
 def graph_of(net: Fabric) -> nx.Graph[str]:

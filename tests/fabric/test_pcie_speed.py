@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import resources
+from clusim.base import resources
 from clusim_cli.main import run
 
 

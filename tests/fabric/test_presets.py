@@ -7,8 +7,10 @@ from collections import Counter
 import pytest
 from tests.support.known_machines import MACHINES, Pairs
 
-from clusim import fabric, hardware, resources
-from clusim.errors import InputError
+from clusim import fabric, hardware
+from clusim.base import resources
+from clusim.base.errors import InputError
+from clusim.base.units import parse_rate
 from clusim.fabric import Fabric, check, describe
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check_links import HOST_CLASSES
@@ -22,7 +24,6 @@ from clusim.hardware import (
     RATE_CONTROLS,
     SWITCHES,
 )
-from clusim.units import parse_rate
 
 MEASURED_SYSTEMS = (
     "a100-pcie-x8",

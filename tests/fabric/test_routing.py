@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from clusim import fabric
 from clusim.abi import NONE
-from clusim.errors import InputError, TopologyError
+from clusim.base.errors import InputError, TopologyError
+from clusim.base.units import Rate
 from clusim.fabric import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.dependency import dependencies, dependency_cycle
-from clusim.units import Rate
 
 HOST = Endpoint()
 

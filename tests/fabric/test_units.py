@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusim.errors import ClusimError, UnitError
-from clusim.units import (
+from clusim.base.errors import ClusimError, UnitError
+from clusim.base.units import (
     Rate,
     format_rate,
     format_size,

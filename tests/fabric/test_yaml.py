@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import fabric, resources
-from clusim.errors import ClusimError, TopologyError
+from clusim import fabric
+from clusim.base import resources
+from clusim.base.errors import ClusimError, TopologyError
+from clusim.base.units import parse_rate
 from clusim.fabric import loads
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.schema import Topology
-from clusim.units import parse_rate
 
 GOOD = """\
 name: small

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import ClusimError, TopologyError
+from clusim.base.errors import ClusimError, TopologyError
 from clusim.fabric import check, loads, to_yaml
 from clusim.fabric.schema import (
     ChipSpec,

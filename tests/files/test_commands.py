@@ -15,7 +15,7 @@ import click
 import pytest
 
 import clusim as library
-from clusim.errors import InputError, TraceError
+from clusim.base.errors import InputError, TraceError
 from clusim.export.tables import write_csv
 from clusim.trace.reader import read_result
 from clusim_cli.main import cli, run
@@ -405,7 +405,7 @@ def test_a_terminated_run_keeps_what_it_recorded(
 
 POOL = """
 import signal, time
-from clusim.executors import workers
+from clusim.base.executors import workers
 from clusim_cli import main
 signal.signal(signal.SIGTERM, main._terminated)
 with workers(2, 2) as pool:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from clusim import files
-from clusim.errors import EnvironmentFailure, InputError
+from clusim.base import files
+from clusim.base.errors import EnvironmentFailure, InputError
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from clusim.errors import ClusimError, TopologyError
+from clusim.base.errors import ClusimError, TopologyError
 from fuzz.targets import TARGETS, Target
 
 __all__ = ["check", "main", "put"]

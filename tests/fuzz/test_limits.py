@@ -25,7 +25,7 @@ MEMORY_BYTES = 1 << 30
 CHILD = """
 import resource, sys
 from pathlib import Path
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from fuzz import targets
 limit = int(sys.argv[3])
 use = targets.read_kineto if sys.argv[1] == 'kernels' else targets.TARGETS[sys.argv[1]].use

@@ -334,7 +334,7 @@ def use(folder: Path, every: bool = False) -> list[str]:
 
     Which one follows from the file, so that all have their turn, unless it is `every` one.
     """
-    from clusim.errors import ClusimError
+    from clusim.base.errors import ClusimError
 
     path = folder / "run.h5"
     names = list(ACTIONS) if every else [_chance(path).choice(_OFTEN)]

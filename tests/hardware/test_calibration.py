@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS, row_sets_of
 from clusim.hardware.figures import assumed, calibrated

@@ -10,11 +10,11 @@ import pytest
 
 import clusim
 from clusim import fabric
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
+from clusim.base.units import parse_size
 from clusim.formats.topologies import import_text
 from clusim.hardware import GPUS, gpu_by_product, gpu_by_words, unknown_gpu
 from clusim.hardware.catalogs.names import FORM_WORDS, SIZE_TOLERANCE, VENDOR_WORDS
-from clusim.units import parse_size
 
 NAMES = [
     (row["name"], row["chip"])

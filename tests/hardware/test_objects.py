@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric, hardware
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product, gpu_by_words
 from clusim.hardware.figures import Figure, assumed
 from clusim.hardware.gpu import FIGURES

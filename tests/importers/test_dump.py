@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusim import fabric, resources
+from clusim import fabric
+from clusim.base import resources
 from clusim.fabric import Fabric
 from clusim.fabric.loading import joined
 from clusim.formats import topologies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.formats.topologies import import_text
 
 

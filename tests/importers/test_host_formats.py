@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.formats.topologies import Imported, import_text
 from importers.test_other_formats import status
 

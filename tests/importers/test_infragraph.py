@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.fabric import Fabric
 from clusim.fabric.outline import link_name
 from clusim.formats.topologies import Imported, detect, import_text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import ClusimError, InternalError
+from clusim.base.errors import ClusimError, InternalError
 from clusim.formats.topologies import KINDS, import_text
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.formats.topologies import Imported, import_text
 
 Sample = Callable[..., Imported]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.formats.topologies import import_text
 from clusim.formats.topologies.nvbandwidth import compared, is_nvbandwidth, read_nvbandwidth
 from clusim_cli.main import run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.check import check
 from clusim.fabric.save import to_yaml
 from clusim.fabric.told import told_lines

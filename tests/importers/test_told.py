@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.formats.topologies import Imported, import_text
 from clusim.nccl import LATEST, Version, parse_env
 from clusim.nccl.topology import build_system

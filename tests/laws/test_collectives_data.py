@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.collectives import build
 from clusim.collectives.registry import REGISTRY
-from clusim.errors import InputError
 from clusim.schedule.dtypes import element
 from clusim.schedule.executor import Executor
 from clusim.schedule.untimed import run_untimed

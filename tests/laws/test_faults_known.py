@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
-from clusim import resources
+from clusim.base import resources
 from clusim.fabric import Fabric
 from clusim.lowering import Broken, plan_change
 from clusim.nccl.calls.choice import Way

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.units import parse_time
 from clusim.collectives import ScheduleBuilder
 from clusim.hardware import FRAMEWORKS
 from clusim.training import train, training_report
-from clusim.units import parse_time
 from clusim.workload.host import HostTimes, Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.kernels import Kernel as LayerKernel

@@ -7,6 +7,8 @@ from typing import get_args
 import pytest
 
 import clusim
+from clusim.base.terms.algorithms import Algorithm
+from clusim.base.terms.operations import Collective
 from clusim.fabric import loads
 from clusim.fabric.node import NicTraits
 from clusim.fabric.schema import NicSpec
@@ -18,8 +20,6 @@ from clusim.run.plan import planned
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.schedule.ir import CTA_WARPS
-from clusim.vocabulary.algorithms import Algorithm
-from clusim.vocabulary.operations import Collective
 from support.machines import pcie_machine
 
 MIB = 1 << 20

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import pytest
 
 from clusim import fabric
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload import Workload
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Activations, Comm, Gemm, Layer, Shard, Step, Wait

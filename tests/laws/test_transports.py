@@ -10,7 +10,7 @@ import pytest
 
 import clusim
 from clusim import fabric
-from clusim.errors import ClusimError, ScheduleError
+from clusim.base.errors import ClusimError, ScheduleError
 from clusim.result import Result
 
 A, B = "allreduce", "alltoall"

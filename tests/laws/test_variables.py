@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from clusim import fabric
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric import Fabric
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
 from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, forced, windows

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.formats.logs import Log, read_logs, report, summarize
 from logs.samples import ALL, begin, call, read
 

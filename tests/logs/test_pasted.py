@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import IN_TABLES
+from clusim.base.terms.operations import OPERATIONS, Operation
 from clusim.formats.logs import TableRun
-from clusim.vocabulary.dtypes import IN_TABLES
-from clusim.vocabulary.operations import OPERATIONS, Operation
 from logs.samples import read
 
 TESTS = [item for item in OPERATIONS.values() if item.test and item.test != "hypercube"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import Log, read_logs, summarize
 from clusim.formats.logs import reader as reader_module
 from clusim.formats.logs import source as source_module

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import job_ranks
 from logs.samples import read

@@ -12,8 +12,8 @@ import pytest
 
 import clusim
 from clusim.abi import NONE
+from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import build
-from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
 from clusim.image import Image

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.collectives import build
-from clusim.errors import InputError
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower, parse_fault

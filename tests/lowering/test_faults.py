@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.errors import DeadlockError, InputError
 from clusim.collectives import build
-from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric, load, loads
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault, known_at_start, lower, parse_fault, parse_faults

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from clusim.abi import NONE, ConnKind
+from clusim.base.errors import ScheduleError
 from clusim.collectives import build
-from clusim.errors import ScheduleError
 from clusim.fabric import Fabric, load, loads
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.arrays import lower as lower_fabric

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
+from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 
 ALGOS = {a.value.upper().replace("COLLNETDIRECT", "COLLNET_DIRECT"): a for a in ALGORITHMS}
 ALGOS |= {"NVLS_TREE": Algorithm.NVLS_TREE, "COLLNET_CHAIN": Algorithm.COLLNET_CHAIN}

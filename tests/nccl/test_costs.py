@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import PROTOCOLS
 from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, parse_version
 from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.tuner import ChannelSupply, channels_and_threads, select
-from clusim.vocabulary.algorithms import PROTOCOLS
 
 TREE, RING, NVLS = Algorithm.TREE, Algorithm.RING, Algorithm.NVLS
 LL, LL128, SIMPLE = PROTOCOLS

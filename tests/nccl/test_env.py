@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.nccl import Algorithm, Collective, Protocol, parse_assignments, parse_env, parse_version
 from clusim.nccl.constants import Path
 from clusim.nccl.env import allows

@@ -17,7 +17,7 @@ from tests.nccl import logs
 from tests.nccl.machines import POLARIS, TWO_SOCKETS
 
 from clusim import fabric
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.nccl import (
     Collective,
     Communicator,

@@ -9,7 +9,8 @@ import pytest
 
 import clusim
 from clusim.abi import Op
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.operations import Collective
 from clusim.fabric import Fabric, load
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
@@ -24,7 +25,6 @@ from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.iteration import prim_totals
 from clusim.schedule.semantics import verify
-from clusim.vocabulary.operations import Collective
 
 GRID = parse_version("2.18.5")
 MACHINES = (

@@ -17,7 +17,9 @@ import pytest
 from tests.nccl.machines import POLARIS
 
 from clusim import fabric
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.fabric.catalogue import preset_nic
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.builder import Builder
@@ -28,8 +30,6 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.search import _Plan, search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 import clusim
 from clusim import fabric
+from clusim.base.errors import InputError
 from clusim.collectives.registry import REGISTRY
-from clusim.errors import InputError
 from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version
 from clusim.nccl.env import windows
 from clusim.nccl.symmetric import KERNELS, SymmetricCall, pick, why_not

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS
 from clusim.nccl import parse_version
 from clusim.nccl.tables import tables_for
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS
 
 SOURCE = json.loads(Path(__file__).with_name("tuning.json").read_text(encoding="utf-8"))
 HARDWARE = ("nvlink_us", "pcie_us", "network_us")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from clusim.api import nccl_tests
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, HOST_COSTS
 from clusim.nccl.calls.launch import Host, Launch
 from clusim.nccltests.harness import Harness, iterations_of
 from clusim.nccltests.options import PerfOptions, parse_flags, without_effect
 from clusim.nccltests.sweep import harness_of, place
 from clusim.run.setup import Setup
-from clusim.units import parse_time
 
 HOST = Host("hopper", "intel", 8)
 US = 1_000_000

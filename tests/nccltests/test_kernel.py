@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
@@ -16,7 +17,6 @@ from clusim.run import streams as module
 from clusim.run.request import Request
 from clusim.run.scaling import tree_levels
 from clusim.run.setup import Setup
-from clusim.vocabulary.algorithms import Algorithm, Protocol
 
 MIB = 1 << 20
 RING_LL = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusim.base.terms.regimes import regime_of
 from clusim.hardware.calibration import ROW_SETS
 from clusim.nccltests import accuracydata
 from clusim.nccltests.accuracydata import write_data
@@ -20,7 +21,6 @@ from clusim.run import expected
 from clusim.run.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.vocabulary.regimes import regime_of
 
 MIB = 1 << 20
 GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce", gpus_per_process=8, harness="nccl-tests")

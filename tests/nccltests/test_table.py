@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.nccltests.operations import TESTS, program_named
 from clusim.nccltests.options import FLAGS, PerfOptions, parse_flags

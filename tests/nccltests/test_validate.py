@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.nccltests.accuracypage import write_page
 from clusim.nccltests.breakdown import class_tables, left_out
 from clusim.nccltests.jobs import _batches

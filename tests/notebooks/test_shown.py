@@ -11,10 +11,10 @@ import pytest
 
 import clusim
 from clusim.analysis.columns import ColumnTable
-from clusim.errors import EnvironmentFailure, InputError
-from clusim.resources import shipped_topologies
+from clusim.base.display import Shown, Summary
+from clusim.base.errors import EnvironmentFailure, InputError
+from clusim.base.resources import shipped_topologies
 from clusim.result import Result
-from clusim.shown import Shown, Summary
 
 LONGEST = 200
 """Characters of the longest line at a prompt, of presets and what runs on them."""

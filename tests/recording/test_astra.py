@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Recording
 from clusim.formats.recordings.astra import POLICIES, read
 from clusim.formats.recordings.kinds import kind_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import attributes, message_class

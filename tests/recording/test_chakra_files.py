@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import message_class

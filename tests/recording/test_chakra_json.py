@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusim import resources
-from clusim.errors import InputError
+from clusim.base import resources
+from clusim.base.errors import InputError
 from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import NODE_TYPES, attributes, messages
 from clusim.formats.recordings.kinds import kind_of

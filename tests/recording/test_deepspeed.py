@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.deepspeed import read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replaying import ReplayRequest, replay

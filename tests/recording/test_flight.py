@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.flight import read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.unpickled import unpickled

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Event
 from clusim.formats.recordings.goal import read
 from clusim.formats.recordings.goal_order import ANY, GoalStep

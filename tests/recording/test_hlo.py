@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Recording
 from clusim.formats.recordings.hlo import read
 from clusim.formats.recordings.hlo_text import HloTensor, replica_groups

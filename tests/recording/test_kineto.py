@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.kineto import read

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim import fabric
-from clusim.errors import DeadlockError, InputError
+from clusim.base.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.plans.layout import WantedPlan
 from clusim.plans.msccl import build, load

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim import collectives, fabric
-from clusim.errors import DeadlockError, InputError
+from clusim.base.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.plans.jsonlines import read_json

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.nsys import MOST_TEXT, _rows, read
 from clusim.replaying import ReplayRequest, replay

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.pluginlines import read
 

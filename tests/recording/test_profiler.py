@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.profiler import read

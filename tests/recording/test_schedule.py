@@ -8,7 +8,7 @@ import pytest
 
 import clusim
 from clusim import fabric
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.result import Result
 from clusim.workload.recorded.emitter import NcclEmitter

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.kinds import kind_of, reader
 from clusim.formats.recordings.objects import objects

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import objects as module
 from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.layers import recording

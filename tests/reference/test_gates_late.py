@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from clusim.abi import Stop
-from clusim.errors import RangeExceeded
+from clusim.base.errors import RangeExceeded
 from clusim.ranges import DURATION_END_PS, TIME_END_PS
 from support.images import ImageBuilder, prim
 from support.shifted import later

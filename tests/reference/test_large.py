@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clusim.abi import Stop
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.image import Image
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END
 from clusim.reference import ReferenceSimulation

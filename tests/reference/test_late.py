@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from clusim.abi import Stop
-from clusim.errors import RangeExceeded
+from clusim.base.errors import RangeExceeded
 from clusim.image import Image
 from clusim.ranges import DURATION_END_PS, TIME_END_PS
 from clusim.reference import ReferenceSimulation

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from clusim.abi import Stop
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 from clusim.reference import ReferenceSimulation
 from support.images import ImageBuilder, prim
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from clusim.abi import Stop
-from clusim.errors import RangeExceeded, ScheduleError
+from clusim.base.errors import RangeExceeded, ScheduleError
 from clusim.image import Image
 from clusim.reference import ReferenceSimulation
 from support.mutations import mutated

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import layers
 from clusim.replaying import replay
 from clusim.replaying.alike import OwnStep, play, split_of

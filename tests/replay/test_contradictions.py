@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
 from clusim.replaying import ReplayRequest, replay

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
 from clusim.formats.logs.jobranks import job_ranks

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.errors import TimeLimitReached
+from clusim.base.errors import TimeLimitReached
 from clusim.formats.recordings import layers
 from clusim.replaying import Replay, ReplayRequest, replay, replay_report
 from clusim.replaying.replaypage import replay_page

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.replaying import Replay, replay
 from clusim.replaying.request import ReplayRequest

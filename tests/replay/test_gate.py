@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.replaying.front import replay
 from clusim.replaying.report import CallResult, Replay
 from clusim.replaying.request import ReplayRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
 from clusim.nccl import LATEST, Version, parse_version

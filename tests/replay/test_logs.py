@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric, resources
-from clusim.errors import InputError
+from clusim import fabric
+from clusim.base import resources
+from clusim.base.errors import InputError
 from clusim.fabric.check_links import HOST_CLASSES
 from clusim.fabric.traits import Traits, machine_traits, superpods
 from clusim.formats.logs import read_logs

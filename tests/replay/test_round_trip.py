@@ -9,6 +9,7 @@ import pytest
 
 import clusim
 from clusim import fabric
+from clusim.base.terms.operations import ROOTED
 from clusim.export.kineto import write_kineto
 from clusim.export.nccl_log import write_nccl_log
 from clusim.formats.logs import read_logs
@@ -19,7 +20,6 @@ from clusim.replaying import replay
 from clusim.replaying.request import ReplayRequest
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.trace.reader import read_result
-from clusim.vocabulary.operations import ROOTED
 
 CALLS = (
     ("allreduce", 1 << 18, "float32"),

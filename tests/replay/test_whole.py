@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.replaying.replayreport import replay_report
 from clusim.replaying.request import ReplayRequest

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.terms.links import described
+from clusim.base.units import format_size
 from clusim.bins import Bins
 from clusim.fabric.arrays import arrays_of
 from clusim.report.boxes import Picture
@@ -26,8 +28,6 @@ from clusim.report.used import used_part
 from clusim.report.words import sentences
 from clusim.result import Wires
 from clusim.trace.reader import read_result
-from clusim.units import format_size
-from clusim.vocabulary.links import described
 
 FABRICS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
     ("dgx-a100", ("nvlink",), None), ("dgx-1v", ("nvlink",), None), ("dgx-2", ("nvlink", "trunk"), None),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.report.feed import Feed
 from clusim.report.plots import FIGURES, Look, save_figure
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.errors import EnvironmentFailure
+from clusim.base.errors import EnvironmentFailure
 from clusim.report.feed import Feed
 from clusim.report.message import unpack
 from clusim.report.server import PageServer

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.lowering import grain
 from clusim.run import standin
 from clusim.run.job import RunOptions, job_of, run_job

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.errors import InputError, TimeLimitReached
+from clusim.base.errors import InputError, TimeLimitReached
 from clusim.run.limit import Watch
 from clusim.trace.reader import read_result
 from clusim.unfinished import Unfinished

@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.fabric.arrays import arrays_of
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
@@ -25,7 +26,6 @@ from clusim.run.simulate import result_of
 from clusim.run.traffic import Traffic
 from clusim.training import TrainRequest
 from clusim.training.inputs import inputs
-from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim_cli.main import cli
 from support.studies import study
 

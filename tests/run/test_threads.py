@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.engine import Simulation
-from clusim.errors import InputError
 from clusim.lowering import lower
 from clusim.run.front import collective
 from clusim.run.session import MOST_THREADS, start_engine

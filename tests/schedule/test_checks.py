@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from clusim.base.errors import ScheduleError
 from clusim.collectives import build
-from clusim.errors import ScheduleError
 from clusim.schedule import Plan, Prim, Schedule, validate
 
 

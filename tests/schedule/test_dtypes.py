@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.schedule.dtypes import ELEMENTS, combine, combine_all, divide, element
 
 

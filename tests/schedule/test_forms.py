@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clusim.base.errors import ScheduleError
 from clusim.collectives import build
 from clusim.collectives.registry import REGISTRY
-from clusim.errors import ScheduleError
 from clusim.schedule import (
     Plan,
     Prim,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clusim.base.errors import DeadlockError, InternalError, ScheduleError
 from clusim.collectives import build
-from clusim.errors import DeadlockError, InternalError, ScheduleError
 from clusim.schedule import Plan, Prim, Schedule, Shape
 from clusim.schedule.executor import Executor
 from clusim.schedule.iteration import iter_slices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.errors import TimeLimitReached
+from clusim.base.errors import TimeLimitReached
 from clusim.run.limit import Watch
 
 __all__ = ["SECOND_PS", "Again", "Asked", "Counted", "Reached", "Second"]

@@ -14,8 +14,8 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
-from clusim.errors import ClusimError
-from clusim.executors import connected, workers
+from clusim.base.errors import ClusimError
+from clusim.base.executors import connected, workers
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 import clusim
+from clusim.base.resources import find_topology
 from clusim.fabric import Fabric, load
 from clusim.fabric.builder import from_data
-from clusim.resources import find_topology
 from clusim.result import Result
 
 __all__ = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.run.request import Request
 from clusim.sweeping import SweepGrid, grid, read_grid
 from clusim.sweeping.words import BLOCKS

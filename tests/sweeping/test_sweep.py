@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.sweeping import SweepReport, points, read_grid, sweep
 from clusim.sweeping.points import answered
 from clusim.sweeping.results import read_rows, write_rows
@@ -111,7 +111,7 @@ def test_rows_of_other_grids_stay(tmp_path: Path) -> None:
 
 
 def test_what_was_made_of_other_files_or_another_clusim_runs_again(tmp_path: Path) -> None:
-    from clusim.resources import shipped_topologies
+    from clusim.base.resources import shipped_topologies
 
     machine = tmp_path / "mine.yaml"
     machine.write_bytes(shipped_topologies()["dgx-a100"].read_bytes())

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from clusim.analysis.slices import Slices, all_starts
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.run.rerun import rerun
 from clusim.trace.inputs import read_inputs
 from clusim.trace.reader import read_result

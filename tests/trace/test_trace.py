@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.errors import EnvironmentFailure, TraceError
+from clusim.base.errors import EnvironmentFailure, TraceError
 from clusim.fabric import Fabric
 from clusim.result import Result
 from clusim.trace import writer

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusim.vocabulary.algorithms import find_algorithm, find_protocol
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import find_operation
+from clusim.base.terms.algorithms import find_algorithm, find_protocol
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import find_operation
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
@@ -110,7 +110,7 @@ def test_no_other_file_has_a_table_of_words(path: Path) -> None:
     name = path.relative_to(ROOT).as_posix().partition("/")[2]
     for kind, line, found in tables_in(ast.parse(path.read_text(encoding="utf-8"))):
         assert (name, kind) in EXCEPTIONS, (
-            f"{name}:{line}: a table of {kind}s ({', '.join(sorted(found))}); look them up in clusim.vocabulary"
+            f"{name}:{line}: a table of {kind}s ({', '.join(sorted(found))}); look them up in clusim.base.terms"
         )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.errors import InputError
-from clusim.vocabulary.algorithms import (
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import (
     ALGORITHMS,
     PROTOCOL_NAMES,
     Algorithm,
@@ -16,8 +16,8 @@ from clusim.vocabulary.algorithms import (
     own_word,
     protocol_named,
 )
-from clusim.vocabulary.dtypes import BY_NUMBER, DTYPES, IN_TABLES, find_dtype
-from clusim.vocabulary.operations import (
+from clusim.base.terms.dtypes import BY_NUMBER, DTYPES, IN_TABLES, find_dtype
+from clusim.base.terms.operations import (
     COLLECTIVE_OF,
     OPERATIONS,
     Collective,

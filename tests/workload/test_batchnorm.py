@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.training import train
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Shard

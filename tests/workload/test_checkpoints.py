@@ -7,7 +7,7 @@ import json
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.training import TrainingResult, train, training_report
 from clusim.training.goodput import goodput_of
 from clusim.training.planned import written

@@ -9,8 +9,8 @@ from itertools import combinations
 import pytest
 
 import clusim
+from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
-from clusim.errors import ClusimError
 from clusim.hardware import DEEPEP
 from clusim.result import Result
 from clusim.training import TrainingResult, train

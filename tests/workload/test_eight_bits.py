@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.layers import Comm, Layer
 from clusim.workload.parallel.plan import make_plan

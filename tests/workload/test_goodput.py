@@ -8,7 +8,7 @@ from math import exp, expm1, sqrt
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.training import train, training_report
 from clusim.training.goodput import Failing, Goodput, daly_interval_s, goodput_of, young_interval_s
 from clusim.workload.hostlink import host_way

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
 from clusim.training.expected import StepClass, expected_step
 from clusim.training.measured.cases import case_of

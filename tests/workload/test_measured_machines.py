@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.training.measured.cases import case_of
 from clusim.training.measured.flops import counted_flops
 from clusim.training.measured.machines import machines_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.compute.fused import Fused
-from clusim.errors import InputError
 from clusim.fabric import Fabric, loads
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
 from clusim.workload.layers import Comm, Layer, Shard, backward_steps, linear, total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.training import train
 from clusim.workload.hostlink import host_way
 from clusim.workload.parallel.plan import make_plan

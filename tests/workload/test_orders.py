@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.memory import in_flight
 from clusim.workload.orders import (
     SCHEDULES,

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import pytest
 
 import clusim
-from clusim.errors import ClusimError, InputError
+from clusim.base.errors import ClusimError, InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import backward_steps
 from clusim.workload.parallel.plan import TrainingPlan, make_plan

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import clusim
+from clusim.base.errors import InputError
 from clusim.compute.measured_tables import (
     FORMAT,
     KernelFile,
@@ -20,7 +21,6 @@ from clusim.compute.measured_tables import (
     shipped_files,
 )
 from clusim.compute.products import Product
-from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.workload.kernels import PRECISIONS, Chip, Gemm, chip_of, products_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, backward_steps
 from clusim.workload.parallel.plan import TrainingPlan, make_plan

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.training import TrainingResult, train
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Shard

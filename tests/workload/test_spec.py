@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim.errors import ClusimError
-from clusim.resources import cluster_workloads, find_workload, shipped_workloads
+from clusim.base.errors import ClusimError
+from clusim.base.resources import cluster_workloads, find_workload, shipped_workloads
 from clusim.workload import load_workload, loads_workload, make_plan
 
 GOOD = "model: gpt2-xl\nsequence: 1024\nbatch: {global: 16, micro: 1}\n"

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.errors import ClusimError, InputError
+from clusim.base.resources import cluster_workloads, shipped_workloads
 from clusim.collectives import ScheduleBuilder
-from clusim.errors import ClusimError, InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.folded import RankPattern, merged
-from clusim.resources import cluster_workloads, shipped_workloads
 from clusim.run.setup import Setup
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown

@@ -22,7 +22,7 @@ from clusim.analysis.overlap import overlap
 from clusim.analysis.pipeline import timeline
 from clusim.analysis.tasks import run_tasks
 from clusim.analysis.traced import open_traced
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.export.kineto import write_kineto
 from clusim.export.nccl_log import write_nccl_log
 from clusim.export.perfetto import write_perfetto

@@ -101,7 +101,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
         return
     from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import estimate
-    from clusim.units import format_time
+    from clusim.base.units import format_time
 
     guess = estimate(trace, *what_if)
     before, after = guess.before_ps, guess.after_ps

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from clusim.units import format_size
+from clusim.base.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 

@@ -35,10 +35,10 @@ def gpu(
     """
     from pathlib import Path
 
+    from clusim.base.errors import InputError
+    from clusim.base.files import write_text
     from clusim.calibrating import check_record, measure, overlay
     from clusim.calibrating.probe import Torch
-    from clusim.errors import InputError
-    from clusim.files import write_text
 
     output = output or "kernels.json"
     for path in (output, record):

@@ -37,11 +37,11 @@ def command(
     """Show what NCCL would choose on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every
     size the algorithm, protocol, channels, threads and chunk, with the rule that decided. Faults that the topology's
     file has at time 0 are known to the plan."""
+    from clusim.base.terms.operations import COLLECTIVE_OF, operation_named
     from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows
     from clusim.nccl.explain import SIZES, explain, render
     from clusim.run.setup import Setup
-    from clusim.vocabulary.operations import COLLECTIVE_OF, operation_named
 
     env = (*parse_assignments(environment).items(), *windows(symmetric))
     setup = Setup(topology, nodes, version=version, env=env)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusim.units import format_size
+from clusim.base.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim.errors import InputError
-from clusim.files import check_place, write_text
+from clusim.base.errors import InputError
+from clusim.base.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts, working

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Draw FIGURE of TRACE: heatmap of wires over time, timeline of ranks, overlap of computation and communication,
     or topology with links coloured by load."""
-    from clusim.files import is_stream, refuse_inputs
+    from clusim.base.files import is_stream, refuse_inputs
     from clusim.report.feed import Feed
     from clusim.report.plots import Look, save_figure
 

@@ -85,7 +85,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
 
     TOPOLOGY is the machine: a preset, a generator, or a file in YAML or NCCL's XML; --topology takes files of any name.
     """
-    from clusim.files import write_bytes
+    from clusim.base.files import write_bytes
     from clusim.replaying import replay, replay_report
     from clusim.replaying.replaypage import replay_page
     from clusim.run.job import RunOptions

@@ -26,10 +26,10 @@ def command(traces: tuple[str, ...], output: Path | None) -> None:
     Several are compared with the first: verdicts side by side, times and bandwidths on one axis, what differs, busy
     wires. Each can be the words of a `clusim run` in quotes, as in `clusim diff`.
     """
-    from clusim.files import write_bytes
+    from clusim.base.files import write_bytes
+    from clusim.base.units import format_size
     from clusim.report.feed import Feed
     from clusim.report.html import page
-    from clusim.units import format_size
 
     if len(traces) == 1:
         target = beside(Path(traces[0]), ".html", output)

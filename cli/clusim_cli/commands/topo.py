@@ -32,7 +32,8 @@ def command() -> None:
 @options.as_json("clusim_cli.forms:TopologiesJson")
 def list_topologies(as_json: bool) -> None:
     """List the presets and the generators."""
-    from clusim import fabric, resources
+    from clusim import fabric
+    from clusim.base import resources
     from clusim.fabric.generators import GENERATORS
 
     presets = {name: fabric.load(name) for name in resources.shipped_topologies()}
@@ -120,8 +121,8 @@ def _machine(machine: Fabric) -> MachineJson:
 
 def _check_picture(path: Path, suffix: str) -> None:
     """Raise before anything is written if the picture could not be."""
-    from clusim.errors import InputError
-    from clusim.files import check_place
+    from clusim.base.errors import InputError
+    from clusim.base.files import check_place
 
     if path.suffix.lower() != suffix:
         raise InputError(f"{path}: must end in {suffix}")
@@ -213,8 +214,8 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one node, what NCCL sees of it; or as InfraGraph."""
     from clusim import fabric
+    from clusim.base.files import write_text
     from clusim.fabric.node import kind_of
-    from clusim.files import write_text
     from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
 
@@ -252,7 +253,7 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 @options.as_json("clusim_cli.forms:ImportedJson")
 def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> None:
     """Make a topology file of FILE, which another tool wrote, and say what had to be assumed."""
-    from clusim.files import is_stream, write_text
+    from clusim.base.files import is_stream, write_text
     from clusim.formats.topologies import import_file, import_onto
     from clusim.hardware import gpu
 

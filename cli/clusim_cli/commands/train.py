@@ -120,7 +120,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
 def _warn_if_large(workload: str) -> None:
     """Say what else there is than to simulate a step of a large cluster whole."""
-    from clusim.resources import cluster_workloads
+    from clusim.base.resources import cluster_workloads
 
     if workload in cluster_workloads():
         click.echo(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
@@ -69,7 +69,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
     knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
     """
-    from clusim.files import check_place
+    from clusim.base.files import check_place
     from clusim.nccltests.measurements import read_measurements
     from clusim.nccltests.validate import validate
     from clusim.nccltests.validationreport import left_out_lines, report_lines

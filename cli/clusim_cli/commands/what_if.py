@@ -45,8 +45,8 @@ def command(
     Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make. If
     one cannot run, its row says why, and the exit code is 2.
     """
+    from clusim.base.files import write_bytes
     from clusim.comparing import what_if
-    from clusim.files import write_bytes
 
     kind, words = _base(baseline)
     base = _asked(kind, words, "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import critical
-from clusim.units import format_time
+from clusim.base.units import format_time
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
 

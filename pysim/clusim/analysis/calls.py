@@ -15,10 +15,10 @@ from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.analysis.traced import open_traced
 from clusim.analysis.usage import Usage
+from clusim.base.terms.operations import bus_factor
+from clusim.base.units import format_time
 from clusim.folded import FoldedBlocks
 from clusim.outcome import NEVER
-from clusim.units import format_time
-from clusim.vocabulary.operations import bus_factor
 
 Array = NDArray[Any]
 

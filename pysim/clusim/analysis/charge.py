@@ -20,8 +20,8 @@ from clusim.analysis.network import Network, Stage
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, StepKind, Walk
+from clusim.base.terms.links import is_network, kind_of, tier_of
 from clusim.verdict import CauseKind
-from clusim.vocabulary.links import is_network, kind_of, tier_of
 
 Array = NDArray[Any]
 

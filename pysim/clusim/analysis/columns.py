@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from clusim.files import write_csv
-from clusim.shown import Columns, Shown, Summary
+from clusim.base.display import Columns, Shown, Summary
+from clusim.base.files import write_csv
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced
 from clusim.analysis.traced import open_traced
-from clusim.units import format_size
+from clusim.base.units import format_size
 
 Array = NDArray[Any]
 

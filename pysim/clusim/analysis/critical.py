@@ -13,7 +13,7 @@ from clusim.analysis.rivals import Rivals
 from clusim.analysis.units import unit_busy_ps
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, Walk
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.result import Result
 from clusim.trace.held import Inputs, Records
 

@@ -12,8 +12,8 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced
 from clusim.analysis.traced import open_traced
 from clusim.analysis.tracedverdict import judged_trace
-from clusim.errors import TraceError
-from clusim.units import format_time
+from clusim.base.errors import TraceError
+from clusim.base.units import format_time
 
 COLUMNS = ("level", "name", "a_ps", "b_ps", "change_ps")
 

@@ -13,6 +13,8 @@ from clusim.analysis.critical import Critical
 from clusim.analysis.limits import limit
 from clusim.analysis.walk import Step, StepKind
 from clusim.analysis.whatif import Change, mended
+from clusim.base.terms.links import joined, kind_of, named, several, tier_of
+from clusim.base.terms.times import includes
 from clusim.result import Result
 from clusim.verdict import (
     LEAST_PHASE,
@@ -23,8 +25,6 @@ from clusim.verdict import (
     Verdict,
     VerdictCause,
 )
-from clusim.vocabulary.links import joined, kind_of, named, several, tier_of
-from clusim.vocabulary.times import includes
 
 FULL = 0.9
 """Busy part of the run from which on a wire is the first cause: nothing else saves more than the rest."""

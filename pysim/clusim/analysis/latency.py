@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.result import Result
 
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}

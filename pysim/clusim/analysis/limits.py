@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from clusim.base.terms.links import tier_of
+from clusim.base.terms.operations import counted_share
 from clusim.result import Result
-from clusim.vocabulary.links import tier_of
-from clusim.vocabulary.operations import counted_share
 
 
 @dataclass(frozen=True, slots=True)

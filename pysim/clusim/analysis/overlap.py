@@ -15,8 +15,8 @@ from clusim.analysis.critical import Traced
 from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.analysis.traced import open_traced
+from clusim.base.units import format_time
 from clusim.folded import SUFFIX
-from clusim.units import format_time
 
 Array = NDArray[Any]
 

@@ -13,7 +13,7 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.intervals import Union
 from clusim.analysis.tasks import RankTasks, run_tasks
 from clusim.analysis.traced import open_traced
-from clusim.units import format_time
+from clusim.base.units import format_time
 
 Array = NDArray[Any]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE, Mode, Op
 from clusim.analysis import loops
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.opcodes import OP_FLAGS
 
 Array = NDArray[Any]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired
 from typing_extensions import TypedDict
 
 from clusim.analysis.limits import ClassTraffic, Limit, TierTraffic
-from clusim.forms import FieldsOf
+from clusim.base.json_schema import FieldsOf
 from clusim.verdict import VerdictJson
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.folded import KINDS, MOVING, OWN_NAME, SUFFIX
 from clusim.result import Result
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusim.analysis.judge import judged, without_path
 from clusim.analysis.traced import critical
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.result import Result
 from clusim.trace.reader import read_result
 

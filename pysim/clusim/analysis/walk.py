@@ -17,7 +17,7 @@ from clusim.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.threads import ThreadClocks
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.trace.held import Records
 
 Array = NDArray[Any]

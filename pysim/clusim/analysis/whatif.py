@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE, FaultKind
 from clusim.analysis.network import Network
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 Array = NDArray[Any]
 

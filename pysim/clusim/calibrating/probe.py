@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 SHORT = 20
 """Kernels of a timing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 RECORD = "clusim-gpu-record-1"
 """What a record says of itself."""

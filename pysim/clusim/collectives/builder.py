@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
+from clusim.base.errors import ScheduleError
 from clusim.collectives.front import Options, emit, make_call
 from clusim.collectives.p2p import write_send
-from clusim.errors import ScheduleError
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder
 from clusim.schedule.ir import Schedule, Task

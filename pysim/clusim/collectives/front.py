@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypedDict, Unpack
 
+from clusim.base.errors import InputError, ScheduleError, suggest
+from clusim.base.terms.algorithms import own_word, protocol_named
+from clusim.base.terms.dtypes import redop_named
+from clusim.base.terms.operations import operation_named
 from clusim.collectives.machines import find_layout
 from clusim.collectives.orders import direct_links
 from clusim.collectives.registry import REGISTRY, AlgorithmEntry
-from clusim.errors import InputError, ScheduleError, suggest
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
-from clusim.vocabulary.algorithms import own_word, protocol_named
-from clusim.vocabulary.dtypes import redop_named
-from clusim.vocabulary.operations import operation_named
 
 
 def _algorithms() -> dict[str, tuple[str, ...]]:

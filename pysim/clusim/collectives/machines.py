@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from clusim.base.errors import InputError
 from clusim.collectives.common import connect_flags
-from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.hardware.ctas import cta_figure

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from clusim.base.errors import InputError
 from clusim.collectives.machines import Layout, Passage, find_layout
-from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part
 

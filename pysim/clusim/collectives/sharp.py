@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from clusim.base.errors import InputError
 from clusim.collectives.hierarchical import Local
 from clusim.collectives.machines import Layout, even_layout
-from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan

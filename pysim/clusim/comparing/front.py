@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from clusim.base.errors import ClusimError, InputError, one_line
+from clusim.base.terms.times import KERNEL, LAUNCHED
+from clusim.base.units import format_size
 from clusim.comparing.speeds import Speed
 from clusim.comparing.switches import TransportOff
 from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
-from clusim.errors import ClusimError, InputError, one_line
 from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.explained import whole
 from clusim.nccltests.operations import Program
@@ -24,8 +26,6 @@ from clusim.run.request import Request, ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimating.estimate import stepped
-from clusim.units import format_size
-from clusim.vocabulary.times import KERNEL, LAUNCHED
 from clusim.workload.parallel.plan import make_plan
 
 

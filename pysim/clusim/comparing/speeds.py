@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.units import Rate
 from clusim.fabric import Fabric
 from clusim.image import DTYPES, Image
 from clusim.run.job import Job
-from clusim.units import Rate
 
 
 class Speed:

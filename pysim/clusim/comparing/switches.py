@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric import Fabric
 
 SWITCHES: dict[str, dict[str, Any]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from clusim.base.units import format_time
 from clusim.comparing.changejson import ChangeJson, OutcomeJson, WhatIfJson
 from clusim.report.comparison import Compared, Loads, comparison_page
-from clusim.units import format_time
 from clusim.verdict import Verdict
 
 NONE = "-"

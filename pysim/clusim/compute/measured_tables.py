@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from clusim.base.errors import InputError, suggest
 from clusim.compute.fused import Fused, FusedForm, fused_s
 from clusim.compute.products import Form, Product, Silicon, product_s
 from clusim.compute.ratios import Ratios
-from clusim.errors import InputError, suggest
 
 FORMAT = "clusim-kernels-1"
 """What a file says of itself."""

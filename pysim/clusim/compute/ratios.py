@@ -17,7 +17,7 @@ from math import exp, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 STEP = 0.02
 """Unit of the stored logarithms of ratios, which are bytes."""

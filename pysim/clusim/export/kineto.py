@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from clusim.base.files import Staging, refuse_inputs, replacing, text_of
+from clusim.base.terms.algorithms import kernel_word
+from clusim.base.terms.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROOTED, SCATTERING
 from clusim.export.run import Run, TaskRow
-from clusim.files import Staging, refuse_inputs, replacing, text_of
-from clusim.vocabulary.algorithms import kernel_word
-from clusim.vocabulary.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROOTED, SCATTERING
 
 FIRST_STREAM = 7
 """Number of the first stream; that of PyTorch's own kernels."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusim.errors import one_line
+from clusim.base.errors import one_line
+from clusim.base.files import write_text
+from clusim.base.terms.dtypes import REDUCTIONS
+from clusim.base.terms.operations import BLOCKWISE, OPERATIONS
 from clusim.export.run import Run, TaskRow
-from clusim.files import write_text
-from clusim.vocabulary.dtypes import REDUCTIONS
-from clusim.vocabulary.operations import BLOCKWISE, OPERATIONS
 
 _FIRST_PROCESS = 10_000
 _POINTER = 0x7F0000000000

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.tasks import RankTasks
+from clusim.base.files import replacing
+from clusim.base.units import format_size
 from clusim.export import protobuf as pb
 from clusim.export.packets import Counts, PacketWriter, TrackEvent
 from clusim.export.run import Piece, Run
-from clusim.files import replacing
 from clusim.folded import KINDS
-from clusim.units import format_size
 
 Array = NDArray[Any]
 

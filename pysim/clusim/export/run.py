@@ -14,14 +14,14 @@ from clusim.abi import NONE, Op
 from clusim.analysis.expanded import expanded
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.tasks import Columns, RunTasks
-from clusim.errors import TraceError, one_line
+from clusim.base.errors import TraceError, one_line
+from clusim.base.terms.dtypes import DataType, find_dtype
 from clusim.folded import KINDS, FoldedBlocks
 from clusim.opcodes import OPCODES
 from clusim.result import Result
 from clusim.trace.held import Inputs
 from clusim.trace.inputs import read_run
 from clusim.trace.records import RecordFile
-from clusim.vocabulary.dtypes import DataType, find_dtype
 
 Array = NDArray[Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
-from clusim.files import replacing, text_of
-from clusim.files import write_csv as write_rows
+from clusim.base.errors import InputError
+from clusim.base.files import replacing, text_of
+from clusim.base.files import write_csv as write_rows
 from clusim.trace.tables import iterate_table
 
 Array = NDArray[Any]

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from clusim.base.units import parse_size, parse_time
 from clusim.fabric.catalogue import (
     Catalogue,
     Section,
@@ -33,7 +34,6 @@ from clusim.fabric.schema import (
     Topology,
 )
 from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
-from clusim.units import parse_size, parse_time
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.model import Fabric
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 from clusim.fabric.carried import carried_by
 from clusim.fabric.endpoint import Endpoint, cost16
 from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.check_flow import check_flow
 from clusim.fabric.check_links import MOST, Finding, check_links, listed

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.units import format_rate
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.check_links import HOST_CLASSES, Finding
 from clusim.fabric.model import Fabric
 from clusim.fabric.node import NETWORK
-from clusim.units import format_rate
 
 MAX_ENDPOINTS = 512
 MAX_NETWORK_ARCS = 40_000

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from clusim.base.units import format_rate, format_size
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import NETWORK, Node
-from clusim.units import format_rate, format_size
 
 Level = Literal["error", "warning", "info"]
 

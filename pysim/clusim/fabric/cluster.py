@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.cluster_clos import draw_fat_tree, draw_rail, draw_single
 from clusim.fabric.cluster_direct import draw_dragonfly, draw_torus
 from clusim.fabric.cluster_parts import Drawing, Parts, make_parts, usual_network

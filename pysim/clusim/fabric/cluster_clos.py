@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.cluster_parts import Drawing, amount
 from clusim.fabric.cluster_schema import NetworkSpec
 

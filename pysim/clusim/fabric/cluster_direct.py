@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.cluster_parts import UNLIMITED, Drawing, amount
 
 GLOBAL_WEIGHT = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.cluster_schema import NETWORK_KINDS, LengthsSpec, NetworkSpec
 from clusim.fabric.generators import GENERATORS
 from clusim.fabric.problems import did_you_mean

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.assemble import assemble
 from clusim.fabric.catalogue import Catalogue, Section
 from clusim.fabric.cluster_schema import LengthsSpec, NetworkSpec

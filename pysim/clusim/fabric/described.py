@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusim.errors import TopologyError
-from clusim.files import note_input
+from clusim.base.errors import TopologyError
+from clusim.base.files import note_input
 
 if TYPE_CHECKING:
     from clusim.fabric.problems import Problems

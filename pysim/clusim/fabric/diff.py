@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.base.units import Rate, format_rate, format_size, format_time
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import Node
 from clusim.fabric.render import ranges
-from clusim.units import Rate, format_rate, format_size, format_time
 
 _SKIPPED = {"name", "a", "b", "description", "sources", "source_text", "nodes", "links"}
 _NOT_SHOWN = {"endpoint", "unit", "nic", "rate_control"}

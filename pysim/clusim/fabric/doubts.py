@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.model import Fabric
 
 _KEY = "doubt"

@@ -19,12 +19,12 @@ from math import prod
 from typing import Any
 
 from clusim.abi import KINDS
-from clusim.errors import ClusimError, TopologyError
+from clusim.base.errors import ClusimError, TopologyError
+from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Fabric, Format, Link
 from clusim.fabric.node import Node
 from clusim.fabric.problems import did_you_mean
-from clusim.units import Rate, parse_rate, parse_size, parse_time
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx as nx
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.builder import from_data
 from clusim.fabric.model import Fabric
 from clusim.fabric.save import to_data

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusim import foreign, resources
-from clusim.errors import TopologyError, one_line, suggest
+from clusim import foreign
+from clusim.base import resources
+from clusim.base.errors import TopologyError, one_line, suggest
+from clusim.base.files import noting
 from clusim.fabric.described import describe, read_text
 from clusim.fabric.model import Fabric
-from clusim.files import noting
 
 if TYPE_CHECKING:
     from clusim.fabric.problems import Problems

@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from clusim.abi import KINDS, NONE, Kind
+from clusim.base.display import Columns, Shown, Summary, columns_of
+from clusim.base.units import Rate
 from clusim.fabric.endpoint import cost16
 from clusim.fabric.node import (
     Node,
     counted_nodes,
     kind_of,
 )
-from clusim.shown import Columns, Shown, Summary, columns_of
-from clusim.units import Rate
 
 _KIND_NAMES = {
     Kind.WRITE: "write",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from clusim.base.units import Rate
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import NETWORK, Node, kind_of
-from clusim.units import Rate
 
 Signature = tuple[object, ...]
 """What makes two parts look alike: everything but names."""

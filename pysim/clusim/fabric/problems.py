@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusim.errors import TopologyError, one_line, suggest
+from clusim.base.errors import TopologyError, one_line, suggest
 
 if TYPE_CHECKING:
     from clusim.fabric.yamltext import Document

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from clusim.errors import UnitError
-from clusim.units import Rate, parse_rate, parse_size, parse_time
+from clusim.base.errors import UnitError
+from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 
 
 def read_with(parse: Callable[[Any], Any]) -> BeforeValidator:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from clusim.base.units import Rate, format_rate, format_size, format_time
 from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
 from clusim.fabric.node import NicTraits, Node
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS
-from clusim.units import Rate, format_rate, format_size, format_time
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from clusim.base.units import format_rate
 from clusim.fabric.endpoint import COST_ONE, Endpoint
 from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
 from clusim.fabric.node import HostTraits, NicTraits, Node, RateControl, Unit
-from clusim.units import format_rate
 
 _DATELINES = {
     (False, False): "none",

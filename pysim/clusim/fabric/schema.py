@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from clusim.errors import one_line
+from clusim.base.errors import one_line
+from clusim.base.units import parse_size, parse_time
 from clusim.fabric.cluster_schema import ClusterSpec, NetworkSpec
 from clusim.fabric.model import GdrLevel, P2pLevel
 from clusim.fabric.quantities import (
@@ -43,7 +44,6 @@ from clusim.fabric.quantities import (
     read_with,
     small_size,
 )
-from clusim.units import parse_size, parse_time
 
 
 class ChipSpec(Spec):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from clusim import resources
+from clusim.base import resources
 from clusim.fabric.assemble import names_of
 from clusim.fabric.catalogue import Catalogue
 from clusim.fabric.check_links import HOST_CLASSES

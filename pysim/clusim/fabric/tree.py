@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from clusim.base.units import format_rate, format_time
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import KIND_WORDS, Node, kind_of
 from clusim.fabric.outline import (
@@ -17,7 +18,6 @@ from clusim.fabric.outline import (
     total,
 )
 from clusim.fabric.render import ranges
-from clusim.units import format_rate, format_time
 
 MOST_ROOTS = 4
 """So many alike trees are shown before the rest is counted."""

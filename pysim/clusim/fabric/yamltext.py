@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 
 Path = tuple[str | int, ...]
 Place = tuple[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from clusim.errors import TopologyError, one_line
+from clusim.base.errors import TopologyError, one_line
 
 
 def fail(where: str, line: int, message: str) -> TopologyError:

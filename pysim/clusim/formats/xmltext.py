@@ -13,7 +13,7 @@ from xml.sax.handler import ContentHandler
 from xml.sax.saxutils import quoteattr
 from xml.sax.xmlreader import AttributesImpl, Locator
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.formats.values import fail, printable, whole
 
 MAX_DEPTH = 64

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from clusim.errors import InputError, UnitError, suggest
+from clusim.base.errors import InputError, UnitError, suggest
+from clusim.base.units import parse_rate, parse_size, parse_time
 from clusim.hardware.calibration import ROW_SETS
-from clusim.units import parse_rate, parse_size, parse_time
 
 Mark = Literal["published", "calibrated", "assumed"]
 """published: the vendor, a standard or the library says so, or its own tools print it. calibrated: taken from or fitted

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.units import parse_size
 from clusim.hardware.architecture import Architecture
 from clusim.hardware.figures import (
     Figure,
@@ -25,7 +26,6 @@ from clusim.hardware.figures import (
     published,
 )
 from clusim.hardware.pcie import x16_rate
-from clusim.units import parse_size
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
 """How it is built in: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.image import empty
 

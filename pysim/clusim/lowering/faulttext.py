@@ -27,12 +27,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from clusim.errors import InputError, UnitError, suggest
+from clusim.base.errors import InputError, UnitError, suggest
+from clusim.base.units import parse_time
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.lowering.faults import Fault
-from clusim.units import parse_time
 
 FORMS = {
     "link": ("LINK down", "down"),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import ConnKind
-from clusim.errors import InputError, ScheduleError
+from clusim.base.errors import InputError, ScheduleError
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.image import Image

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 EXACT_HOPS = 32_000_000
 """Packet-hops up to which ``auto`` simulates exact packets."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.abi import NONE
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.fabric.model import Fabric, Protocol
 from clusim.fabric.node import HostTraits, NicTraits
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, ConnKind, Op, Policy
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.node import NicTraits

@@ -6,7 +6,7 @@ See `clusim.lowering.places` for what is chosen when.
 from __future__ import annotations
 
 from clusim.abi import NONE, ConnKind
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.fabric.model import Protocol
 from clusim.fabric.node import NicTraits
 from clusim.fabric.rails import PathType, path_type

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusim.abi import NONE, ConnKind
-from clusim.errors import ScheduleError, TopologyError
+from clusim.base.errors import ScheduleError, TopologyError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Protocol
 from clusim.fabric.rails import PathType, path_type

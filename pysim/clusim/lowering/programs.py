@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, Mode, Op, PrimFlag, TaskKind
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.endpoint import COST_ONE
 from clusim.fabric.model import Fabric

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.fabric.model import Fabric
 from clusim.lowering.legs import Proxied
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template

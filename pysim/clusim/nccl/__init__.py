@@ -1,10 +1,10 @@
 """What NCCL would choose on a fabric: graphs, channels, algorithm, protocol, chunks; by release and environment."""
 
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator
 from clusim.nccl.env import Settings, parse_assignments, parse_env
 from clusim.nccl.versions import LATEST, Version, parse_version
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 __all__ = [
     "LATEST",

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.nccl.env import Settings
 from clusim.nccl.versions import Version, since
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 STEPS = 8
 """Slots of the FIFO of a connection."""

@@ -11,7 +11,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.fabric.model import Fabric
 from clusim.fabric.node import NETWORK
 from clusim.nccl.chunking import (
@@ -36,8 +38,6 @@ from clusim.nccl.topology import build_system
 from clusim.nccl.transports import check_network, check_rack, transported
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 _SIMPLE = Protocol.SIMPLE
 LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)

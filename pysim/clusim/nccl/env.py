@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from clusim.errors import InputError, UnitError
+from clusim.base.errors import InputError, UnitError
+from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.base.terms.operations import COLLECTIVE_OF, COLLECTIVES, Collective, find_operation
+from clusim.base.units import parse_size
 from clusim.nccl.constants import Path
 from clusim.nccl.variables import VARIABLES
 from clusim.nccl.versions import Version
-from clusim.units import parse_size
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.vocabulary.operations import COLLECTIVE_OF, COLLECTIVES, Collective, find_operation
 
 Name = TypeVar("Name", bound=Enum)
 

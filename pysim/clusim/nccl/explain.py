@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm
+from clusim.base.terms.operations import Collective, bus_factor
+from clusim.base.terms.times import MODEL
+from clusim.base.units import format_size
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
 from clusim.nccl.explainjson import (
@@ -19,10 +23,6 @@ from clusim.nccl.explainjson import (
 from clusim.nccl.graph import Graph
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.nccl.traffic import traffic
-from clusim.units import format_size
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm
-from clusim.vocabulary.operations import Collective, bus_factor
-from clusim.vocabulary.times import MODEL
 
 SIZES = tuple(1 << power for power in range(3, 34, 2))
 """8 B to 8 GiB."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from math import exp, log1p
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import Collective
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.constants import Path
 from clusim.nccl.versions import Version, since
-from clusim.vocabulary.algorithms import Algorithm
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import Collective
 
 AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER
 

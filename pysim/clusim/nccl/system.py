@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.nccl.constants import UNKNOWN_CPU, CpuModel, Path
 from clusim.nccl.env import Settings
 from clusim.nccl.versions import Version

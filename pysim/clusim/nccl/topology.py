@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import NETWORK, Node
 from clusim.fabric.told import SWITCH, told_lines, told_of, told_slot

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.base.terms.algorithms import Algorithm
+from clusim.base.terms.operations import Collective, bus_factor
 from clusim.nccl.communicator import Communicator, NcclPlan
-from clusim.vocabulary.algorithms import Algorithm
-from clusim.vocabulary.operations import Collective, bus_factor
 
 
 @dataclass(frozen=True, slots=True)

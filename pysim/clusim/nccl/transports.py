@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.node import NETWORK
 from clusim.nccl.constants import Path

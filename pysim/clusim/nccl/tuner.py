@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 WARP = 32
 _MAX_THREADS = 640

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 
 class Version(NamedTuple):

@@ -8,13 +8,13 @@ from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 
-from clusim.files import write_text
+from clusim.base.files import write_text
+from clusim.base.terms.regimes import regime_of
+from clusim.base.version import version
 from clusim.nccltests.breakdown import left_out
 from clusim.nccltests.scores import Point, by, score
 from clusim.nccltests.validate import Report
 from clusim.run.expected import ANY, ErrorClass, places_of
-from clusim.version import version
-from clusim.vocabulary.regimes import regime_of
 
 LEAST = 8
 """Rows that a class must have."""

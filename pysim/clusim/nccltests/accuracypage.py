@@ -9,13 +9,13 @@ from os import path
 from pathlib import Path
 from urllib.parse import quote
 
-from clusim.files import write_text
+from clusim.base.files import write_text
+from clusim.base.terms.regimes import REGIME_TITLES
 from clusim.hardware.calibration import ROW_SETS
 from clusim.nccltests.breakdown import ClassLine, ClassTable, calibrated_by, class_tables
 from clusim.nccltests.scores import Point, Score, score, statistics
 from clusim.nccltests.validate import Report
 from clusim.nccltests.validationreport import group_title, remarks
-from clusim.vocabulary.regimes import REGIME_TITLES
 
 _INTRODUCTION = """\
 # Accuracy

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusim.base.terms.regimes import ONE, SEVERAL
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
 from clusim.nccltests.scores import Point, by, score, statistics
-from clusim.vocabulary.regimes import ONE, SEVERAL
 
 
 @dataclass(frozen=True, slots=True)

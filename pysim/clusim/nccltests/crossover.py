@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from clusim.errors import InputError, one_line
-from clusim.executors import Jobs
+from clusim.base.errors import InputError, one_line
+from clusim.base.executors import Jobs
+from clusim.base.terms.operations import COLLECTIVE_OF
+from clusim.base.terms.times import LAUNCHED
+from clusim.base.units import format_size
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccl.calls.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.harness import Harness
@@ -15,9 +18,6 @@ from clusim.nccltests.perfjson import CrossoverJson
 from clusim.report.runreport import said
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.units import format_size
-from clusim.vocabulary.operations import COLLECTIVE_OF
-from clusim.vocabulary.times import LAUNCHED
 
 SIZES = tuple(1 << power for power in range(10, 31, 2))
 """1 KiB to 1 GiB."""

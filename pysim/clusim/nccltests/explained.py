@@ -10,7 +10,8 @@ from typing import Any
 
 from clusim.analysis.blame import alike, blame
 from clusim.analysis.columns import ColumnTable
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.units import format_size
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
 from clusim.nccltests.kernel import kernel
@@ -24,7 +25,6 @@ from clusim.run.request import Request, ScheduleRequest
 from clusim.run.simulate import result_of
 from clusim.run.streams import program
 from clusim.schedule.dtypes import element
-from clusim.units import format_size
 from clusim.verdict import Verdict
 
 ORDER = ("cost", "work", "stall")

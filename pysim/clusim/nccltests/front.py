@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 from time import localtime, strftime
 from typing import Any
 
-from clusim.executors import Jobs
+from clusim.base.display import Columns, Shown, Summary
+from clusim.base.executors import Jobs
+from clusim.base.terms.operations import COLLECTIVE_OF
+from clusim.base.terms.times import LAUNCHED
+from clusim.base.units import format_size
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.explained import row_verdict
 from clusim.nccltests.operations import Program
@@ -16,11 +20,7 @@ from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said, verdict_lines
 from clusim.run.expected import Expected, RunPlace, expected_error
-from clusim.shown import Columns, Shown, Summary
-from clusim.units import format_size
 from clusim.verdict import Verdict
-from clusim.vocabulary.operations import COLLECTIVE_OF
-from clusim.vocabulary.times import LAUNCHED
 
 NOW = "%Y-%m-%d %H:%M:%S"
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil
 
-from clusim.errors import InputError, suggest
+from clusim.base.errors import InputError, suggest
 from clusim.nccl.calls.launch import (
     DEFAULT_ITERATIONS,
     Host,

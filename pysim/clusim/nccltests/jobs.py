@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from clusim.errors import ClusimError
-from clusim.executors import Jobs, Workers, workers
+from clusim.base.errors import ClusimError
+from clusim.base.executors import Jobs, Workers, workers
 from clusim.nccltests.kernel import PerfKernel, kernel
 from clusim.run.known import Times, known_times, learn
 from clusim.run.request import Request

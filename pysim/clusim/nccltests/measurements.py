@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusim import resources
-from clusim.bounded import MOST_COUNT, MOST_RANKS, read_text, real, whole
-from clusim.errors import InputError
+from clusim.base import resources
+from clusim.base.errors import InputError
+from clusim.base.files import note_input
+from clusim.base.limits import MOST_COUNT, MOST_RANKS, read_text, real, whole
+from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.fabric import Fabric
-from clusim.files import note_input
 from clusim.hardware.calibration import row_sets_of
 from clusim.nccl import LATEST, parse_version
 from clusim.nccl.calls.launch import Launch
@@ -21,7 +22,6 @@ from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
-from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (

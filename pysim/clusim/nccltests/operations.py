@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import InputError, suggest
-from clusim.vocabulary.operations import OPERATIONS, Operation, find_operation
+from clusim.base.errors import InputError, suggest
+from clusim.base.terms.operations import OPERATIONS, Operation, find_operation
 
 
 @dataclass(frozen=True, slots=True)

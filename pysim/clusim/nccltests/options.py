@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from clusim.errors import InputError
-from clusim.vocabulary.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
 
 TYPES: dict[str, DataType] = {item.tables[0]: item for item in BY_NUMBER}
 """By nccl-tests' names."""

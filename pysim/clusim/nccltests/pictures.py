@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.nccltests.front import Table
 from clusim.report.charts import curves
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from clusim.errors import ClusimError
-from clusim.executors import Jobs
+from clusim.base.errors import ClusimError
+from clusim.base.executors import Jobs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import host_of
 from clusim.nccl.versions import FEATURES, Version, since

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from clusim.forms import FieldsOf
+from clusim.base.json_schema import FieldsOf
 from clusim.nccltests.explained import Term
 from clusim.nccltests.scores import Score
 

@@ -17,9 +17,9 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
+from clusim.base.terms.regimes import REGIMES, place_of
 from clusim.nccltests.measurements import Row
 from clusim.nccltests.unknown import TimeSpan
-from clusim.vocabulary.regimes import REGIMES, place_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from time import localtime, strftime
 from typing import Any
 
-from clusim.errors import InputError
-from clusim.executors import Jobs
+from clusim.base.errors import InputError
+from clusim.base.executors import Jobs
+from clusim.base.terms.dtypes import DataType
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of
 from clusim.nccl.env import windows
@@ -21,7 +22,6 @@ from clusim.nccltests.options import SYMMETRIC_WINDOWS, TYPES, PerfOptions
 from clusim.nccltests.table import Half, PerfDevice, PerfLine
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.vocabulary.dtypes import DataType
 
 NO_DATA = ("mulsum",)
 """Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from clusim.errors import one_line
+from clusim.base.errors import one_line
+from clusim.base.terms.times import LAUNCHED
 from clusim.nccltests.options import PerfOptions
-from clusim.vocabulary.times import LAUNCHED
 
 TESTS_VERSION = "2.17.9"
 """Release whose layout this is."""

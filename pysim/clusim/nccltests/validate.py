@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from clusim.errors import InputError
-from clusim.executors import Jobs
+from clusim.base.errors import InputError
+from clusim.base.executors import Jobs
+from clusim.base.terms.regimes import ONE, REGIMES, SEVERAL
 from clusim.lowering import QUICK
 from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.breakdown import calibrated_by, class_tables
@@ -21,7 +22,6 @@ from clusim.nccltests.unknown import launch_span, span_json
 from clusim.report.accuracy import Curve
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.vocabulary.regimes import ONE, REGIMES, SEVERAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from clusim.base.terms.regimes import REGIME_TITLES, REGIMES
+from clusim.base.units import format_size
 from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
 from clusim.nccltests.measurements import CurveGroup, Row
 from clusim.nccltests.scores import Point, Score, score, statistics
 from clusim.nccltests.validate import Report
 from clusim.run.streams import FOLLOWED
-from clusim.units import format_size
-from clusim.vocabulary.regimes import REGIME_TITLES, REGIMES
 
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"

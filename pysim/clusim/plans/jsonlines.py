@@ -8,8 +8,8 @@ from json import JSONDecoder
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clusim.errors import InputError
-from clusim.files import note_input
+from clusim.base.errors import InputError
+from clusim.base.files import note_input
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64

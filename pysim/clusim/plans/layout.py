@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from clusim.errors import InputError
-from clusim.fabric.model import Fabric
-from clusim.schedule.builder import Plan, ProgramBuilder, check_call
-from clusim.schedule.dtypes import element
-from clusim.schedule.ir import ABSENT, CollectiveCall, Task
-from clusim.schedule.shapes import shape_of
-from clusim.vocabulary.dtypes import redop_named
-from clusim.vocabulary.operations import (
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import redop_named
+from clusim.base.terms.operations import (
     BLOCKWISE,
     GATHERING,
     OF_NCCL,
@@ -20,6 +15,11 @@ from clusim.vocabulary.operations import (
     SCATTERING,
     find_operation,
 )
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan, ProgramBuilder, check_call
+from clusim.schedule.dtypes import element
+from clusim.schedule.ir import ABSENT, CollectiveCall, Task
+from clusim.schedule.shapes import shape_of
 
 PLANNED = (*(name for name in OF_NCCL if name != "sendrecv"), "custom")
 """Operations that plans are for; ``custom`` ones are ``messages`` here."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusim.errors import DeadlockError, InputError
+from clusim.base.errors import DeadlockError, InputError
 from clusim.fabric.model import Fabric
 from clusim.plans.layout import SMALL, PlanLayout, WantedPlan, start
 from clusim.plans.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from clusim.errors import InputError, TopologyError
-from clusim.files import note_input
+from clusim.base.errors import InputError, TopologyError
+from clusim.base.files import note_input
+from clusim.base.terms.algorithms import PROTOCOLS, find_protocol
+from clusim.base.terms.operations import BLOCKWISE
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.plans.layout import PLANNED, operation_of
-from clusim.vocabulary.algorithms import PROTOCOLS, find_protocol
-from clusim.vocabulary.operations import BLOCKWISE
 
 MAX_BYTES = 64 * 2**20
 MAX_CHUNKS = 65_536

@@ -20,7 +20,8 @@ from math import gcd, lcm
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError, one_line
+from clusim.base.errors import InputError, one_line
+from clusim.base.terms.dtypes import redop_named
 from clusim.fabric.model import Fabric
 from clusim.plans.layout import PlanLayout, WantedPlan, chunk_elements, start
 from clusim.plans.mscclpp_json import MscclppOp, MscclppPlan, read_plan
@@ -30,7 +31,6 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
-from clusim.vocabulary.dtypes import redop_named
 
 PASS_BYTES = 4096
 """What 512 threads store at once as packets, 8 bytes of data each [bytes]."""

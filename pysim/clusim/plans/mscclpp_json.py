@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Protocol, find_protocol
+from clusim.base.terms.operations import BLOCKWISE, ROOTED
 from clusim.plans.jsonlines import JsonNode, read_json
 from clusim.plans.layout import PLANNED, operation_of
-from clusim.vocabulary.algorithms import Protocol, find_protocol
-from clusim.vocabulary.operations import BLOCKWISE, ROOTED
 
 MAX_CHUNKS = 65_536
 MAX_GPUS = 1024

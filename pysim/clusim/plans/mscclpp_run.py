@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from clusim.errors import DeadlockError, InputError
+from clusim.base.errors import DeadlockError, InputError
 from clusim.plans.layout import SMALL
 from clusim.plans.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
 from clusim.plans.mscclpp_order import Knowledge, Snapshot

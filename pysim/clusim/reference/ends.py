@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.wires import Wire

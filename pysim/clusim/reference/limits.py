@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.abi import Op
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.opcodes import OP_FLAGS
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END, packets_refused
 from clusim.reference.arithmetic import ceil_div, round_up

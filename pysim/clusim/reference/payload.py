@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.abi import Kind
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
 from clusim.reference.packets import Transfer
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import INSTANCE_STATE, NONE, RECORD, WIRE_COUNTERS, FaultKind, Stop
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.image import Image
 from clusim.outcome import NEVER, range_exceeded
 from clusim.ranges import first_illegal

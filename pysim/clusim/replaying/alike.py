@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.nccl.programs import Moved
@@ -27,7 +28,6 @@ from clusim.run.limit import Watch
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.unfinished import Unfinished
-from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.schedule import precision_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace as changed
 from inspect import signature
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
 from clusim.replaying.alike import replay_alike

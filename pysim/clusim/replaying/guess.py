@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from clusim.errors import InputError, one_line
+from clusim.base.errors import InputError, one_line
 from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from clusim.errors import InputError, TimeLimitReached
+from clusim.base.errors import InputError, TimeLimitReached
+from clusim.base.terms.operations import OF_NCCL, ROOTED, operation_named
 from clusim.fabric import Fabric
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
@@ -46,7 +47,6 @@ from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder
 from clusim.unfinished import Unfinished
-from clusim.vocabulary.operations import OF_NCCL, ROOTED, operation_named
 
 Counted = Callable[[int, int], None]
 """Called with how many distinct calls of how many are done."""

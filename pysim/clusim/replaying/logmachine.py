@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from clusim import fabric
-from clusim.errors import ClusimError
+from clusim.base.errors import ClusimError
 from clusim.fabric import Fabric
 from clusim.fabric.loading import joined
 from clusim.fabric.traits import machine_traits

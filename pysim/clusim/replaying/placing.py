@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric import Fabric
 from clusim.run.setup import Setup
 

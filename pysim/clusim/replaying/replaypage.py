@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clusim.base.units import format_size, format_time
 from clusim.replaying.report import CallResult, Replay
 from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import plain_page
 from clusim.report.markup import Content, element, joined
 from clusim.report.sections import table
 from clusim.report.verdictcard import verdict_card
-from clusim.units import format_size, format_time
 
 SHOWN_CALLS = 60
 """Distinct calls on the axis, those with most time in all first."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from clusim.base.units import format_size, format_time
 from clusim.fabric.doubts import shown
 from clusim.formats.logs.pictures import ranges
 from clusim.replaying.report import CallResult, Replay
 from clusim.report.runreport import verdict_lines
-from clusim.units import format_size, format_time
 
 SHOWN = 60
 """Calls that are shown if not all are asked for."""

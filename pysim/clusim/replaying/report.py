@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from clusim.base.display import Columns, Shown, Summary
+from clusim.base.terms.operations import bus_factor
+from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
 from clusim.replaying.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
 from clusim.resultjson import EndedJson
-from clusim.shown import Columns, Shown, Summary
 from clusim.unfinished import Unfinished
-from clusim.units import Rate, format_time, parse_rate
 from clusim.verdict import Verdict
-from clusim.vocabulary.operations import bus_factor
 
 
 @cache

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusim.errors import ClusimError, InputError
+from clusim.base.errors import ClusimError, InputError
+from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.formats.logs.calls import LoggedCall
 from clusim.nccl.calls.choice import Choice, Wanted, way_of
 from clusim.nccl.calls.communicators import Communicators, Members
@@ -23,7 +24,6 @@ from clusim.run.simulate import whole_of
 from clusim.run.streams import ITERATIONS
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.verdict import Verdict
-from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 BINS = 32
 """Time bins of a call: enough to tell what its wires did when."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
-from clusim.errors import InputError, TimeLimitReached, one_line
+from clusim.base.errors import InputError, TimeLimitReached, one_line
+from clusim.base.terms.algorithms import find_algorithm, find_protocol
+from clusim.base.terms.operations import ROOTED
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
@@ -24,8 +26,6 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.unfinished import Unfinished
-from clusim.vocabulary.algorithms import find_algorithm, find_protocol
-from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from clusim.errors import InputError
-from clusim.files import Staging, replacing
-from clusim.shown import picture_format
-from clusim.units import format_size
+from clusim.base.display import picture_format
+from clusim.base.errors import InputError
+from clusim.base.files import Staging, replacing
+from clusim.base.units import format_size
 
 PANEL_IN = 3.4
 """Width of a panel [inch]."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.units import format_size
 from clusim.report.plots import SCREEN_IN, Look, styled
-from clusim.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from clusim.analysis.limits import class_traffic
 from clusim.analysis.tracedverdict import judged_trace
+from clusim.base.terms.links import joined as links_joined
+from clusim.base.units import format_time
 from clusim.report.axis import AxisRow, axis
 from clusim.report.frames import fill, shipped
 from clusim.report.html import page_policy, page_style
@@ -17,9 +19,7 @@ from clusim.report.sections import table
 from clusim.report.verdictcard import strip, verdict_card
 from clusim.report.words import title as title_of
 from clusim.result import Result
-from clusim.units import format_time
 from clusim.verdict import Verdict
-from clusim.vocabulary.links import joined as links_joined
 
 Loads = dict[str, tuple[float, float]]
 """Links of a class in words -> mean and largest part of the time in which its wires were busy."""

@@ -19,7 +19,7 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.expanded import expanded
 from clusim.analysis.pathrows import path_rows
 from clusim.analysis.tracedverdict import judged_trace
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.report.boxes import Picture
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError, lacking, suggest
+from clusim.base.display import Plot, picture_format
+from clusim.base.errors import InputError, lacking, suggest
+from clusim.base.units import format_size
 from clusim.report.boxes import WIDTH, Box, Picture
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
 from clusim.report.svg import bend, bent, line_widths
 from clusim.result import Result
-from clusim.shown import Plot, picture_format
-from clusim.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,8 @@ from clusim.analysis.limits import (
     class_traffic,
     tier_traffic,
 )
+from clusim.base.units import format_size, format_time
 from clusim.result import Result
-from clusim.units import format_size, format_time
 from clusim.verdict import Verdict
 
 

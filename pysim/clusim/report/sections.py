@@ -9,6 +9,8 @@ import numpy as np
 from clusim.analysis.blame import alike
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
+from clusim.base.terms.links import kind_of, named, several
+from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.calls import CallRow, call_rows
 from clusim.report.feed import Feed
 from clusim.report.frames import fill
@@ -18,8 +20,6 @@ from clusim.report.runreport import said as broken_and_noted
 from clusim.report.svg import latency_svg, machine_svg
 from clusim.report.verdictcard import strip, verdict_card
 from clusim.report.words import key_numbers, sentences
-from clusim.units import format_rate, format_size, format_time
-from clusim.vocabulary.links import kind_of, named, several
 
 SHOWN_TEXT = 24_000
 """Characters of a topology or schedule that a report quotes."""

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from clusim.errors import EnvironmentFailure
+from clusim.base.errors import EnvironmentFailure
 from clusim.report.feed import Feed
 from clusim.report.html import policy, served_page
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from clusim.analysis.latency import summarise
 from clusim.analysis.limits import class_traffic, limit, machines_of, wire_use
+from clusim.base.terms.links import described, is_network, kind_of, named, several, tier_of
+from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares
 from clusim.result import Result
-from clusim.units import format_rate, format_size, format_time
-from clusim.vocabulary.links import described, is_network, kind_of, named, several, tier_of
 
 EVEN = 0.05
 """Wires whose utilisation differs by less than this part of the mean are said to be evenly loaded."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from clusim.base.errors import InputError
 from clusim.bins import BinRecorder
-from clusim.errors import InputError
 from clusim.outcome import Engine
 from clusim.schedule import Schedule
 

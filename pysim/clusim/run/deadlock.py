@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import State
-from clusim.errors import DeadlockError
+from clusim.base.errors import DeadlockError
+from clusim.base.units import format_time
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.lowering import Fault, Lowered
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
-from clusim.units import format_time
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.whatif import changed_image
-from clusim.errors import DeadlockError, RangeExceeded, TraceError
+from clusim.base.errors import DeadlockError, RangeExceeded, TraceError
 from clusim.fabric import Fabric
 from clusim.image import DTYPES, Image
 from clusim.lowering import Fault, Lowered, lower

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from clusim.forms import FieldsOf
+from clusim.base.json_schema import FieldsOf
+from clusim.base.terms.algorithms import find_algorithm
+from clusim.base.terms.regimes import REGIME_TITLES, place_of, regime_of
 from clusim.run.plan import runs_nccl
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.vocabulary.algorithms import find_algorithm
-from clusim.vocabulary.regimes import REGIME_TITLES, place_of, regime_of
 
 DATA = Path(__file__).parents[1] / "nccltests" / "accuracy.json"
 """The file that comes with clusim."""

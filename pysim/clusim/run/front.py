@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from clusim.base.files import guarded
+from clusim.base.units import parse_size, parse_time
 from clusim.fabric import Fabric
-from clusim.files import guarded
 from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import windows
 from clusim.result import Result
@@ -20,7 +21,6 @@ from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of, simulate_traffic
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
-from clusim.units import parse_size, parse_time
 
 Machine = str | Path | Fabric
 

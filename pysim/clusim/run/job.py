@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
+from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
+from clusim.base.version import version
 from clusim.bins import BinRecorder
-from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.folded import FoldedBlocks
@@ -43,7 +44,6 @@ from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.trace.held import HeldRecords
 from clusim.unfinished import Unfinished
 from clusim.verdict import Verdict
-from clusim.version import version
 
 if TYPE_CHECKING:
     from clusim.trace.writer import TraceWriter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from clusim.errors import InputError, TimeLimitReached
-from clusim.units import format_time
+from clusim.base.errors import InputError, TimeLimitReached
+from clusim.base.units import format_time
 
 PS_PER_S = 10**12
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from clusim.base.units import format_time
 from clusim.run.session import Progress
-from clusim.units import format_time
 
 QUIET_S = 2.0
 """A call shorter than this shows nothing [s]."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusim import collectives
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import is_plan
+from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, operation_named
 from clusim.fabric import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
@@ -30,8 +32,6 @@ from clusim.run.request import Request, ScheduleRequest
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
-from clusim.vocabulary.algorithms import is_plan
-from clusim.vocabulary.operations import COLLECTIVE_OF, ROOTED, operation_named
 
 NCCL = "nccl"
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusim.base.terms.algorithms import find_protocol, own_algorithm
+from clusim.base.terms.dtypes import find_dtype, find_redop
+from clusim.base.terms.operations import find_operation
 from clusim.folded import FoldedBlocks
 from clusim.nccl.calls.choice import Wanted
 from clusim.run.session import EngineName
 from clusim.run.setup import Setup
 from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
-from clusim.vocabulary.algorithms import find_protocol, own_algorithm
-from clusim.vocabulary.dtypes import find_dtype, find_redop
-from clusim.vocabulary.operations import find_operation
 
 
 def _operation(word: str) -> str:

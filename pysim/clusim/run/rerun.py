@@ -66,8 +66,8 @@ def run_image(
         The run cannot end.
     """
     from clusim.abi import Stop
+    from clusim.base.errors import DeadlockError
     from clusim.bins import BinRecorder
-    from clusim.errors import DeadlockError
     from clusim.image import DTYPES, Image
     from clusim.run.session import Session, start_engine
 
@@ -87,8 +87,8 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     twice its rate.
     """
     from clusim.analysis.whatif import Change, changed_image, mended
+    from clusim.base.units import format_time
     from clusim.trace.inputs import read_run
-    from clusim.units import format_time
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
     if not stalled:

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
 
+from clusim.base.terms.algorithms import Algorithm
+from clusim.base.terms.operations import Collective
 from clusim.nccl import Communicator, NcclPlan
 from clusim.nccl.connect import NONE, double_tree
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.schedule.dtypes import element
-from clusim.vocabulary.algorithms import Algorithm
-from clusim.vocabulary.operations import Collective
 
 Timed = Callable[[Request, NcclPlan | None], int]
 """Simulates a request as planned; returns the kernel's time [ps]."""

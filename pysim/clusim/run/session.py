@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import Mode, State, Stop
+from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.bins import BinRecorder
-from clusim.errors import EnvironmentFailure, InputError
 from clusim.image import Image
 from clusim.outcome import Engine
 from clusim.run.limit import Watch

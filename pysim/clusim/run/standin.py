@@ -20,6 +20,7 @@ import numpy as np
 
 from clusim.abi import WIRE_COUNTERS
 from clusim.analysis.judge import without_path
+from clusim.base.version import version
 from clusim.bins import BinRecorder
 from clusim.fabric.check_flow import never_tapers
 from clusim.lowering import MOST_HOPS, QUICK, Grain
@@ -35,7 +36,6 @@ from clusim.run.request import Request
 from clusim.run.scaling import longest_run
 from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, timed
 from clusim.verdict import Verdict
-from clusim.version import version
 
 MANY_HOPS = 32_000_000
 """Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric import Fabric
 from clusim.lowering import QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs

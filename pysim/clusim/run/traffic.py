@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, Kind, Policy
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.units import format_size, format_time
 from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.image import Image, empty
@@ -24,7 +25,6 @@ from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.routekeys import flow_hash
 from clusim.ranges import packets_refused
 from clusim.result import Messages
-from clusim.units import format_size, format_time
 
 Array = NDArray[Any]
 Pattern = Literal["permutation", "uniform", "alltoall", "incast", "hotspot"]

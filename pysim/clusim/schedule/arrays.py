@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
 
 VERSION = 2

@@ -8,7 +8,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.schedule.checks import validate
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import (
@@ -24,7 +25,6 @@ from clusim.schedule.ir import (
     Template,
 )
 from clusim.schedule.shapes import Shape, shape_of
-from clusim.vocabulary.dtypes import REDUCTIONS
 
 
 class Part(NamedTuple):

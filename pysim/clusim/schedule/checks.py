@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from clusim.abi import Op
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.opcodes import OPCODES
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template

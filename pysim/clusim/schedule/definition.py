@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.schedule.dtypes import UFUNCS, Element, combine, divide, element
 from clusim.schedule.ir import CollectiveCall
 

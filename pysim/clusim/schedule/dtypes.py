@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError, suggest
-from clusim.vocabulary.dtypes import DTYPES, find_dtype
+from clusim.base.errors import InputError, suggest
+from clusim.base.terms.dtypes import DTYPES, find_dtype
 
 Array = NDArray[Any]
 

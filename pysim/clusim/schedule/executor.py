@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import Op
-from clusim.errors import InternalError, ScheduleError
+from clusim.base.errors import InternalError, ScheduleError
+from clusim.base.terms.operations import OF_NCCL, REDUCING
 from clusim.opcodes import OPCODES
 from clusim.schedule.aggregates import find_groups
 from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expected, random_inputs
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Connection, Instance, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
-from clusim.vocabulary.operations import OF_NCCL, REDUCING
 
 Array = NDArray[Any]
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.abi import Op
-from clusim.errors import ScheduleError
+from clusim.base.display import Columns, Shown, Summary, columns_of
+from clusim.base.errors import ScheduleError
+from clusim.base.units import format_size
 from clusim.opcodes import OPCODES
-from clusim.shown import Columns, Shown, Summary, columns_of
-from clusim.units import format_size
 
 ABSENT = -1
 """Marks an absent index in a schedule."""

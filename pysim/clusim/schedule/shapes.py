@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import PROTOCOL_NAMES
 from clusim.fabric.model import Fabric, Protocol
 from clusim.hardware.ctas import cta_figure
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-from clusim.errors import ScheduleError
+from clusim.base.errors import ScheduleError
 from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
 
 _HEADER = "clusim-schedule 1"

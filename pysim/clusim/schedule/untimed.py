@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from clusim.errors import DeadlockError
+from clusim.base.errors import DeadlockError
 from clusim.schedule.executor import Executor
 from clusim.schedule.ir import ABSENT
 

@@ -14,11 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from clusim.bounded import read_text
-from clusim.errors import ClusimError, InputError
+from clusim.base.errors import ClusimError, InputError
+from clusim.base.files import note_input
+from clusim.base.limits import read_text
 from clusim.fabric.problems import Problems, did_you_mean
 from clusim.fabric.yamltext import Document, parse
-from clusim.files import note_input
 from clusim.sweeping.points import Cell, SweepPoint
 from clusim.sweeping.words import BLOCKS, run_point, train_point
 

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 
 from clusim.analysis.limits import limit
-from clusim.errors import ClusimError, one_line
-from clusim.executors import model_digest
-from clusim.executors.identity import file_digest
-from clusim.files import noting
-from clusim.resources import shipped_topologies, shipped_workloads
+from clusim.base.errors import ClusimError, one_line
+from clusim.base.executors import model_digest
+from clusim.base.executors.identity import file_digest
+from clusim.base.files import noting
+from clusim.base.resources import shipped_topologies, shipped_workloads
 from clusim.run.expected import expected_of
 from clusim.run.request import Request
 from clusim.run.simulate import result_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError
-from clusim.files import replacing
+from clusim.base.errors import InputError
+from clusim.base.files import replacing
 from clusim.sweeping.points import Cell
 
 Row = dict[str, Cell]

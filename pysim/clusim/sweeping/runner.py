@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import EnvironmentFailure
-from clusim.executors import Jobs, Workers, workers
-from clusim.files import Lock, LockedError, append_line, check_place
+from clusim.base.errors import EnvironmentFailure
+from clusim.base.executors import Jobs, Workers, workers
+from clusim.base.files import Lock, LockedError, append_line, check_place
 from clusim.sweeping.grid import SweepGrid
 from clusim.sweeping.points import Cell, SweepPoint, answered, still_true
 from clusim.sweeping.results import read_rows, write_rows

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.resources import find_topology, find_workload
+from clusim.base.terms.algorithms import own_algorithm, protocol_named
+from clusim.base.terms.dtypes import DTYPES, find_dtype, redop_named
+from clusim.base.terms.operations import operation_named
+from clusim.base.units import parse_ranks
 from clusim.lowering.grain import RULES
 from clusim.nccl import parse_version
 from clusim.nccl.env import windows
-from clusim.resources import find_topology, find_workload
 from clusim.run.front import as_bytes, parse_env_of
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.sweeping.points import Cell, SweepPoint
 from clusim.training.inputs import inputs
 from clusim.training.request import FOLDS, TrainRequest
-from clusim.units import parse_ranks
-from clusim.vocabulary.algorithms import own_algorithm, protocol_named
-from clusim.vocabulary.dtypes import DTYPES, find_dtype, redop_named
-from clusim.vocabulary.operations import operation_named
 from clusim.workload import load_workload
 
 Value = tuple[Cell, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.trace.layout import UNITS
 from clusim.trace.rules import ATTRIBUTES, Rule, rule_of
 from clusim.trace.structure import Opened, dtype_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.folded import FoldedBlocks
 from clusim.trace.columns import read, read_texts
 from clusim.trace.layout import WIRE_TOTALS

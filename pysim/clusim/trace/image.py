@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, ConnKind, Op
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.opcodes import OP_FLAGS
 from clusim.ranges import RANGES, TABLES, first_illegal
 

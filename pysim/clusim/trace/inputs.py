@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.result import Result
 from clusim.trace.columns import length, read, read_texts
 from clusim.trace.held import Inputs

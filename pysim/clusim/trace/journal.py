@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from clusim.files import keep_mode
+from clusim.base.files import keep_mode
 
 MAX_PENDING_BYTES = 64 << 20
 """More than this is not held back but written early, to bound memory [bytes]."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.trace.columns import attribute, read
 from clusim.trace.held import BLOCK_ROWS
 from clusim.trace.layout import PRIMITIVES

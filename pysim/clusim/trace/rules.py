@@ -9,10 +9,10 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from clusim.abi import NONE
+from clusim.base.terms.algorithms import PROTOCOL_NAMES
 from clusim.bins import COLUMNS
 from clusim.ranges import TIME_END_PS
 from clusim.trace.layout import WIRE_TOTALS
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
 AMOUNT_END = 1 << 62
 """Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""

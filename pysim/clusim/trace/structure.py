@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from clusim.errors import TraceError
+from clusim.base.errors import TraceError
 from clusim.trace.layout import CHUNK_BYTES
 
 MEMORY_BYTES = 768 << 20

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.trace.columns import length, read
 from clusim.trace.reader import open_trace, progress
 from clusim.trace.structure import Opened

@@ -21,9 +21,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim import files
+from clusim.base import files
+from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.bins import COLUMNS, BinRecorder, Bins
-from clusim.errors import EnvironmentFailure, InputError
 from clusim.outcome import Engine
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal

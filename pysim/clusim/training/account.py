@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clusim.base.terms.links import several
 from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.culprits import FullWire
 from clusim.verdict import LEAST_SHARE, MOST_CAUSES, CauseKind, Phase, Verdict, VerdictCause
-from clusim.vocabulary.links import several
 
 Parts = dict[tuple[CauseKind, str], int]
 """What a rank's time goes into on average, by kind and what of it [ps]."""

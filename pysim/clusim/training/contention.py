@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
-from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest

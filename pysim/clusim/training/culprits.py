@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from clusim.analysis.expanded import expanded
 from clusim.analysis.intervals import Union
+from clusim.base.terms.links import joined
 from clusim.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import Breakdown, Spans, unfolded
-from clusim.vocabulary.links import joined
 from clusim.workload.mesh import Mesh
 
 Array = NDArray[Any]

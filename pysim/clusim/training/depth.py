@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, replace
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep

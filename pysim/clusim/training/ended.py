@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from clusim.errors import TimeLimitReached
+from clusim.base.errors import TimeLimitReached
 from clusim.result import Result
 from clusim.training.proof import FoldReport
 from clusim.training.stepjson import EndedStepsJson

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from clusim.base.files import guarded
 from clusim.fabric import Fabric
-from clusim.files import guarded
 from clusim.run.job import RunOptions
 from clusim.run.limit import Watch
 from clusim.run.notebook import shown_in_notebook

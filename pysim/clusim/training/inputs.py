@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric import Fabric
 from clusim.run.setup import Setup
 from clusim.workload import Workload, load_workload

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.base.units import format_size, format_time
 from clusim.training.stepjson import LayerRowJson, LayersJson
-from clusim.units import format_size, format_time
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
 from clusim.workload.parallel.plan import TrainingPlan

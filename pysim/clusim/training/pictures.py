@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.report.charts import stacked_bars
 from clusim.report.plots import plot_result
 from clusim.training.breakdown import PARTS

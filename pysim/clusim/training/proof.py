@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.units import format_time
 from clusim.folded import merged
 from clusim.training.breakdown import NOTHING, Spans
 from clusim.training.stepjson import FoldedJson
-from clusim.units import format_time
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
 Array = NDArray[Any]

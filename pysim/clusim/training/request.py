@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.lowering.grain import STEP
 from clusim.run.request import own_words
 from clusim.run.setup import Setup

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from clusim.analysis.limits import broken_wires_json
+from clusim.base.display import Columns, Shown, Summary, columns_of
+from clusim.base.units import format_time
 from clusim.result import Result
-from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.training.account import step_verdict
 from clusim.training.breakdown import PARTS, Breakdown, error_of
 from clusim.training.expected import StepClass, expected_step, expected_text
@@ -19,7 +20,6 @@ from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
-from clusim.units import format_time
 from clusim.verdict import Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from clusim.analysis.expanded import expanded
-from clusim.bounded import uncollected
-from clusim.errors import TimeLimitReached
+from clusim.base.errors import TimeLimitReached
+from clusim.base.limits import uncollected
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering.grain import COARSE, STEP
 from clusim.result import Result

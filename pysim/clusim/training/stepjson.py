@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired
 from typing_extensions import TypedDict
 
 from clusim.analysis.tablejson import BrokenWireJson
-from clusim.forms import FieldsOf
+from clusim.base.json_schema import FieldsOf
 from clusim.resultjson import EndedJson
 from clusim.training.expected import StepClass
 from clusim.verdict import VerdictJson

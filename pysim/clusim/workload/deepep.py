@@ -15,8 +15,8 @@ from fractions import Fraction
 from math import comb
 from typing import Literal, NamedTuple
 
+from clusim.base.units import parse_rate, parse_time
 from clusim.hardware import DEEPEP
-from clusim.units import parse_rate, parse_time
 
 Way = Literal["dispatch", "combine"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric, Link
 from clusim.workload.peers import joins_gpus

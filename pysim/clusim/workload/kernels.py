@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import DTYPES
+from clusim.base.units import parse_time
 from clusim.compute.clocks import Power, kept_clock, vector_clock_Hz
 from clusim.compute.fused import Fused
 from clusim.compute.measured_tables import (
@@ -24,13 +27,10 @@ from clusim.compute.measured_tables import (
 )
 from clusim.compute.moves import moved_s
 from clusim.compute.products import Product, Silicon
-from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Fabric
 from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
-from clusim.units import parse_time
-from clusim.vocabulary.dtypes import DTYPES
 from clusim.workload.spec import HardwareSpec
 
 SUM_BYTES = 4

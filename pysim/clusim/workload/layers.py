@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 

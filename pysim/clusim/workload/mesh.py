@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.kernels import Kernel, Precision
 
 _MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}

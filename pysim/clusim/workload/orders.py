@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.twofold import TwoWays, zero_bubble_v
 
 SCHEDULES = (

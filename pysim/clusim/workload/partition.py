@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 
 class LayerCost(NamedTuple):

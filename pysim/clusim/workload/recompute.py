@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.layers import Again, Layer, Module
 from clusim.workload.memory import ZERO
 from clusim.workload.spec import Workload

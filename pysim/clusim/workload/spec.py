@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticCustomError
 
-from clusim import resources
-from clusim.errors import InputError, TopologyError
+from clusim.base import resources
+from clusim.base.errors import InputError, TopologyError
+from clusim.base.files import note_input
+from clusim.base.terms.algorithms import protocol_named
 from clusim.fabric.problems import Problems, did_you_mean
 from clusim.fabric.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
 from clusim.fabric.yamltext import parse
-from clusim.files import note_input
-from clusim.vocabulary.algorithms import protocol_named
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Small = Annotated[int, Field(ge=1, le=2**20)]

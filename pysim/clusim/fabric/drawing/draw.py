@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusim.errors import InputError, lacking
+from clusim.base.display import Plot, picture_format
+from clusim.base.errors import InputError, lacking
 from clusim.fabric.model import Fabric
 from clusim.fabric.outline import outline
-from clusim.shown import Plot, picture_format
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clusim.base.units import format_rate
 from clusim.fabric.drawing.page import GAP, ROW, Arch, DrawnBox, Page, label
 from clusim.fabric.node import kind_of
 from clusim.fabric.outline import Branch, Outline, OutlinedMachine, link_name, total
 from clusim.fabric.render import ranges
-from clusim.units import format_rate
 
 MOST_SWITCHES = 12
 MOST_ROOTS = 4

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from clusim.base.units import format_rate, format_time
 from clusim.fabric.model import Link
 from clusim.fabric.node import Node
 from clusim.fabric.outline import link_name
-from clusim.units import format_rate, format_time
 
 CHAR = 0.155
 """Width of a character of a label."""

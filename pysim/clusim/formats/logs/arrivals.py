@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bounded import MOST_CHANNELS, MOST_RANKS
+from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.formats.logs.digits import decimals, hashes, word, words
 from clusim.formats.logs.scan import Scan, only
 

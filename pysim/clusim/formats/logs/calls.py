@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
+from clusim.base.terms.operations import OF_NCCL, REDUCING, ROOTED, find_operation
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
-from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
-from clusim.vocabulary.operations import OF_NCCL, REDUCING, ROOTED, find_operation
 
 MOST_BYTES = 1 << 40
 """Size of a call up to which it is believed [bytes]."""

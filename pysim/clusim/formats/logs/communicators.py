@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.logs.columns import NONE, OwnedRows, ordinals
 from clusim.formats.logs.facts import MOST_COMMUNICATORS, Facts, Member
 from clusim.formats.logs.repeating import Repeating

@@ -15,9 +15,9 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bounded import MOST_RANKS
-from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
-from clusim.vocabulary.operations import OPERATIONS, Operation
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
+from clusim.base.terms.operations import OPERATIONS, Operation
 
 _CLOSE = 0.05
 """How far a bus bandwidth, which is rounded, may be from what it should be."""

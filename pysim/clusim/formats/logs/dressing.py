@@ -13,7 +13,7 @@ import re
 
 import numpy as np
 
-from clusim.vocabulary.dtypes import IN_TABLES
+from clusim.base.terms.dtypes import IN_TABLES
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,32}[A-Za-z]")
 _ACTOR = re.compile(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from clusim.bounded import MOST_CHANNELS, MOST_RANKS
+from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
+from clusim.base.terms.algorithms import PROTOCOLS
+from clusim.base.terms.operations import Collective
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import (
     MOST_ORDERED,
@@ -16,8 +18,6 @@ from clusim.formats.logs.facts import (
 )
 from clusim.formats.logs.messages import HANDLERS
 from clusim.formats.logs.remembered import remembered
-from clusim.vocabulary.algorithms import PROTOCOLS
-from clusim.vocabulary.operations import Collective
 
 CONNECTION = re.compile(
     r"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})(?:\[([0-9a-fA-F]+)\])? -> (\d{1,9})(?:\[([0-9a-fA-F]+)\])?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.logs.digits import decimals, hexadecimals, word, words
 from clusim.formats.logs.messages import NamedHandle, names_handle
 from clusim.formats.logs.scan import Scan

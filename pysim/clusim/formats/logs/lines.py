@@ -7,7 +7,7 @@ from calendar import timegm
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
 
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
 _BEFORE = re.compile(

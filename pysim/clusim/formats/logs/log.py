@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bounded import uncollected
+from clusim.base.limits import uncollected
 from clusim.formats.logs.columns import NONE, OwnedRows
 from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
 from clusim.formats.logs.facts import Facts, Member

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from clusim.base.units import format_size
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
@@ -14,7 +15,6 @@ from clusim.formats.logs.log import Log
 from clusim.formats.logs.pictures import matrix, ranges, ring_picture, tree_picture
 from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
 from clusim.formats.logs.tables import TableRun
-from clusim.units import format_size
 
 _WIDEST_MATRIX = 16
 _PICTURES = 8

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import Choice, Facts
 from clusim.formats.logs.remembered import remembered
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 
 Handler = Callable[[Facts, int, int, str], bool]
 

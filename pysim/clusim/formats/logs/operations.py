@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.base.terms.dtypes import BY_NUMBER
+from clusim.base.terms.operations import BLOCKWISE, find_operation
 from clusim.formats.logs.choices import find_choices
 from clusim.formats.logs.columns import NONE, ordinals, row_hash
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.repeating import PART_ROWS, Repeating, RepeatingPart, counted
-from clusim.vocabulary.dtypes import BY_NUMBER
-from clusim.vocabulary.operations import BLOCKWISE, find_operation
 
 Columns = dict[str, NDArray[np.integer]]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.logs.arrivals import Connections, find_connections
 from clusim.formats.logs.branches import find_branches
 from clusim.formats.logs.columns import NONE

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bounded import MOST_COUNT, MOST_RANKS
+from clusim.base.limits import MOST_COUNT, MOST_RANKS
 from clusim.formats.logs.digits import (
     PADDING,
     decimals,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusim.bounded import MOST_COUNT, MOST_RANKS
+from clusim.base.limits import MOST_COUNT, MOST_RANKS
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.graphs import BARE, CONNECTION, by_shape, system_line

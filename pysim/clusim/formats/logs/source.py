@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from clusim.errors import InputError
-from clusim.files import note_input
+from clusim.base.errors import InputError
+from clusim.base.files import note_input
 
 BLOCK_BYTES = 1 << 20
 """What is read at once [B]."""

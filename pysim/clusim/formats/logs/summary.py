@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 
+from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
@@ -22,7 +23,6 @@ from clusim.formats.logs.logjson import (
 )
 from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.tables import TableRun
-from clusim.vocabulary.dtypes import REDUCTIONS
 
 
 def summarize(log: Log) -> LogJson:

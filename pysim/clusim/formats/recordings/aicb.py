@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import PurePath
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.operations import OPERATIONS, ROOTED
 from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, EventTemplate, RankStep, recording
 from clusim.formats.recordings.model import ABSENT, Recording
 from clusim.formats.recordings.source import head, lines
-from clusim.vocabulary.operations import OPERATIONS, ROOTED
 
 COLUMNS = "comm_type,comm_group,"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings import passes
 from clusim.formats.recordings.layers import (
     LayerPart,

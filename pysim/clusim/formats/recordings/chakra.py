@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.operations import GATHERING, ROOTED, full_bytes
 from clusim.formats.recordings.chakra_files import find_files, numbered
 from clusim.formats.recordings.chakra_graph import (
     CALLS,
@@ -22,7 +23,6 @@ from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, names_of
 from clusim.formats.recordings.streams import FileStream
-from clusim.vocabulary.operations import GATHERING, ROOTED, full_bytes
 
 MOST_JOINED: Final = 8
 """An event that waits for more than so many through nodes that do nothing waits for one mark instead."""

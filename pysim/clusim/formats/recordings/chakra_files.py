@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings.chakra_json import from_json
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import Recording

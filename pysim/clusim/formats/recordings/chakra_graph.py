@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.model import ABSENT
 
 CALLS = ("collective", "send", "recv")

@@ -10,14 +10,14 @@ import json
 from collections import Counter
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import ROOTED, operation_starting
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_schema import MOST_NODES
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.source import integer, time_ps
 from clusim.formats.recordings.streams import FileStream
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import ROOTED, operation_starting
 
 PS_PER_US = 1_000_000
 MOST_US = 10**11

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.chakra_schema import (
     MOST_NODES,
     NODE_TYPES,

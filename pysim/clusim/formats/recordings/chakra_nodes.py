@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.operations import operation_starting
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_host import groups_of
 from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, messages
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
 from clusim.formats.recordings.streams import FileStream
-from clusim.vocabulary.operations import operation_starting
 
 PS_PER_US: Final = 1_000_000
 MOST_US: Final = 10**11

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
-from clusim.errors import InputError, lacking
+from clusim.base.errors import InputError, lacking
+from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.streams import ByteWindow
-from clusim.vocabulary.operations import OPERATIONS
 
 MOST_NODES: Final = 4_000_000
 """Nodes of a rank that are read."""

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings.model import ABSENT, Group, Recording
 from clusim.ranges import DURATION_END_PS
 

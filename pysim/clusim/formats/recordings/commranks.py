@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError, one_line
+from clusim.base.errors import InputError, one_line
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings.source import natural
 
 Owner = tuple[str, int]

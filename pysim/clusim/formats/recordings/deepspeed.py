@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.operations import GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.model import Event, Recording
 from clusim.formats.recordings.source import Paths, lines, names_of
-from clusim.vocabulary.operations import GATHERING, ROOTED, operation_starting
 
 KIND = "deepspeed"
 

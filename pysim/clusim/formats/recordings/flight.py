@@ -15,8 +15,10 @@ from math import prod
 from pathlib import PurePath
 from typing import Any
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
@@ -24,8 +26,6 @@ from clusim.formats.recordings.source import MOST_BYTES as MOST_FILE
 from clusim.formats.recordings.source import Paths, integer, number
 from clusim.formats.recordings.streams import FileStream, streams
 from clusim.formats.recordings.unpickled import unpickled
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
 
 KIND = "flight"
 PS_PER_NS = 1000

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
 from clusim.formats.recordings.goal_binary import Limits, is_binary, read_binary
 from clusim.formats.recordings.goal_order import ANY, GoalOp, GoalStep, Order, play

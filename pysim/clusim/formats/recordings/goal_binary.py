@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
 from clusim.formats.recordings.goal_order import ANY, GoalStep
 from clusim.formats.recordings.model import EventKind

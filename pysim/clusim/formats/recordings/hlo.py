@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.dtypes import find_dtype
 from clusim.formats.recordings.common import Groups, finish
 from clusim.formats.recordings.hlo_text import (
     HloInstruction,
@@ -24,7 +25,6 @@ from clusim.formats.recordings.hlo_text import (
 )
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, names_of
-from clusim.vocabulary.dtypes import find_dtype
 
 KIND = "hlo"
 MOST_EVENTS = 1_000_000

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.dtypes import find_dtype
 from clusim.formats.recordings.source import lines
-from clusim.vocabulary.dtypes import find_dtype
 
 MOST_INSTRUCTIONS = 2_000_000
 _MOST_ELEMENTS = 1 << 50

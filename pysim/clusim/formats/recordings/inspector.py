@@ -10,7 +10,8 @@ from __future__ import annotations
 from sys import intern
 from typing import Any, NamedTuple
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.operations import ROOTED, operation_written
 from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.objects import objects
@@ -24,7 +25,6 @@ from clusim.formats.recordings.plugincalls import (
 )
 from clusim.formats.recordings.source import Paths, integer
 from clusim.formats.recordings.streams import FileStream
-from clusim.vocabulary.operations import ROOTED, operation_written
 
 KIND = "inspector"
 NS_PER_US = 1000

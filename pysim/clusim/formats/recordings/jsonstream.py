@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import InvalidOperation
 from typing import Any, Final
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.source import exact_float
 from clusim.formats.recordings.streams import FileStream, TextWindow
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from clusim.bounded import MOST_RANKS, uncollected
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS, uncollected
+from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
 from clusim.formats.recordings.kineto_order import lanes, waits
@@ -24,7 +25,6 @@ from clusim.formats.recordings.kineto_trace import MOST_KERNELS, Trace, read_tra
 from clusim.formats.recordings.model import Event, Recording
 from clusim.formats.recordings.source import Paths
 from clusim.formats.recordings.streams import streams
-from clusim.vocabulary.operations import OF_NCCL, ROOTED
 
 KIND = "kineto"
 

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusim.formats.recordings.common import Groups
-from clusim.formats.recordings.kineto_shapes import joined, message_of, named, sized
-from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
-from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import integer
-from clusim.vocabulary.dtypes import find_dtype, find_redop
-from clusim.vocabulary.operations import (
+from clusim.base.terms.dtypes import find_dtype, find_redop
+from clusim.base.terms.operations import (
     GATHERING,
     ROOTED,
     SCATTERING,
     full_bytes,
     operation_starting,
 )
+from clusim.formats.recordings.common import Groups
+from clusim.formats.recordings.kineto_shapes import joined, message_of, named, sized
+from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
+from clusim.formats.recordings.model import ABSENT
+from clusim.formats.recordings.source import integer
 
 _MOST_BYTES = 1 << 44
 _UNKNOWN = "communication kernels without operation, size and group: kept as kernels of their recorded length"

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import operation_starting
 from clusim.formats.recordings.source import integer
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import operation_starting
 
 _OPERATORS = ("c10d::", "_c10d_functional::", "c10d_functional::")
 _OUTPUT_FIRST = re.compile(

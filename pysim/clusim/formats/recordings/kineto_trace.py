@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.kineto_shapes import told
 from clusim.formats.recordings.source import integer, time_ps

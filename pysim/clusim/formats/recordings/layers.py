@@ -13,12 +13,12 @@ from itertools import count, islice
 from math import isfinite
 from typing import Protocol
 
-from clusim.bounded import MOST_RANKS, uncollected
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS, uncollected
+from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.common import Groups, finish
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.source import lines
-from clusim.vocabulary.operations import OPERATIONS
 
 MAX_NS = 10**15
 MAX_BYTES = 2**44

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from clusim.bounded import MOST_RANKS, uncollected
-from clusim.errors import InputError, one_line
-from clusim.files import note_input
+from clusim.base.errors import InputError, one_line
+from clusim.base.files import note_input
+from clusim.base.limits import MOST_RANKS, uncollected
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import ROOTED, full_bytes, operation_starting
 from clusim.formats.recordings.common import Groups, finish
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.source import Paths, names_of, natural
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import ROOTED, full_bytes, operation_starting
 
 KIND = "nsys"
 PS_PER_NS = 1000

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.source import LINE_LIMIT
 from clusim.formats.recordings.streams import FileStream, TextWindow
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.layers import LayerPart, LayerTable, RankStep, TableLayer
 
 Roles = Callable[[TableLayer, str, LayerPart], str]

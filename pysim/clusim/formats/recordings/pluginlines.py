@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import ROOTED, operation_written
 from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.objects import objects
@@ -28,8 +30,6 @@ from clusim.formats.recordings.plugincalls import (
 )
 from clusim.formats.recordings.source import Paths, integer
 from clusim.formats.recordings.streams import FileStream
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import ROOTED, operation_written
 
 KIND = "jsonl"
 _MOST_US = 1 << 52

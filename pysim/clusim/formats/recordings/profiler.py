@@ -13,15 +13,15 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.bounded import MOST_RANKS
+from clusim.base.limits import MOST_RANKS
+from clusim.base.terms.dtypes import find_dtype
+from clusim.base.terms.operations import REDUCING, ROOTED, full_bytes, operation_starting
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.source import Paths, integer, time_ps
 from clusim.formats.recordings.streams import FileStream, streams
-from clusim.vocabulary.dtypes import find_dtype
-from clusim.vocabulary.operations import REDUCING, ROOTED, full_bytes, operation_starting
 
 KIND = "profiler"
 US = 1_000_000

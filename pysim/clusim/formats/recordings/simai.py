@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings import aicb, passes
 from clusim.formats.recordings.layers import (
     MAX_BYTES,

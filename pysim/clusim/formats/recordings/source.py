@@ -17,8 +17,8 @@ from math import isfinite
 from pathlib import Path
 from typing import IO, Any, cast
 
-from clusim.errors import InputError
-from clusim.files import note_input
+from clusim.base.errors import InputError
+from clusim.base.files import note_input
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """What readers take: one path, or the paths of one job."""

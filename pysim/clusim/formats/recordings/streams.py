@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.source import (
     DAMAGED,
     Paths,

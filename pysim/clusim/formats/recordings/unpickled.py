@@ -12,7 +12,7 @@ import pickle
 import pickletools
 from typing import Any
 
-from clusim.errors import InputError, one_line
+from clusim.base.errors import InputError, one_line
 
 MOST_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.formats.topologies.common import Assumption, Draft, Imported
 from clusim.formats.values import fail, printable
 

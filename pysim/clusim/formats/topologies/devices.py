@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.values import printable
 from clusim.hardware import ADAPTER_IDS, PROCESSORS, Cpu
 from clusim.hardware.pcie import GENERATIONS

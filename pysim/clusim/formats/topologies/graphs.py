@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from clusim.errors import UnitError
+from clusim.base.errors import UnitError
+from clusim.base.units import parse_rate, parse_time
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.graph_text import Attributes, TextGraph, read_graphml, read_node_link
@@ -23,7 +24,6 @@ from clusim.formats.topologies.presets import (
 )
 from clusim.formats.values import fail, number, printable
 from clusim.hardware import LINKS, gpu, gpu_by_product
-from clusim.units import parse_rate, parse_time
 
 MAX_GRAPH_NODES = 65_536
 _PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from clusim.errors import TopologyError, UnitError
+from clusim.base.errors import TopologyError, UnitError
+from clusim.base.units import parse_rate, parse_time
 from clusim.fabric.yamltext import Document, Path, parse
 from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES
 from clusim.formats.values import fail, number, printable
-from clusim.units import parse_rate, parse_time
 
 KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")
 SCHEMES = ("one2one", "many2many", "ring")

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import Node
 from clusim.fabric.outline import link_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.infragraph import InfraGraph
-from clusim.units import parse_rate, parse_time
 
 PASSIVE = ("port", "custom")
 """Roles of components that data only pass through."""

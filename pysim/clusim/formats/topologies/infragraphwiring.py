@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.devices import PCIE_GTS, processor
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
@@ -45,7 +46,6 @@ from clusim.hardware import (
 )
 from clusim.hardware.networks import USUAL_LINKS
 from clusim.hardware.pcie import x16_rate
-from clusim.units import parse_rate, parse_time
 
 WRITTEN_LINK = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link that clusim wrote: number of parallel links, and their type."""

@@ -16,7 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from clusim.errors import TopologyError
+from clusim.base.errors import TopologyError
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.check_links import HOST_CLASSES, Finding, listed
 from clusim.fabric.described import read_text

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InternalError
+from clusim.base.errors import InternalError
+from clusim.base.units import parse_rate
 from clusim.fabric.problems import did_you_mean
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.devices import nic_model
@@ -28,7 +29,6 @@ from clusim.hardware import (
     unknown_gpu,
 )
 from clusim.hardware.networks import USUAL_LINKS
-from clusim.units import parse_rate
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:

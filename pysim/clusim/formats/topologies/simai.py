@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from clusim.errors import UnitError
+from clusim.base.errors import UnitError
+from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
 from clusim.formats.topologies.devices import processor
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
@@ -26,7 +27,6 @@ from clusim.formats.topologies.presets import (
 )
 from clusim.formats.values import fail, number, printable
 from clusim.hardware import gpu
-from clusim.units import parse_rate, parse_time
 
 NETWORK = -1
 _ETHERNET = ImportedDevice(cls=0x020000)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from clusim.errors import one_line
+from clusim.base.errors import one_line
 
 WIDTH = 110
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})")

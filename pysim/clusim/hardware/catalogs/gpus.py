@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusim.errors import InputError, suggest
+from clusim.base.errors import InputError, suggest
 from clusim.hardware import architectures, gpus
 from clusim.hardware.architecture import Architecture
 from clusim.hardware.gpu import Gpu

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from clusim.errors import one_line
+from clusim.base.errors import one_line
 from clusim.hardware.catalogs.gpus import GPUS
 from clusim.hardware.gpu import Gpu
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import COLLECTIVE_OF, Collective
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.programs.front import WRITERS
 from clusim.nccl.tuner import Selection, channels_and_threads
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.operations import COLLECTIVE_OF, Collective
 
 
 class Way(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from clusim.base.terms.operations import OF_NCCL
 from clusim.fabric.model import Fabric
 from clusim.nccl import programs
 from clusim.nccl.calls.choice import Choice, Wanted, choose
@@ -19,7 +20,6 @@ from clusim.nccl.versions import LATEST, Version
 from clusim.schedule.builder import Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
-from clusim.vocabulary.operations import OF_NCCL
 
 
 @dataclass(frozen=True)

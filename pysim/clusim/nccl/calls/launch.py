@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.base.terms.operations import PATTERNS
+from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, GPUS, HOST_COSTS, Figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.versions import since
-from clusim.units import parse_time
-from clusim.vocabulary.operations import PATTERNS
 
 DEFAULT_ITERATIONS = 20
 """nccl-tests' ``-n``."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Collective
 from clusim.collectives.orders import Ring, Tree, Ways
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
@@ -19,8 +21,6 @@ from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
 from clusim.nccl.plugins import transport_of
 from clusim.schedule.builder import Part, Plan, split
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 NONE = -1
 

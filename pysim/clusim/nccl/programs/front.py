@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from clusim.base.errors import InputError
+from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.dtypes import redop_named
+from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
 from clusim.collectives import chain, nvls, ring, sharp, tree
-from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.programs import heads, pat
@@ -17,9 +20,6 @@ from clusim.schedule.builder import Plan, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
-from clusim.vocabulary.algorithms import Algorithm, Protocol
-from clusim.vocabulary.dtypes import redop_named
-from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
 
 BY_HEADS = (
     Algorithm.NVLS,

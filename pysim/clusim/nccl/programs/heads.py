@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from clusim.base.errors import InputError
 from clusim.collectives.common import hop_fields
 from clusim.collectives.nvls import check_units
 from clusim.collectives.orders import Hop
-from clusim.errors import InputError
 from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part

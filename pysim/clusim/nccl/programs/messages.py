@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clusim.errors import InputError, ScheduleError
+from clusim.base.errors import InputError, ScheduleError
 from clusim.fabric.model import Fabric
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator

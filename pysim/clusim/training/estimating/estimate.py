@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from clusim.bounded import uncollected
+from clusim.base.files import guarded
+from clusim.base.limits import uncollected
 from clusim.fabric import Fabric
-from clusim.files import guarded
 from clusim.lowering.grain import COARSE, STEP
 from clusim.training.account import Culprits, step_verdict
 from clusim.training.culprits import heavy_stage

@@ -17,9 +17,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError
-from clusim.executors import model_digest
-from clusim.files import write_bytes
+from clusim.base.errors import InputError
+from clusim.base.executors import model_digest
+from clusim.base.files import write_bytes
 
 PLACE = "CLUSIM_CACHE"
 """Environment variable that names the folder instead."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from clusim.base.executors.identity import file_digest
 from clusim.collectives import ScheduleBuilder
-from clusim.executors.identity import file_digest
 from clusim.fabric.model import Fabric
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.base.units import format_time
 from clusim.training.result import StepResult
-from clusim.units import format_time
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

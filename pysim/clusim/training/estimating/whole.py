@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import Any
 
-from clusim.executors.identity import file_digest
+from clusim.base.executors.identity import file_digest
 from clusim.training.breakdown import Breakdown
 from clusim.training.estimating.kept import Kept
 from clusim.training.estimating.parts import machine_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.training.measured.machines import RowMachines, machines_of
 from clusim.training.measured.models import model_spec
 from clusim.training.measured.rows import NEEDED, StepRow

@@ -8,13 +8,13 @@ from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 
-from clusim.errors import InputError
-from clusim.files import write_text
+from clusim.base.errors import InputError
+from clusim.base.files import write_text
+from clusim.base.version import version
 from clusim.training.expected import StepClass
 from clusim.training.measured.cases import framework_of
 from clusim.training.measured.scores import StepPoint, step_score
 from clusim.training.measured.validate import StepReport
-from clusim.version import version
 
 LEAST = 4
 """Rows that a class must have."""

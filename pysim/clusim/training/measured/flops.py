@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.training.measured.rows import StepRow
 from clusim.workload import Workload
 from clusim.workload.parallel.plan import model_of

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.units import parse_size
 from clusim.fabric import Fabric, loads
 from clusim.fabric.loading import joined
 from clusim.hardware import GPUS, Gpu, gpu_by_words
 from clusim.run.setup import Setup, loaded
 from clusim.training.measured.rows import StepRow
-from clusim.units import parse_size
 
 _PRESETS = (
     (("a100 pcie",), "a100-pcie-x8"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.bounded import whole
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import whole
 from clusim.training.measured.rows import StepRow
 
 

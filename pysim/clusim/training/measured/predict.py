@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clusim.errors import ClusimError, InputError
+from clusim.base.errors import ClusimError, InputError
 from clusim.training.measured.cases import StepCase, case_of
 from clusim.training.measured.flops import counted_flops
 from clusim.training.measured.rows import StepRow

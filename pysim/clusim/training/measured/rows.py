@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clusim.bounded import MOST_RANKS, read_text, real
-from clusim.errors import InputError
-from clusim.files import note_input
+from clusim.base.errors import InputError
+from clusim.base.files import note_input
+from clusim.base.limits import MOST_RANKS, read_text, real
 from clusim.hardware.calibration import row_sets_of
 
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from clusim.forms import FieldsOf
+from clusim.base.json_schema import FieldsOf
 from clusim.training.measured.scores import StepScore
 
 _Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]

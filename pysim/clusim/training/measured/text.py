@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from clusim.files import write_text
+from clusim.base.files import write_text
 from clusim.hardware.calibration import ROW_SETS
 from clusim.training.measured.predict import Unpredicted
 from clusim.training.measured.scores import StepPoint, StepScore, step_groups, step_score

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from clusim.executors import Jobs, workers
+from clusim.base.executors import Jobs, workers
 from clusim.lowering import QUICK
 from clusim.training.measured.predict import Unpredicted, predicted
 from clusim.training.measured.rows import StepRow

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.bounded import read_text
-from clusim.errors import InputError
-from clusim.files import note_input
+from clusim.base.errors import InputError
+from clusim.base.files import note_input
+from clusim.base.limits import read_text
 from clusim.workload.models.transformer import Latent, Transformer
 
 ALIASES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.models.dlrm import Dlrm
 from clusim.workload.models.recurrent import Recurrent

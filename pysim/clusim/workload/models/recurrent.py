@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
 from clusim.workload.models.parts import Recorder

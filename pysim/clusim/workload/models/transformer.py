@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm, Part
 from clusim.workload.layers import (
     JOINED,

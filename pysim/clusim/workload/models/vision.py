@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS
-from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.hostlink import host_way

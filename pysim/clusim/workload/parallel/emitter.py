@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
+from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
-from clusim.errors import ClusimError
 from clusim.fabric.model import Fabric
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, Wait
 from clusim.workload.orders import CUT, Action, before, beside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from clusim.errors import ClusimError, InputError
+from clusim.base.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
 from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Layer, backward_steps

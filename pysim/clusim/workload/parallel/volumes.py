@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from clusim.vocabulary.algorithms import Algorithm
-from clusim.vocabulary.operations import COLLECTIVE_OF
+from clusim.base.terms.algorithms import Algorithm
+from clusim.base.terms.operations import COLLECTIVE_OF
 
 IN_SWITCH = (
     *(Algorithm.NVLS.own, Algorithm.NVLS_TREE.own),

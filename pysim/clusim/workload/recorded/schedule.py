@@ -12,13 +12,13 @@ from collections import Counter, deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from clusim.bounded import uncollected
-from clusim.errors import InputError
+from clusim.base.errors import InputError
+from clusim.base.limits import uncollected
+from clusim.base.terms.dtypes import DTYPES
+from clusim.base.terms.operations import OF_NCCL
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
-from clusim.vocabulary.dtypes import DTYPES
-from clusim.vocabulary.operations import OF_NCCL
 from clusim.workload.recorded.emitter import NcclEmitter
 
 MESSAGES = ("send", "recv")

@@ -15,7 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 from clusim.formats.recordings.kind import LAST, RecordingKind
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import HEAD_BYTES, head, natural

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusim.errors import InputError, lacking, suggest
+from clusim.base.errors import InputError, lacking, suggest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,7 +161,7 @@ class Plot:
         """Write the picture; the ending of `path` says the format, png (`dpi` [dots/inch]), svg or pdf."""
         import matplotlib
 
-        from clusim.files import replacing
+        from clusim.base.files import replacing
 
         form = picture_format(path)
         # The same picture is the same file.

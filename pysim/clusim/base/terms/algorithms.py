@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from clusim.errors import InputError, suggest
-from clusim.vocabulary.spelling import plain
+from clusim.base.errors import InputError, suggest
+from clusim.base.terms.spelling import plain
 
 
 class Algorithm(StrEnum):

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from clusim.errors import EnvironmentFailure, InputError
+from clusim.base.errors import EnvironmentFailure, InputError
 
 STDOUT = "-"
 """Name that stands for standard output."""

@@ -7,8 +7,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
-from clusim.errors import InputError, suggest
-from clusim.vocabulary.spelling import plain
+from clusim.base.errors import InputError, suggest
+from clusim.base.terms.spelling import plain
 
 
 class Collective(StrEnum):

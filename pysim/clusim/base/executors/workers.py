@@ -24,8 +24,8 @@ from multiprocessing import parent_process
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from clusim.errors import EnvironmentFailure
-from clusim.executors.identity import model_digest
+from clusim.base.errors import EnvironmentFailure
+from clusim.base.executors.identity import model_digest
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.errors import InputError, suggest
+from clusim.base.errors import InputError, suggest
 
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 """Reductions in the order of NCCL's enumeration (nccl.h)."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 
-from clusim.errors import InputError
+from clusim.base.errors import InputError
 
 MOST_RANKS = 1 << 17
 """Most ranks of a job, a communicator or a recording."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import EnvironmentFailure, InputError
+from clusim.base.errors import EnvironmentFailure, InputError
 
 PATIENCE_S = 20
 """How long to look for a scheduler and its first worker [s]."""

@@ -19,7 +19,7 @@ def _dirs(kind: str) -> Iterator[Path]:
 
     In a checkout they lie beside ``pysim/``; a wheel installs them inside the package.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     checkout = package.parents[1]
     if (checkout / "pysim" / "clusim") == package:
         yield checkout / kind

@@ -6,9 +6,9 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
-from clusim.resources import shipped_topologies, shipped_workloads
+from clusim.base.resources import shipped_topologies, shipped_workloads
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def file_digest(path: str | Path) -> str:

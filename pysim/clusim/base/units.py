@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
 
-from clusim.errors import UnitError
+from clusim.base.errors import UnitError
 
 MAX_INT = 2**63 - 1
 """Largest size [bytes] and time [ps] the engines take."""

@@ -1,0 +1,1 @@
+"""What every room needs: errors, units, files, limits, terms of the field, executors, display."""
