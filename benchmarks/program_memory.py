@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 from clusim import fabric
+from clusim.engine.image import Image, empty
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
-from clusim.image import Image, empty
 from clusim.lowering import lower
 from clusim.run.plan import planned
 from clusim.run.request import Request

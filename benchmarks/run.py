@@ -34,9 +34,9 @@ RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
 
 def _engine_cpu_s() -> list[float]:
     """Have the engine's processor time collected: on a shared machine the clock says little."""
-    import clusim.engine
+    import clusim.engine.simulation
 
-    run: Any = clusim.engine.Simulation.run
+    run: Any = clusim.engine.simulation.Simulation.run
     took_s: list[float] = []
 
     def timed(self: Any, *args: Any, **options: Any) -> Any:
@@ -46,20 +46,20 @@ def _engine_cpu_s() -> list[float]:
         finally:
             took_s.append(time.process_time() - began_s)
 
-    clusim.engine.Simulation.run = timed  # type: ignore[method-assign]
+    clusim.engine.simulation.Simulation.run = timed  # type: ignore[method-assign]
     return took_s
 
 
 def _use_threads(threads: int) -> None:
     """Have every simulation use so many."""
-    import clusim.engine
+    import clusim.engine.simulation
 
-    make: Any = clusim.engine.Simulation.__init__
+    make: Any = clusim.engine.simulation.Simulation.__init__
 
     def threaded(self: Any, image: Any, **options: Any) -> None:
         make(self, image, **{**options, "threads": threads})
 
-    clusim.engine.Simulation.__init__ = threaded  # type: ignore[assignment,method-assign]
+    clusim.engine.simulation.Simulation.__init__ = threaded  # type: ignore[assignment,method-assign]
 
 
 def measure(case: str, threads: int) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def save_image(case: str, path: Path) -> None:
     """Write the image of the small twin of a case as the C programs read it."""
     import numpy as np
 
-    import clusim.engine
-    from clusim.ranges import TABLES
+    import clusim.engine.simulation
+    from clusim.engine.ranges import TABLES
 
     def save(_self: Any, image: Any, **_options: Any) -> None:
         tables = image.tables()
@@ -117,7 +117,7 @@ def save_image(case: str, path: Path) -> None:
                 file.write(rows.tobytes() + tables[name].tobytes())
         raise _SavedError
 
-    clusim.engine.Simulation.__init__ = save  # type: ignore[assignment,method-assign]
+    clusim.engine.simulation.Simulation.__init__ = save  # type: ignore[assignment,method-assign]
     try:
         CASES[case].run(CASES[case].small)
     except _SavedError:
@@ -188,10 +188,10 @@ def _resident_bytes() -> int:
 
 def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
     """Measure what the engine takes for a fabric before anything runs, and state what it takes as it runs."""
-    import clusim.engine
-    from clusim.abi import RECORD
+    import clusim.engine.simulation
+    from clusim.engine.abi import RECORD
 
-    make: Any = clusim.engine.Simulation.__init__
+    make: Any = clusim.engine.simulation.Simulation.__init__
     found: dict[str, int] = {}
 
     def measured(self: Any, image: Any, **options: Any) -> None:
@@ -200,7 +200,7 @@ def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
         found["wires"] = len(image.wires)
         found["bytes_per_wire"] = (_resident_bytes() - before) // len(image.wires)
 
-    clusim.engine.Simulation.__init__ = measured  # type: ignore[assignment,method-assign]
+    clusim.engine.simulation.Simulation.__init__ = measured  # type: ignore[assignment,method-assign]
     CASES[case].run(CASES[case].small)
     return {
         "case": "memory",

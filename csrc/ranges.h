@@ -1,4 +1,4 @@
-/* ranges.h - legal ranges of what the engine computes with. Written from clusim/ranges.py by
+/* ranges.h - legal ranges of what the engine computes with. Written from clusim/engine/ranges.py by
  * bindings/write_ranges.py; a test compares the two. */
 #ifndef CLUSIM_RANGES_H
 #define CLUSIM_RANGES_H

@@ -64,7 +64,7 @@ PUBLIC = {"__init__", "__main__", "api"}
 
 # Third-party and private modules that only these places may import.
 GATEKEEPERS = {
-    "clusim._engine": ("clusim/abi.py", "clusim/engine.py"),
+    "clusim._engine": ("clusim/engine/abi.py", "clusim/engine/simulation.py"),
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.run.simulate import simulate_traffic

@@ -1,4 +1,4 @@
-"""Write ``csrc/ranges.h``, the C engine's copy of ``clusim.ranges``.
+"""Write ``csrc/ranges.h``, the C engine's copy of ``clusim.engine.ranges``.
 
     python csrc/bindings/write_ranges.py
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusim import ranges
-from clusim.abi import TABLES
+from clusim.engine import ranges
+from clusim.engine.abi import TABLES
 
 CSRC = Path(__file__).resolve().parents[1]
 TARGET = CSRC / "ranges.h"
 
 HEAD = """\
-/* ranges.h - legal ranges of what the engine computes with. Written from clusim/ranges.py by
+/* ranges.h - legal ranges of what the engine computes with. Written from clusim/engine/ranges.py by
  * bindings/write_ranges.py; a test compares the two. */
 #ifndef CLUSIM_RANGES_H
 #define CLUSIM_RANGES_H

@@ -72,7 +72,7 @@ class BlockTasks:
     memory_bytes : ndarray
         Memory traffic of kernels [bytes].
     counters : ndarray
-        What each of the wires of the block did, as `clusim.outcome.WIRE_COUNTERS`.
+        What each of the wires of the block did, as `clusim.engine.outcome.WIRE_COUNTERS`.
     hbm_bytes : ndarray, shape (ranks,)
         Memory traffic that communication causes by slot [bytes].
     """

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import FaultKind
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.errors import InputError, lacking
 from clusim.base.terms.operations import bus_factor
 from clusim.base.terms.times import KERNEL, includes
 from clusim.base.units import format_size, format_time
 from clusim.bins import COLUMNS, Bins
+from clusim.engine.abi import FaultKind
 from clusim.folded import FoldedBlocks
 from clusim.resultjson import CallJson, EndedJson, MovedJson, ResultJson
 from clusim.unfinished import Unfinished
@@ -122,7 +122,7 @@ class Wires:
     from_endpoint : ndarray of bool, shape (wires,)
         Whether the wire leaves an endpoint rather than a switch.
     counters : ndarray, shape (wires,)
-        Final counters (`clusim.outcome.WIRE_COUNTERS`).
+        Final counters (`clusim.engine.outcome.WIRE_COUNTERS`).
     mean_Bps : ndarray or None
         Mean rate over the run with its faults [bytes/s]; None: no fault touched a wire.
     """

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.abi import Stop
 from clusim.analysis.network import Network
 from clusim.analysis.walk import Walk
-from clusim.image import DTYPES, Image
+from clusim.engine.abi import Stop
+from clusim.engine.image import DTYPES, Image
 from clusim.trace.held import HeldRecords, Inputs
 from support.random_images import random_image
 
@@ -46,7 +46,7 @@ def inputs_of(image: Image) -> Inputs:
 
 def run_image(image: Image, *, block_rows: int = 7, until_ps: int = 20_000_000) -> Ran:
     """Run an image on the C engine and prepare a walk over its records."""
-    from clusim.engine import Simulation
+    from clusim.engine.simulation import Simulation
 
     sim = Simulation(image)
     stop = sim.run(until_ps=until_ps)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from analysis.conftest import Ran, run_image, run_that_ends
-from clusim.abi import NONE, Cause, Op
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import StepKind
-from clusim.opcodes import OP_FLAGS
-from clusim.reference.iteration import slices as reference_slices
-from clusim.reference.model import Model
+from clusim.engine.abi import NONE, Cause, Op
+from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.reference.iteration import slices as reference_slices
+from clusim.engine.reference.model import Model
 from support.images import ImageBuilder, prim
 from support.random_images import random_image
 

@@ -105,7 +105,7 @@ def test_bursts_are_told_from_the_packets_they_stand_for(clusim: Clusim):
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch):
     """Every run ends with a broken law."""
-    from clusim import engine
+    from clusim.engine import simulation as engine
 
     real = engine.lib
 

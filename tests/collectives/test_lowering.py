@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.abi import NONE
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder, build
+from clusim.engine.abi import NONE
+from clusim.engine.opcodes import OPCODES
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Format, Link, Protocol
 from clusim.fabric.node import Node
 from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
-from clusim.opcodes import OPCODES
 from clusim.schedule import Plan, Prim, Schedule
 
 MIB = 1 << 20

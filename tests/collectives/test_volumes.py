@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusim.abi import Op
 from clusim.collectives import build
-from clusim.opcodes import OPCODES
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 from clusim.schedule import ABSENT, Schedule, Shape
 from clusim.schedule.iteration import iter_slices, loop_count, prim_totals
 

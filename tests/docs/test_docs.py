@@ -75,7 +75,7 @@ def test_every_group_of_a_trace_is_documented() -> None:
 
 
 def test_every_primitive_is_documented() -> None:
-    from clusim.opcodes import OPCODES
+    from clusim.engine.opcodes import OPCODES
 
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     for name in OPCODES:

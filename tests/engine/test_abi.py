@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cffi import FFI
 
-from clusim import abi
 from clusim.base.errors import InternalError
+from clusim.engine import abi
 
 HEADER = Path(__file__).resolve().parents[2] / "csrc" / "include" / "clusim.h"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clusim.abi import Stop
-from clusim.engine import Simulation
+from clusim.engine.abi import Stop
+from clusim.engine.simulation import Simulation
 from support.images import ImageBuilder
 
 KB = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 
-from clusim.engine import Simulation
+from clusim.engine.simulation import Simulation
 from support.random_images import random_image
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim import ranges
-from clusim.abi import NONE, Stop
 from clusim.base.errors import InternalError, RangeExceeded, ScheduleError
-from clusim.engine import Simulation
-from clusim.image import DTYPES, Image
-from clusim.reference import ReferenceSimulation
+from clusim.engine import ranges
+from clusim.engine.abi import NONE, Stop
+from clusim.engine.image import DTYPES, Image
+from clusim.engine.reference import ReferenceSimulation
+from clusim.engine.simulation import Simulation
 from support.corpus import load
 from support.images import ImageBuilder, prim
 from support.mutations import mutated

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from clusim import fabric
-from clusim.abi import NONE
 from clusim.base.errors import InputError, TopologyError
+from clusim.engine.abi import NONE
 from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import errors

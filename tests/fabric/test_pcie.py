@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from clusim.abi import Kind
+from clusim.engine.abi import Kind
 from clusim.fabric import Format, Link, loads
 from clusim.fabric.catalogue import preset_format, preset_link, preset_nic, preset_switch
 from clusim.fabric.model import KIND_NAMES, NO_LIMIT

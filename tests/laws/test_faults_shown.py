@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from clusim import fabric
+from clusim.engine.image import empty
 from clusim.fabric.arrays import arrays_of
-from clusim.image import empty
 from clusim.lowering import describe_faults, parse_faults
 from clusim.report.feed import Feed
 from clusim.report.html import page

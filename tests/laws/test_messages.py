@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim.abi import ConnKind
 from clusim.collectives import build
+from clusim.engine.abi import ConnKind
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Lowered, lower

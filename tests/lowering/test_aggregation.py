@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.abi import NONE
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import build
+from clusim.engine.abi import NONE
+from clusim.engine.image import Image
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
-from clusim.image import Image
 from clusim.lowering import lower
 from support.machines import cluster_of, pcie_machine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import clusim
-from clusim.abi import ConnKind
 from clusim.collectives import build
+from clusim.engine.abi import ConnKind
 from clusim.lowering import lower
 
 

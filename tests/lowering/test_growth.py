@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from clusim import collectives, fabric
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
+from clusim.engine.image import DTYPES, Image
 from clusim.fabric.arrays import arrays_of
-from clusim.image import DTYPES, Image
 from clusim.lowering import lower
 from clusim.run.traffic import Traffic, to_image
 from clusim.schedule.ir import Schedule

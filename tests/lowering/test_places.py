@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.abi import NONE, ConnKind
 from clusim.base.errors import ScheduleError
 from clusim.collectives import build
+from clusim.engine.abi import NONE, ConnKind
+from clusim.engine.image import Image
+from clusim.engine.opcodes import OPCODES
 from clusim.fabric import Fabric, load, loads
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.arrays import lower as lower_fabric
 from clusim.fabric.rails import PathType, Rails, path_type
-from clusim.image import Image
 from clusim.lowering import Lowered, lower, places
 from clusim.lowering.places import places_of
-from clusim.opcodes import OPCODES
 from support.machines import cluster_of, pcie_machine
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.abi import Op
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import Collective
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 from clusim.fabric import Fabric, load
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
@@ -19,7 +20,6 @@ from clusim.nccl.programs import Moved, build, emit_messages
 from clusim.nccl.programs.messages import rounds
 from clusim.nccl.traffic import traffic
 from clusim.nccl.versions import LATEST, Version, parse_version
-from clusim.opcodes import OPCODES
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element

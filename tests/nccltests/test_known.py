@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clusim.image import DTYPES, Image
+from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.kernel import PerfKernel, kernel
 from clusim.run import known

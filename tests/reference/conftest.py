@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "reference": ("clusim.reference", "ReferenceSimulation", {}),
-    "c": ("clusim.engine", "Simulation", {"windows": False}),
-    "windows": ("clusim.engine", "Simulation", {"windows": True}),
-    "threads": ("clusim.engine", "Simulation", {"windows": True, "threads": 3, "least_shared": 0}),
+    "reference": ("clusim.engine.reference", "ReferenceSimulation", {}),
+    "c": ("clusim.engine.simulation", "Simulation", {"windows": False}),
+    "windows": ("clusim.engine.simulation", "Simulation", {"windows": True}),
+    "threads": (
+        "clusim.engine.simulation",
+        "Simulation",
+        {"windows": True, "threads": 3, "least_shared": 0},
+    ),
 }
 CHOSEN = os.environ.get("CLUSIM_ENGINES", "reference,c,windows,threads").split(",")
 COMPILED = ["c", "windows", "threads"]
@@ -26,7 +30,7 @@ def _maker(name: str) -> Any:
 
 @pytest.fixture(params=CHOSEN)
 def engine(request):
-    """What makes a `clusim.outcome.Engine`; CLUSIM_ENGINES=reference leaves C out."""
+    """What makes a `clusim.engine.outcome.Engine`; CLUSIM_ENGINES=reference leaves C out."""
     return _maker(request.param)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from clusim.abi import NONE, State, Stop
-from clusim.image import Image
-from clusim.reference import ReferenceSimulation
+from clusim.engine.abi import NONE, State, Stop
+from clusim.engine.image import Image
+from clusim.engine.reference import ReferenceSimulation
 from support.random_images import images, random_image
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.abi import Stop
 from clusim.base.errors import RangeExceeded
-from clusim.ranges import DURATION_END_PS, TIME_END_PS
+from clusim.engine.abi import Stop
+from clusim.engine.ranges import DURATION_END_PS, TIME_END_PS
 from support.images import ImageBuilder, prim
 from support.shifted import later
 

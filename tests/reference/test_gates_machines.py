@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.abi import NONE, Kind
+from clusim.engine.abi import NONE, Kind
 from support.gates import assert_messages_at, assert_records_at, counters, finish
 from support.images import NETWORK, ImageBuilder, Place, prim
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.abi import NONE, Cause, State, Stop
+from clusim.engine.abi import NONE, Cause, State, Stop
 from support.gates import assert_messages_at, assert_records_at, assert_tasks_end_at, finish
 from support.images import ImageBuilder, Place, prim
 

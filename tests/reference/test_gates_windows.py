@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from clusim.engine import Simulation
+from clusim.engine.simulation import Simulation
 from support.gates import assert_messages_at, counters
 from support.images import ImageBuilder, Place, prim
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clusim.abi import Stop
 from clusim.base.errors import ScheduleError
-from clusim.image import Image
-from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END
-from clusim.reference import ReferenceSimulation
+from clusim.engine.abi import Stop
+from clusim.engine.image import Image
+from clusim.engine.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END
+from clusim.engine.reference import ReferenceSimulation
 from support.images import ImageBuilder, Place, prim
 
 EDGES = [edge + d for edge in (2**31, 2**32) for d in (-1, 0, 1)]

@@ -13,11 +13,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from clusim.abi import Stop
 from clusim.base.errors import RangeExceeded
-from clusim.image import Image
-from clusim.ranges import DURATION_END_PS, TIME_END_PS
-from clusim.reference import ReferenceSimulation
+from clusim.engine.abi import Stop
+from clusim.engine.image import Image
+from clusim.engine.ranges import DURATION_END_PS, TIME_END_PS
+from clusim.engine.reference import ReferenceSimulation
 from support.random_images import random_image
 from support.shifted import later, without_times
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.abi import Stop
 from clusim.base.errors import InternalError
-from clusim.reference import ReferenceSimulation
+from clusim.engine.abi import Stop
+from clusim.engine.reference import ReferenceSimulation
 from support.images import ImageBuilder, prim
 
 

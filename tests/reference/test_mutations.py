@@ -12,10 +12,10 @@ import random
 import numpy as np
 import pytest
 
-from clusim.abi import Stop
 from clusim.base.errors import RangeExceeded, ScheduleError
-from clusim.image import Image
-from clusim.reference import ReferenceSimulation
+from clusim.engine.abi import Stop
+from clusim.engine.image import Image
+from clusim.engine.reference import ReferenceSimulation
 from support.mutations import mutated
 from support.random_images import random_image
 

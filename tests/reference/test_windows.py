@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from clusim.abi import Stop
-from clusim.engine import Simulation
-from clusim.ranges import DURATION_END_PS
-from clusim.reference import ReferenceSimulation
+from clusim.engine.abi import Stop
+from clusim.engine.ranges import DURATION_END_PS
+from clusim.engine.reference import ReferenceSimulation
+from clusim.engine.simulation import Simulation
 from support.shifted import later, without_times
 from support.windowed import led_image, paired_image, windowed_image
 

@@ -6,7 +6,7 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.engine import Simulation
+from clusim.engine.simulation import Simulation
 from clusim.lowering import lower
 from clusim.run.front import collective
 from clusim.run.session import MOST_THREADS, start_engine

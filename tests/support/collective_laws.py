@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import clusim
-from clusim.abi import Op
 from clusim.collectives import build
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 from clusim.fabric import Fabric, load
-from clusim.opcodes import OPCODES
 from clusim.result import Result
 from clusim.schedule import ABSENT, Schedule
 from clusim.schedule.iteration import Slice, iter_slices

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from clusim.image import DTYPES, Image
-from clusim.ranges import TABLES
+from clusim.engine.image import DTYPES, Image
+from clusim.engine.ranges import TABLES
 
 __all__ = ["keep", "load", "read", "write"]
 

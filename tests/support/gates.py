@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.abi import Stop
+from clusim.engine.abi import Stop
 from support.images import ImageBuilder
 
 __all__ = ["assert_messages_at", "assert_records_at", "assert_tasks_end_at", "counters", "finish"]

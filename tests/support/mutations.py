@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from clusim.abi import NONE
-from clusim.image import DTYPES, Image
-from clusim.ranges import RANGES, Range, lengths
+from clusim.engine.abi import NONE
+from clusim.engine.image import DTYPES, Image
+from clusim.engine.ranges import RANGES, Range, lengths
 
 __all__ = ["mutated"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from clusim.abi import KINDS, NONE
+from clusim.engine.abi import KINDS, NONE
 from support.images import NETWORK, ImageBuilder, Place
 
 __all__ = ["Bounds", "RandomFabric"]

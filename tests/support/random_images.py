@@ -6,8 +6,8 @@ import random
 
 from hypothesis import strategies as st
 
-from clusim.abi import NONE
-from clusim.image import Image
+from clusim.engine.abi import NONE
+from clusim.engine.image import Image
 from support.images import Place
 from support.random_fabric import Bounds, RandomFabric
 from support.random_schedule import Program, Programs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 from support.images import Place, prim
 from support.random_fabric import RandomFabric
 from support.random_trees import RandomTree

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 
 __all__ = ["NETWORK", "ShortestPaths", "route_rows"]
 

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from clusim.abi import TaskKind
-from clusim.image import DTYPES, Image
-from clusim.ranges import DURATION_END_PS
+from clusim.engine.abi import TaskKind
+from clusim.engine.image import DTYPES, Image
+from clusim.engine.ranges import DURATION_END_PS
 
 __all__ = ["later", "without_times"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from clusim.abi import NONE, ConnKind, FaultKind, Policy, TaskKind
-from clusim.image import DTYPES, Image
+from clusim.engine.abi import NONE, ConnKind, FaultKind, Policy, TaskKind
+from clusim.engine.image import DTYPES, Image
 from support.random_images import random_image
 
 __all__ = ["led_image", "paired_image", "windowed_image"]

@@ -54,7 +54,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/hardware/gpus/gb10.py", "dtype"): "peak rates by precision",
     ("clusim/hardware/gpus/h200_nvl.py", "dtype"): "peak rates by precision",
     ("clusim/hardware/protocols.py", "protocol"): FIGURES,
-    ("clusim/opcodes.py", "operation"): PRIMITIVES,
+    ("clusim/engine/opcodes.py", "operation"): PRIMITIVES,
     ("clusim/report/message.py", "dtype"): "types of NumPy's arrays that a page gets",
     (
         "clusim/schedule/definition.py",

@@ -17,8 +17,8 @@ from clusim.analysis.traced import open_traced
 from clusim.analysis.usage import Usage
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
+from clusim.engine.outcome import NEVER
 from clusim.folded import FoldedBlocks
-from clusim.outcome import NEVER
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import Mode
+from clusim.engine.abi import Mode
 
 Array = NDArray[Any]
 

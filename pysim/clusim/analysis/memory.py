@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import TaskKind
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import open_traced
+from clusim.engine.abi import TaskKind
 from clusim.result import Result
 
 Array = NDArray[Any]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
+from clusim.engine.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
 from clusim.trace.held import Inputs
 
 Array = NDArray[Any]

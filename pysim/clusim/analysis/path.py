@@ -9,7 +9,7 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Critical
 from clusim.analysis.traced import critical
 from clusim.analysis.walk import Step, StepKind
-from clusim.opcodes import OPCODES
+from clusim.engine.opcodes import OPCODES
 
 COLUMNS = (
     "start_ps", "end_ps", "time_ps", "kind", "rank", "task", "channel", "slice", "primitive", "wire", "peer",

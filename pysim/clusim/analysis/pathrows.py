@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clusim.analysis.critical import Critical
 from clusim.analysis.traced import critical
 from clusim.analysis.walk import Step
-from clusim.opcodes import OPCODES
+from clusim.engine.opcodes import OPCODES
 from clusim.trace.records import RecordFile
 
 Array = NDArray[Any]

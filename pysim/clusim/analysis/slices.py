@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Mode, Op
 from clusim.analysis import loops
 from clusim.base.errors import TraceError
-from clusim.opcodes import OP_FLAGS
+from clusim.engine.abi import NONE, Mode, Op
+from clusim.engine.opcodes import OP_FLAGS
 
 Array = NDArray[Any]
 

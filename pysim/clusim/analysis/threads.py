@@ -6,9 +6,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clusim.abi import NONE
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices
+from clusim.engine.abi import NONE
 from clusim.trace.held import Records
 
 Array = NDArray[Any]

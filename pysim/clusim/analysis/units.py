@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import ConnKind, Op
 from clusim.analysis import loops
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices
-from clusim.opcodes import OP_FLAGS
+from clusim.engine.abi import ConnKind, Op
+from clusim.engine.opcodes import OP_FLAGS
 from clusim.trace.held import Records
 
 Array = NDArray[Any]

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.threads import ThreadClocks
 from clusim.base.errors import TraceError
+from clusim.engine.abi import NONE, Cause, ConnKind, Op, TaskKind
 from clusim.trace.held import Records
 
 Array = NDArray[Any]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, FaultKind
 from clusim.analysis.network import Network
 from clusim.base.errors import InputError
+from clusim.engine.abi import NONE, FaultKind
 
 Array = NDArray[Any]
 

@@ -82,7 +82,7 @@ class InputError(ClusimError):
 
 
 class RangeExceeded(ClusimError):
-    """A run that would leave the ranges that the engines compute with (`clusim.ranges`).
+    """A run that would leave the ranges that the engines compute with (`clusim.engine.ranges`).
 
     Attributes
     ----------

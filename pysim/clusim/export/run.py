@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Op
 from clusim.analysis.expanded import expanded
 from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.tasks import Columns, RunTasks
 from clusim.base.errors import TraceError, one_line
 from clusim.base.terms.dtypes import DataType, find_dtype
+from clusim.engine.abi import NONE, Op
+from clusim.engine.opcodes import OPCODES
 from clusim.folded import KINDS, FoldedBlocks
-from clusim.opcodes import OPCODES
 from clusim.result import Result
 from clusim.trace.held import Inputs
 from clusim.trace.inputs import read_run

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE
 from clusim.base.errors import InputError, TopologyError
+from clusim.engine.abi import NONE
 from clusim.fabric.model import Fabric
 from clusim.fabric.routing import Wiring
 from clusim.fabric.rows import lower_formats, lower_nodes, lower_wires

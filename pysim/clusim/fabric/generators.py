@@ -18,9 +18,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from clusim.abi import KINDS
 from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.units import Rate, parse_rate, parse_size, parse_time
+from clusim.engine.abi import KINDS
 from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Fabric, Format, Link
 from clusim.fabric.node import Node

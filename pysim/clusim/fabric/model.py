@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from clusim.abi import KINDS, NONE, Kind
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.units import Rate
+from clusim.engine.abi import KINDS, NONE, Kind
 from clusim.fabric.endpoint import cost16
 from clusim.fabric.node import (
     Node,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 from clusim.fabric.arrays import FabricArrays
 
 

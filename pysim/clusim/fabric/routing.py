@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 
 Array = NDArray[Any]
 

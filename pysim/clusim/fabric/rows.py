@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, NodeFlag, NodeKind
+from clusim.engine.abi import NONE, NodeFlag, NodeKind
+from clusim.engine.image import empty
 from clusim.fabric.model import Fabric, Link
 from clusim.fabric.node import NETWORK
 from clusim.fabric.wirenames import WireClasses
-from clusim.image import empty
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 from clusim.fabric.routing import Wiring, route
 from clusim.fabric.zonetables import RoutingTables, Zoned, ZoneRoutes
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.engine.image import empty
 from clusim.fabric.routing import RouteTable, Wiring, route
 from clusim.fabric.uplinks import route_network
 from clusim.fabric.zonetables import Machines, RoutingTables, Zoned, ZoneRoutes
-from clusim.image import empty
 
 Array = NDArray[Any]
 

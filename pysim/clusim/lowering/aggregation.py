@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE
 from clusim.base.errors import ScheduleError
+from clusim.engine.abi import NONE
+from clusim.engine.image import empty
 from clusim.fabric.arrays import FabricArrays
-from clusim.image import empty
 
 DEFAULT_SLOTS = 64
 """Open packets of a tree at a switch whose unit does not say."""

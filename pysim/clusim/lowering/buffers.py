@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, ConnKind
+from clusim.engine.abi import NONE, ConnKind
 from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import ConnKind
 from clusim.base.errors import InputError, ScheduleError
+from clusim.engine.abi import ConnKind
+from clusim.engine.image import Image
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
-from clusim.image import Image
 from clusim.lowering.buffers import Packets, growth, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (

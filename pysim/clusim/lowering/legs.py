@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.abi import NONE
 from clusim.base.errors import ScheduleError
+from clusim.engine.abi import NONE
 from clusim.fabric.model import Fabric, Protocol
 from clusim.fabric.node import HostTraits, NicTraits
 

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, ConnKind, Op, Policy
 from clusim.base.errors import ScheduleError
+from clusim.engine.abi import NONE, ConnKind, Op, Policy
+from clusim.engine.image import empty
+from clusim.engine.opcodes import OPCODES
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.node import NicTraits
-from clusim.image import empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import CarriedTraffic, Leg, protocol_of
 from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.routekeys import route_keys
-from clusim.opcodes import OPCODES
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps

@@ -5,8 +5,8 @@ See `clusim.lowering.places` for what is chosen when.
 
 from __future__ import annotations
 
-from clusim.abi import NONE, ConnKind
 from clusim.base.errors import ScheduleError
+from clusim.engine.abi import NONE, ConnKind
 from clusim.fabric.model import Protocol
 from clusim.fabric.node import NicTraits
 from clusim.fabric.rails import PathType, path_type

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusim.abi import NONE, ConnKind
 from clusim.base.errors import ScheduleError, TopologyError
+from clusim.engine.abi import NONE, ConnKind
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Protocol
 from clusim.fabric.rails import PathType, path_type

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Mode, Op, PrimFlag, TaskKind
 from clusim.base.errors import ScheduleError
+from clusim.engine.abi import NONE, Mode, Op, PrimFlag, TaskKind
+from clusim.engine.image import empty
+from clusim.engine.opcodes import OPCODES
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.endpoint import COST_ONE
 from clusim.fabric.model import Fabric
-from clusim.image import empty
 from clusim.lowering.crowd import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.legs import protocol_of
 from clusim.lowering.links import LinkLowering
@@ -29,7 +30,6 @@ from clusim.lowering.proxies import (
     whole_messages,
 )
 from clusim.lowering.waits import host_trips
-from clusim.opcodes import OPCODES
 from clusim.schedule.ir import ABSENT, CTA_WARPS, MOST_PROGRAMS, Instance, Schedule, Task, Template
 
 Array = NDArray[Any]

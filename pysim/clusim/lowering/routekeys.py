@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.schedule.ir import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from clusim.abi import NONE
+from clusim.engine.abi import NONE
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.node import HostTraits
 from clusim.fabric.rails import Rails

@@ -13,6 +13,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.base.terms.algorithms import find_algorithm, find_protocol
+from clusim.engine.ranges import DURATION_END_PS
 from clusim.fabric import Fabric
 from clusim.hardware.calibration import row_sets_of
 from clusim.nccl import LATEST, parse_version
@@ -20,7 +21,6 @@ from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
 from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
-from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")

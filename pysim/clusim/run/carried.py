@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
 from clusim.bins import BinRecorder
-from clusim.outcome import Engine
+from clusim.engine.outcome import Engine
 from clusim.schedule import Schedule
 
 Array = NDArray[Any]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import State
 from clusim.base.errors import DeadlockError
 from clusim.base.units import format_time
+from clusim.engine.abi import State
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.lowering import Fault, Lowered

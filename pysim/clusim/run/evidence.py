@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.whatif import changed_image
 from clusim.base.errors import DeadlockError, RangeExceeded, TraceError
+from clusim.engine.image import DTYPES, Image
 from clusim.fabric import Fabric
-from clusim.image import DTYPES, Image
 from clusim.lowering import Fault, Lowered, lower
 from clusim.result import Result
 from clusim.run.rerun import run_image

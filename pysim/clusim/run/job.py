@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.base.version import version
 from clusim.bins import BinRecorder
+from clusim.engine.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
+from clusim.engine.image import DTYPES, Image
+from clusim.engine.outcome import Engine
 from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.folded import FoldedBlocks
-from clusim.image import DTYPES, Image
 from clusim.lowering import Grain, Lowered, arriving_ps, lower
-from clusim.outcome import Engine
 from clusim.result import (
     Call,
     Messages,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import FaultKind
+from clusim.engine.abi import FaultKind
 
 if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable
@@ -65,10 +65,10 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    from clusim.abi import Stop
     from clusim.base.errors import DeadlockError
     from clusim.bins import BinRecorder
-    from clusim.image import DTYPES, Image
+    from clusim.engine.abi import Stop
+    from clusim.engine.image import DTYPES, Image
     from clusim.run.session import Session, start_engine
 
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}

@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import Mode, State, Stop
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.bins import BinRecorder
-from clusim.image import Image
-from clusim.outcome import Engine
+from clusim.engine.abi import Mode, State, Stop
+from clusim.engine.image import Image
+from clusim.engine.outcome import Engine
 from clusim.run.limit import Watch
 
 Array = NDArray[Any]
@@ -68,13 +68,13 @@ def start_engine(image: Image, engine: str, records: bool, threads: int | None =
         Most threads of the C engine; None: one for every core, at most `MOST_THREADS`.
     """
     if engine == "reference":
-        from clusim import reference
+        from clusim.engine import reference
 
         return reference.ReferenceSimulation(image, records=records)
     if engine != "c":
         raise InputError(f"engine {engine!r}: unknown; use c or reference")
     try:
-        from clusim import engine as compiled
+        from clusim.engine import simulation as compiled
     except ImportError as error:
         raise EnvironmentFailure(
             f"C engine: not built ({error}); run `pip install .`, or use the reference engine"

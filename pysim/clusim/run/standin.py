@@ -18,10 +18,10 @@ from functools import partial
 
 import numpy as np
 
-from clusim.abi import WIRE_COUNTERS
 from clusim.analysis.judge import without_path
 from clusim.base.version import version
 from clusim.bins import BinRecorder
+from clusim.engine.abi import WIRE_COUNTERS
 from clusim.fabric.check_flow import never_tapers
 from clusim.lowering import MOST_HOPS, QUICK, Grain
 from clusim.lowering.grain import COARSE, STEP

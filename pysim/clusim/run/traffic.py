@@ -13,17 +13,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Kind, Policy
 from clusim.base.errors import InputError
 from clusim.base.units import format_size, format_time
+from clusim.engine.abi import NONE, Kind, Policy
+from clusim.engine.image import Image, empty
+from clusim.engine.ranges import packets_refused
 from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.arrays import arrays_of
-from clusim.image import Image, empty
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.routekeys import flow_hash
-from clusim.ranges import packets_refused
 from clusim.result import Messages
 
 Array = NDArray[Any]

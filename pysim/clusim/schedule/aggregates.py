@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clusim.abi import Op
-from clusim.opcodes import OPCODES
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 from clusim.schedule.ir import Schedule
 
 Array = NDArray[Any]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from clusim.abi import Op
 from clusim.base.errors import ScheduleError
-from clusim.opcodes import OPCODES
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
 

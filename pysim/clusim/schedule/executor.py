@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import Op
 from clusim.base.errors import InternalError, ScheduleError
 from clusim.base.terms.operations import OF_NCCL, REDUCING
-from clusim.opcodes import OPCODES
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 from clusim.schedule.aggregates import find_groups
 from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expected, random_inputs
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.abi import Op
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.errors import ScheduleError
 from clusim.base.units import format_size
-from clusim.opcodes import OPCODES
+from clusim.engine.abi import Op
+from clusim.engine.opcodes import OPCODES
 
 ABSENT = -1
 """Marks an absent index in a schedule."""
@@ -50,7 +50,7 @@ class Prim:
     Attributes
     ----------
     op : str
-        Name in `clusim.image.OPCODES`.
+        Name in `clusim.engine.image.OPCODES`.
     recv, send : int
         Index into the instance's connections, or `ABSENT`.
     sync : bool

@@ -14,7 +14,7 @@ from clusim.trace.layout import PRIMITIVES
 
 if TYPE_CHECKING:
     from clusim.bins import BinRecorder
-    from clusim.outcome import Engine
+    from clusim.engine.outcome import Engine
 
 Array = NDArray[Any]
 
@@ -29,7 +29,7 @@ class Inputs:
     Attributes
     ----------
     image : mapping
-        Arrays of the engine's input by name, as in `clusim.image`; empty for traces of format 1.
+        Arrays of the engine's input by name, as in `clusim.engine.image`; empty for traces of format 1.
     nvc, seed : int
         The image's two numbers.
     schedule : mapping

@@ -1,6 +1,6 @@
 """The engine's input in a trace, checked before anything walks over it.
 
-`clusim.ranges` has the range of every number; here is what takes more than one: ranges of rows, connections of
+`clusim.engine.ranges` has the range of every number; here is what takes more than one: ranges of rows, connections of
 programs, routes, trees. The engine checks an image again, and more of it, before it runs one.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, ConnKind, Op
 from clusim.base.errors import TraceError
-from clusim.opcodes import OP_FLAGS
-from clusim.ranges import RANGES, TABLES, first_illegal
+from clusim.engine.abi import NONE, ConnKind, Op
+from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.ranges import RANGES, TABLES, first_illegal
 
 Array = NDArray[Any]
 Tables = Mapping[str, Array]

@@ -43,7 +43,7 @@ PRIMITIVES: dict[str, tuple[str, str, str, str]] = {
 """Columns of /primitives: engine's field, type, unit and description."""
 
 IMAGE = "/image"
-"""Group with the engine's input, array for array; `clusim.image` has the layouts."""
+"""Group with the engine's input, array for array; `clusim.engine.image` has the layouts."""
 
 UNITS: dict[str, tuple[str, str]] = {
     "/meta/fabric_text": ("", "topology, verbatim"),
@@ -135,7 +135,7 @@ def about(name: str, is_text: bool) -> dict[str, str]:
     if name in UNITS:
         unit, text = UNITS[name]
     elif name.startswith(f"{IMAGE}/"):
-        unit, text = "", "engine's input, as in clusim.image"
+        unit, text = "", "engine's input, as in clusim.engine.image"
     else:
         *_, table, column = name.split("/")
         text = f"{column.replace('_', ' ')} of {table}"

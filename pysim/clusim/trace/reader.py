@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import WIRE_COUNTERS, FaultKind
 from clusim.base.errors import TraceError
 from clusim.base.files import destination, note_input
 from clusim.bins import COLUMNS, Bins
+from clusim.engine.abi import WIRE_COUNTERS, FaultKind
 from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.trace.columns import attribute, length, read, read_texts
 from clusim.trace.folds import read_folded

@@ -1,6 +1,6 @@
 """What every column of a trace may hold: its kind, its length, the range of its values, what they point into.
 
-Columns of the engine's input, in /image, are not here: their ranges are those of `clusim.ranges`.
+Columns of the engine's input, in /image, are not here: their ranges are those of `clusim.engine.ranges`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from clusim.abi import NONE
 from clusim.base.terms.algorithms import PROTOCOL_NAMES
 from clusim.bins import COLUMNS
-from clusim.ranges import TIME_END_PS
+from clusim.engine.abi import NONE
+from clusim.engine.ranges import TIME_END_PS
 from clusim.trace.layout import WIRE_TOTALS
 
 AMOUNT_END = 1 << 62

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from clusim.base import files
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.bins import COLUMNS, BinRecorder, Bins
-from clusim.outcome import Engine
+from clusim.engine.outcome import Engine
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal
 from clusim.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about

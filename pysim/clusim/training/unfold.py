@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import WIRE_COUNTERS
+from clusim.engine.abi import WIRE_COUNTERS
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.folded import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall

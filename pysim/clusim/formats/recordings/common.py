@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
+from clusim.engine.ranges import DURATION_END_PS
 from clusim.formats.recordings.model import ABSENT, Group, Recording
-from clusim.ranges import DURATION_END_PS
 
 MOST_EVENTS = 2_000_000
 """Most events that are made by copying those of recorded ranks to their peers."""

@@ -1,0 +1,237 @@
+"""What ``csrc/include/clusim.h`` says, in Python's words: constants, enums, and the layout of every struct.
+
+The header is the only place where they are written down. Names are repeated here for the type checker, and for
+readers; a class whose names are not those of its enum, or a struct that NumPy could not keep as it is, fails
+when this module is imported. Values and layouts are what the C compiler found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import numpy as np
+
+from clusim._engine import ffi, lib
+from clusim.base.errors import InternalError
+
+NONE: int = lib.CLUSIM_NONE
+"""Marks an absent index."""
+
+KINDS: int = lib.CLUSIM_SIZE_KINDS
+"""Packet kinds, members of `Kind`."""
+
+OPCODE_SLOTS: int = lib.CLUSIM_SIZE_OPCODES
+"""Entries of a cost table; there are at most so many opcodes."""
+
+E = TypeVar("E", bound=IntEnum)
+
+
+def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
+    """Return what checks that a class has every member of an enum of the header, and no other."""
+
+    def check(found: type[E]) -> type[E]:
+        prefix = f"{enum.upper()}_"
+        said: set[str] = set(ffi.typeof(f"enum {enum}").relements)
+        for name in sorted(said ^ {prefix + member for member in found.__members__}):
+            where = "clusim.h" if name in said else f"clusim.engine.abi.{found.__name__}"
+            raise InternalError(f"{name}: only in {where}")
+        return found
+
+    return check
+
+
+@_all_of("clusim_stop")
+class Stop(IntEnum):
+    """Why `Engine.run` returned."""
+
+    DONE = lib.CLUSIM_STOP_DONE
+    TIME = lib.CLUSIM_STOP_TIME
+    EVENTS = lib.CLUSIM_STOP_EVENTS
+    RECORDS = lib.CLUSIM_STOP_RECORDS
+    DEADLOCK = lib.CLUSIM_STOP_DEADLOCK
+
+
+@_all_of("clusim_state")
+class State(IntEnum):
+    """What an instance is doing."""
+
+    NOT_STARTED = lib.CLUSIM_STATE_NOT_STARTED
+    WAIT_CTA_SLOT = lib.CLUSIM_STATE_WAIT_CTA_SLOT
+    WAIT_RECV = lib.CLUSIM_STATE_WAIT_RECV
+    WAIT_SEND = lib.CLUSIM_STATE_WAIT_SEND
+    BUSY = lib.CLUSIM_STATE_BUSY
+    DONE = lib.CLUSIM_STATE_DONE
+
+
+@_all_of("clusim_cause")
+class Cause(IntEnum):
+    """The last thing that kept a slice from passing its gate."""
+
+    NONE = lib.CLUSIM_CAUSE_NONE
+    RECV = lib.CLUSIM_CAUSE_RECV
+    SEND = lib.CLUSIM_CAUSE_SEND
+
+
+@_all_of("clusim_beyond")
+class Beyond(IntEnum):
+    """Whose time or number left the ranges (contract, section 1), or which aggregation does not add up (section 6).
+
+    Of several the first, of the lowest id.
+    """
+
+    WIRE = lib.CLUSIM_BEYOND_WIRE
+    ENDPOINT = lib.CLUSIM_BEYOND_ENDPOINT
+    UNIT = lib.CLUSIM_BEYOND_UNIT
+    CONNECTION = lib.CLUSIM_BEYOND_CONNECTION
+    SOURCE = lib.CLUSIM_BEYOND_SOURCE
+    INSTANCE = lib.CLUSIM_BEYOND_INSTANCE
+    TASK = lib.CLUSIM_BEYOND_TASK
+    VERTEX = lib.CLUSIM_BEYOND_VERTEX
+
+
+@_all_of("clusim_kind")
+class Kind(IntEnum):
+    """Packet kinds (section 3): the index of the tables of a format."""
+
+    WRITE = lib.CLUSIM_KIND_WRITE
+    READ_REQ = lib.CLUSIM_KIND_READ_REQ
+    READ_RESP = lib.CLUSIM_KIND_READ_RESP
+    MCAST = lib.CLUSIM_KIND_MCAST
+    RED_REQ = lib.CLUSIM_KIND_RED_REQ
+    RED_FETCH = lib.CLUSIM_KIND_RED_FETCH
+    RED_DATA = lib.CLUSIM_KIND_RED_DATA
+    RED_RESULT = lib.CLUSIM_KIND_RED_RESULT
+    FETCH = lib.CLUSIM_KIND_FETCH
+    AGG_UP = lib.CLUSIM_KIND_AGG_UP
+    AGG_DOWN = lib.CLUSIM_KIND_AGG_DOWN
+
+
+@_all_of("clusim_op")
+class Op(IntEnum):
+    """What the engine does for an opcode: bits."""
+
+    RECV = lib.CLUSIM_OP_RECV
+    SEND = lib.CLUSIM_OP_SEND
+    MCAST = lib.CLUSIM_OP_MCAST
+    REDUCE = lib.CLUSIM_OP_REDUCE
+    AGGREGATE = lib.CLUSIM_OP_AGGREGATE
+
+
+@_all_of("clusim_node_kind")
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    ENDPOINT = lib.CLUSIM_NODE_KIND_ENDPOINT
+    SWITCH = lib.CLUSIM_NODE_KIND_SWITCH
+
+
+@_all_of("clusim_node_flag")
+class NodeFlag(IntEnum):
+    """What is out of the ordinary about a node: bits."""
+
+    STORE_FORWARD = lib.CLUSIM_NODE_FLAG_STORE_FORWARD
+    BRIDGE = lib.CLUSIM_NODE_FLAG_BRIDGE
+
+
+@_all_of("clusim_conn_kind")
+class ConnKind(IntEnum):
+    """Who moves the data of a connection, and how."""
+
+    WRITE = lib.CLUSIM_CONN_KIND_WRITE
+    READ = lib.CLUSIM_CONN_KIND_READ
+    FLAG = lib.CLUSIM_CONN_KIND_FLAG
+    MULTIMEM = lib.CLUSIM_CONN_KIND_MULTIMEM
+    AGGREGATION = lib.CLUSIM_CONN_KIND_AGGREGATION
+
+
+@_all_of("clusim_policy")
+class Policy(IntEnum):
+    """How a transfer spreads over parallel wires (section 5)."""
+
+    STRIPE = lib.CLUSIM_POLICY_STRIPE
+    PINNED = lib.CLUSIM_POLICY_PINNED
+    ADAPTIVE = lib.CLUSIM_POLICY_ADAPTIVE
+
+
+@_all_of("clusim_prim_flag")
+class PrimFlag(IntEnum):
+    """What is out of the ordinary about a primitive: bits."""
+
+    SYNC = lib.CLUSIM_PRIM_FLAG_SYNC
+
+
+@_all_of("clusim_mode")
+class Mode(IntEnum):
+    """How a template's chunks lie in a buffer (section 7)."""
+
+    INTERLEAVED = lib.CLUSIM_MODE_INTERLEAVED
+    BLOCKED = lib.CLUSIM_MODE_BLOCKED
+
+
+@_all_of("clusim_task_kind")
+class TaskKind(IntEnum):
+    """What a task is (section 9)."""
+
+    PROGRAM = lib.CLUSIM_TASK_KIND_PROGRAM
+    KERNEL = lib.CLUSIM_TASK_KIND_KERNEL
+    DELAY = lib.CLUSIM_TASK_KIND_DELAY
+    MARKER = lib.CLUSIM_TASK_KIND_MARKER
+
+
+@_all_of("clusim_source_flag")
+class SourceFlag(IntEnum):
+    """What is out of the ordinary about a source: bits."""
+
+    SERIAL = lib.CLUSIM_SOURCE_FLAG_SERIAL
+
+
+@_all_of("clusim_fault_kind")
+class FaultKind(IntEnum):
+    """What a fault changes (section 11)."""
+
+    RATE = lib.CLUSIM_FAULT_KIND_RATE
+    SLOW = lib.CLUSIM_FAULT_KIND_SLOW
+
+
+def _scalar(ctype: Any) -> str:
+    sign = "i" if int(ffi.cast(ctype, -1)) < 0 else "u"
+    return f"={sign}{ffi.sizeof(ctype)}"
+
+
+def _layout(ctype: Any) -> np.dtype[Any]:
+    """Return a C type's layout: a whole number, or a struct of them and of arrays of them."""
+    if ctype.kind != "struct":
+        return np.dtype(_scalar(ctype))
+    end, members = 0, []
+    for name, member in ctype.fields:
+        is_array = member.type.kind == "array"
+        one = member.type.item if is_array else member.type
+        shape = (member.type.length,) if is_array else ()
+        if member.offset != end or one.kind != "primitive":
+            raise InternalError(
+                f"{ctype.cname}.{name}: not a whole number right behind its neighbour"
+            )
+        end += ffi.sizeof(member.type)
+        members.append((name, _scalar(one), shape))
+    if end != ffi.sizeof(ctype):
+        raise InternalError(f"{ctype.cname}: padding behind its last member")
+    return np.dtype(members)
+
+
+TABLES: dict[str, np.dtype[Any]] = {
+    name: _layout(member.type.item)
+    for name, member in ffi.typeof("clusim_image").fields
+    if member.type.kind == "pointer"
+}
+"""Layout of a row of every table of an image, by name, in the header's order; ``op_flags`` is the first."""
+
+WIRE_COUNTERS = _layout(ffi.typeof("clusim_wire_counters"))
+"""Counters of one wire, cumulative since time 0, as defined in the timing contract."""
+
+RECORD = _layout(ffi.typeof("clusim_record"))
+"""Completion of slice number `seq` of an instance, and why it was not earlier (contract, section 7)."""
+
+INSTANCE_STATE = _layout(ffi.typeof("clusim_instance_state"))
+"""Where an instance stands: `prim` is an index into the image's prims, `conn` into its conns or NONE."""

@@ -1,0 +1,97 @@
+"""The image: a fabric and a schedule as flat arrays, the one input of both engines.
+
+Tables and fields are those of ``clusim_image`` in ``clusim.h``, with the units of ``docs/model/contract.md``. All
+times are int64 ps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.base.errors import InternalError
+from clusim.engine.abi import TABLES
+from clusim.engine.opcodes import OP_FLAGS
+
+DTYPES = {name: dtype for name, dtype in TABLES.items() if name != "op_flags"}
+"""Layout of every table of an image but the opcodes' flags, by name; ``clusim.h`` says what the fields are."""
+
+Array = NDArray[Any]
+
+
+def empty(name: str, count: int = 0) -> Array:
+    """Return `count` zeroed rows of the array called `name`."""
+    return np.zeros(count, DTYPES[name])
+
+
+def _default(name: str) -> Any:
+    offsets = name.endswith("_off")
+    return field(default_factory=lambda: empty(name, 1 if offsets else 0))
+
+
+@dataclass(slots=True)
+class Image:
+    """Everything a run needs, as arrays whose dtypes are `DTYPES`; see the contract for their meaning."""
+
+    nvc: int = 1
+    seed: int = 0
+    nodes: Array = _default("nodes")
+    endpoints: Array = _default("endpoints")
+    formats: Array = _default("formats")
+    wires: Array = _default("wires")
+    targets: Array = _default("targets")
+    routes: Array = _default("routes")
+    group_off: Array = _default("group_off")
+    group_wires: Array = _default("group_wires")
+    path_off: Array = _default("path_off")
+    path_wires: Array = _default("path_wires")
+    units: Array = _default("units")
+    mgroup_off: Array = _default("mgroup_off")
+    mgroup_members: Array = _default("mgroup_members")
+    vertices: Array = _default("vertices")
+    controls: Array = _default("controls")
+    conns: Array = _default("conns")
+    costs: Array = _default("costs")
+    prims: Array = _default("prims")
+    templates: Array = _default("templates")
+    instances: Array = _default("instances")
+    inst_conns: Array = _default("inst_conns")
+    tasks: Array = _default("tasks")
+    succ: Array = _default("succ")
+    sources: Array = _default("sources")
+    messages: Array = _default("messages")
+    faults: Array = _default("faults")
+
+    def tables(self) -> dict[str, Array]:
+        """Return all tables by name, with the opcodes' flags, as `clusim.engine.ranges.first_illegal` wants them."""
+        return {"op_flags": OP_FLAGS} | {name: getattr(self, name) for name in DTYPES}
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that only an image of the same tables, byte for byte, and the same seed has."""
+        found = blake2b(f"{self.nvc} {self.seed}".encode(), digest_size=32)
+        for name in DTYPES:
+            table = getattr(self, name)
+            found.update(f"{name} {table.shape}".encode())
+            found.update(table)
+        return found.digest()
+
+    def __post_init__(self) -> None:
+        """Check dtypes and contiguity, so that both engines may trust them."""
+        for item in fields(self):
+            if item.name in DTYPES:
+                value = np.ascontiguousarray(getattr(self, item.name))
+                if value.dtype != DTYPES[item.name]:
+                    raise TypeError(
+                        f"image.{item.name}: dtype {value.dtype}, expected {DTYPES[item.name]}"
+                    )
+                setattr(self, item.name, value)
+
+
+if (_named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed")]) != [
+    *DTYPES
+]:
+    raise InternalError(f"tables of an image: {_named} here, {[*DTYPES]} in clusim.h")

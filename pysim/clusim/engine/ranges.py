@@ -1,0 +1,424 @@
+"""The legal ranges of what an engine computes with, in one place.
+
+`RANGES` has every number of an image, with its lowest and highest legal value; `ROWS` how many rows its tables
+may have. The C engine's check loops over a copy of both (`csrc/ranges.h`, written by `csrc/bindings/write_ranges.py`);
+`first_illegal` is the same check over NumPy columns. Inside the ranges no sum or product of one step of an engine
+leaves its type, given what the checks of several fields refuse (`csrc/model_check_sizes.c`, `model_check_bounds.c`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.engine import abi
+from clusim.engine.abi import NONE
+
+TIME_END_PS = 1 << 62
+"""No time of a run reaches this [ps]: 53 days of simulated time. A run that would is refused."""
+
+DURATION_END_PS = 1 << 61
+"""Every duration and start in an image is below this [ps]."""
+
+LATENCY_END_PS = 1 << 56
+"""Every latency and timer is below this [ps], 20 hours: a packet adds several of them to a time."""
+
+PACKETS_END = 1 << 32
+"""A transfer has fewer packets (or bursts) than this."""
+
+WIRE_BYTES_END = 1 << 29
+"""A packet (or burst) has fewer bytes than this on any wire, headers included."""
+
+OFFSET_END_BYTES = 1 << 62
+"""Every place of a chunk in a buffer is below this [bytes]."""
+
+SLICES_END = 1 << 32
+"""An instance has fewer slices than this."""
+
+OWED_256_END = 1 << 62
+"""A wire owes fewer control bytes than this [1/256 byte]; a run in which one would not is refused."""
+
+MEM_BYTES_256_END = 1 << 64
+"""Communication charges less than this to a memory [1/256 byte]; a run in which it would not is refused."""
+
+ANY32 = 0xFFFFFFFF
+MOST_BYTES = 1 << 52
+"""Largest message, length or offset [bytes]: 4 PiB."""
+
+
+def packets_refused(size_bytes: int, packet_bytes: int) -> str:
+    """Return why a transfer of a size has too many packets of another [bytes]; empty if it has not."""
+    packets = -(-size_bytes // packet_bytes)
+    if packets < PACKETS_END:
+        return ""
+    return f"{packets} packets; at most 2^32-1: larger packets or bursts"
+
+
+TABLES = tuple(abi.TABLES)
+"""The tables in the order in which they are checked. ``op_flags`` is the engine's own, not an image's."""
+
+OFFSETS = {"group_off": "group_wires", "path_off": "path_wires", "mgroup_off": "mgroup_members"}
+"""Tables of offsets, from 0 ascending to the length of the table they cut; no part is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What one field may hold.
+
+    Attributes
+    ----------
+    lo, hi : int
+        Lowest and highest value. For an index `hi` is only the highest that any image may have.
+    why : str
+        Why the bounds are what they are.
+    into : str
+        The table that an index points into; empty for a number.
+    none : bool
+        Whether `NONE` is legal besides.
+    end : bool
+        Whether the index may also be the table's length, as the end of a range of its rows.
+    """
+
+    lo: int
+    hi: int
+    why: str
+    into: str = ""
+    none: bool = False
+    end: bool = False
+
+
+def _number(lo: int, hi: int, why: str) -> Range:
+    return Range(lo, hi, why)
+
+
+def _kinds(kinds: type[IntEnum]) -> Range:
+    return Range(0, max(kinds), f"one of {kinds.__name__}")
+
+
+def _index(table: str) -> Range:
+    return Range(0, NONE - 1, f"a row of {table}", table)
+
+
+def _maybe(table: str) -> Range:
+    return Range(0, NONE - 1, f"a row of {table}, or NONE", table, none=True)
+
+
+def _end(table: str) -> Range:
+    return Range(0, NONE - 1, f"begins or ends a range of {table}", table, end=True)
+
+
+_COST = _number(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits")
+_LATENCY = _number(1, LATENCY_END_PS - 1, "what takes no time could act before its cause")
+_DELAY = _number(0, LATENCY_END_PS - 1, "added to a time")
+_DURATION = _number(0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits")
+_BUFFER = _number(0, (1 << 40) - 1, "a terabyte holds all that is under way")
+_RATE = _number(1, (1 << 30) - 1, "bytes times a term of a rate fit in 62 bits")
+_FLOW_RATE = _number(0, (1 << 40) - 1, "a rate of 2^40 bytes per 2^30 ps is a petabyte a second")
+_FLAG = _number(0, 1, "a flag")
+_ANY = _number(0, ANY32, "anything")
+_ANY16 = _number(0, 0xFFFF, "anything")
+_SMS = _number(0, 1 << 20, "the sum over 256 CTA slots fits in 32 bits")
+_CHARGE = _number(0, 1 << 16, "bytes of memory per byte of payload, times 256")
+_PACKET = _number(0, 1 << 28, "bytes of a packet or burst; also bounds their product")
+_CHUNK = _number(-(1 << 24), 1 << 24, "products of two of these and a repeat fit in 63 bits")
+_PLACE = _number(0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62")
+_SIZE = _number(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits")
+
+RANGES: dict[str, dict[str, Range]] = {
+    "op_flags": {"": _number(0, sum(abi.Op), "flags of an opcode")},
+    "nodes": {
+        "latency_ps": _LATENCY,
+        "route_lo": _end("routes"),
+        "wide_lo": _end("routes"),
+        "kind": _kinds(abi.NodeKind),
+        "flags": _number(0, sum(abi.NodeFlag), "flags"),
+        "endpoint": _maybe("endpoints"),
+        "unit": _maybe("units"),
+        "zone": _ANY,
+        "wide_stride": _FLAG,
+    },
+    "endpoints": {
+        "write_latency_ps": _LATENCY,
+        "read_latency_ps": _LATENCY,
+        "response_latency_ps": _LATENCY,
+        "mem_quantum_ps": _number(1, (1 << 40) - 1, "an epoch of a second is none"),
+        "node": _index("nodes"),
+        "sms": _number(1, 1 << 20, "as those of instances"),
+        "cta_slots": _number(1, 256, "four words of bits"),
+        "slow_1024": _number(16, 1 << 24, "64 times faster; times a fixed cost fits in 63 bits"),
+        "mem_cost16": _number(1, ANY32, "memory takes some time"),
+        "deliver_256": _CHARGE,
+        "read_256": _CHARGE,
+        "inject_256": _CHARGE,
+    },
+    "formats": {
+        "flit_bytes": _number(1, 1 << 16, "divides"),
+        "pad": _ANY,
+        "header_bytes": _number(1, 1 << 16, "a packet takes some time"),
+        "control_256": _number(0, 1 << 24, "65,536 bytes owed per packet"),
+        "service_1024": _number(1, 1 << 16, "64 times slower"),
+        "limit_bytes": _number(1, ANY32, "divides; NONE is no limit"),
+    },
+    "wires": {
+        "rate_num": _RATE,
+        "rate_den": _RATE,
+        "latency_ps": _LATENCY,
+        "buffer_bytes": _number(1, (1 << 40) - 1, "sums of credit fit in 63 bits"),
+        "replay_ps": _DELAY,
+        "xoff_bytes": _BUFFER,
+        "xon_bytes": _BUFFER,
+        "ecn_min_bytes": _BUFFER,
+        "ecn_max_bytes": _BUFFER,
+        "src": _index("nodes"),
+        "dst": _index("nodes"),
+        "reverse": _maybe("wires"),
+        "format": _index("formats"),
+        "ordinal": _ANY,
+        "error_threshold": _ANY,
+        "dim": _ANY16,
+        "dateline": _FLAG,
+        "ecn_threshold": _ANY,
+    },
+    "targets": {"node": _index("nodes"), "zone": _ANY, "local": _ANY, "wide": _ANY},
+    "routes": {"": _maybe("groups")},
+    "group_off": {"": _end("group_wires")},
+    "group_wires": {"": _index("wires")},
+    "path_off": {"": _end("path_wires")},
+    "path_wires": {"": _index("wires")},
+    "units": {
+        "latency_ps": _LATENCY,
+        "capacity_bytes": _number(0, 1 << 62, "bytes in use are added to a packet"),
+        "node": _index("nodes"),
+        "cost16": _ANY,
+    },
+    "mgroup_off": {"": _end("mgroup_members")},
+    "mgroup_members": {"": _index("endpoints")},
+    "vertices": {
+        "parent": _maybe("vertices"),
+        "unit": _maybe("units"),
+        "endpoint": _maybe("endpoints"),
+        "path_up": _maybe("paths"),
+        "path_down": _maybe("paths"),
+        "child_lo": _end("vertices"),
+        "child_hi": _end("vertices"),
+        "slots": _number(0, 1 << 20, "each takes memory"),
+    },
+    "controls": {
+        "alpha_timer_ps": _LATENCY,
+        "increase_timer_ps": _LATENCY,
+        "cnp_interval_ps": _DELAY,
+        "cnp_delay_ps": _DELAY,
+        "byte_counter": _number(1, MOST_BYTES, "divides"),
+        "line_rate": _number(1, (1 << 40) - 1, "divides"),
+        "min_rate": _number(1, (1 << 40) - 1, "divides"),
+        "additive": _FLOW_RATE,
+        "hyper": _FLOW_RATE,
+        "g_65536": _number(0, 1 << 16, "a weight of at most 1"),
+        "fast_recovery": _number(0, NONE - 1, "a count"),
+    },
+    "conns": {
+        "tail_ps": _DELAY,
+        "head_ps": _DELAY,
+        "src": _index("endpoints"),
+        "dst": _index("endpoints"),
+        "kind": _kinds(abi.ConnKind),
+        "policy": _kinds(abi.Policy),
+        "first_group": _maybe("groups"),
+        "path": _maybe("paths"),
+        "path_back": _maybe("paths"),
+        "key": _ANY,
+        "mgroup": _maybe("mgroups"),
+        "packet_bytes": _PACKET,
+        "burst": _PACKET,
+        "vc": _index("vcs"),
+        "vc_response": _index("vcs"),
+        "slots": _number(1, 64, "a ring of 64"),
+        "expand_120": _number(120, 12000, "up to 100 bytes on the wire per byte"),
+        "window_bytes": _ANY,
+        "via_first": _maybe("targets"),
+        "via_last": _maybe("targets"),
+        "stage": _maybe("endpoints"),
+        "control": _maybe("controls"),
+        "vertex": _maybe("vertices"),
+        "pad": _ANY,
+    },
+    "costs": {
+        "fixed_ps": _COST,
+        "after_ps": _COST,
+        "op_cost16": _ANY,
+    },
+    "prims": {
+        "opcode": _index("op_flags"),
+        "recv": _ANY,
+        "send": _ANY,
+        "flags": _number(0, sum(abi.PrimFlag), "flags"),
+        "base": _CHUNK,
+        "coef": _CHUNK,
+        "step": _CHUNK,
+        "repeat": _number(0, 1 << 24, "times a step fits in 63 bits"),
+    },
+    "templates": {
+        "prim_lo": _index("prims"),
+        "prim_hi": _end("prims"),
+        "nchunks": _number(1, 1 << 24, "times chunk_bytes fits in 64 bits"),
+        "mode": _kinds(abi.Mode),
+    },
+    "instances": {
+        "start_ps": _DURATION,
+        "offset": _PLACE,
+        "length": _SIZE,
+        "chunk_bytes": _number(1, (1 << 40) - 1, "times nchunks fits in 64 bits"),
+        "stride": _PLACE,
+        "limit": _PLACE,
+        "slice_min": _SIZE,
+        "task": _index("tasks"),
+        "endpoint": _index("endpoints"),
+        "template": _index("templates"),
+        "rotation": _CHUNK,
+        "conn_off": _end("inst_conns"),
+        "align": _number(1, ANY32, "divides"),
+        "slices": _number(1, 1 << 16, "a piece is cut into no more"),
+        "slots_per_slice": _number(1, 64, "of 64 slots"),
+        "cost": _index("costs"),
+        "sm": _SMS,
+        "thread": _maybe("endpoints"),
+        "pad": _ANY,
+    },
+    "inst_conns": {"": _index("conns")},
+    "tasks": {
+        "delay_ps": _DURATION,
+        "compute_ps": _DURATION,
+        "mem_bytes": _number(0, 1 << 62, "times an epoch fits in 128 bits"),
+        "kind": _kinds(abi.TaskKind),
+        "endpoint": _index("endpoints"),
+        "sms": _SMS,
+        "num_deps": _ANY,
+        "inst_lo": _end("instances"),
+        "inst_hi": _end("instances"),
+        "succ_lo": _end("succ"),
+        "succ_hi": _end("succ"),
+    },
+    "succ": {"": _index("tasks")},
+    "sources": {
+        "endpoint": _index("endpoints"),
+        "msg_lo": _end("messages"),
+        "msg_hi": _end("messages"),
+        "packet_bytes": _number(1, 1 << 28, "divides"),
+        "burst": _number(1, 1 << 28, "divides"),
+        "policy": _kinds(abi.Policy),
+        "vc": _index("vcs"),
+        "flags": _number(0, sum(abi.SourceFlag), "flags"),
+        "control": _maybe("controls"),
+        "pad": _ANY,
+    },
+    "messages": {
+        "start_ps": _DURATION,
+        "bytes": _number(1, MOST_BYTES, "a message has some"),
+        "dst": _index("endpoints"),
+        "key": _ANY,
+        "via_first": _maybe("targets"),
+        "via_last": _maybe("targets"),
+    },
+    "faults": {
+        "time_ps": _DURATION,
+        "num": _number(0, (1 << 30) - 1, "a term of a rate, or a factor"),
+        "den": _number(0, (1 << 30) - 1, "a term of a rate"),
+        "kind": _kinds(abi.FaultKind),
+        "index": _ANY,
+    },
+}
+"""Range of every field of every table; the field of a table of plain numbers is called ''."""
+
+_EVENT_NUMBERS = (1 << 24) - 1  # an event has 25 bits for what it is about
+ROWS = {name: (0, NONE - 1) for name in TABLES} | {
+    "op_flags": (0, abi.OPCODE_SLOTS),
+    "nodes": (0, _EVENT_NUMBERS),
+    "wires": (0, _EVENT_NUMBERS),
+    "units": (0, _EVENT_NUMBERS),
+    "faults": (0, _EVENT_NUMBERS),
+    "conns": (0, (1 << 31) - 1),  # with the sources they number flows
+    "sources": (0, (1 << 31) - 1),
+    **{name: (1, NONE - 1) for name in OFFSETS},
+}
+"""Least and most rows of a table: ids have 32 bits, of which the last value is NONE."""
+
+NVC = (1, 8)
+"""Least and most virtual channels."""
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def lengths(tables: Columns, nvc: int) -> dict[str, int]:
+    """Return the number of rows of everything that indices point into."""
+    rows = {name: len(table) for name, table in tables.items()}
+    parts = {name.removesuffix("_off") + "s": rows[name] - 1 for name in OFFSETS}
+    return rows | parts | {"vcs": nvc}
+
+
+def first_illegal(tables: Columns, nvc: int) -> str | None:
+    """Say which number of an image is outside its range, in one line; None if none is.
+
+    Parameters
+    ----------
+    tables : mapping of str to ndarray
+        All of `TABLES`, structured as in ``clusim.engine.abi.TABLES``.
+    nvc : int
+        Virtual channels.
+    """
+    return next(_illegal(tables, nvc), None)
+
+
+def _illegal(tables: Columns, nvc: int) -> Iterator[str]:
+    if not NVC[0] <= nvc <= NVC[1]:
+        yield f"nvc: {nvc}; must be {NVC[0]} to {NVC[1]}"
+    for name in TABLES:
+        lo, hi = ROWS[name]
+        if not lo <= len(tables[name]) <= hi:
+            yield f"{name}: {len(tables[name])} rows; must be {lo} to {hi}"
+    for name, cut in OFFSETS.items():
+        yield from _offsets_illegal(name, tables[name], cut, len(tables[cut]))
+    sizes = lengths(tables, nvc)
+    for name in TABLES:
+        for field, legal in RANGES[name].items():
+            yield from _field_illegal(name, field, tables[name], legal, sizes)
+
+
+def _offsets_illegal(name: str, off: NDArray[Any], cut: str, total: int) -> Iterator[str]:
+    if off[0] != 0:
+        yield f"{name}[0]: {off[0]}; must be 0"
+    falls = np.flatnonzero(off[1:] <= off[:-1])
+    if len(falls):
+        row = int(falls[0]) + 1
+        yield f"{name}[{row}]: {off[row]}; must be greater than {off[row - 1]} before it"
+    if off[-1] != total:
+        yield f"{name}[{len(off) - 1}]: {off[-1]}; must be {total}, the length of {cut}"
+
+
+def _field_illegal(
+    name: str, field: str, table: NDArray[Any], legal: Range, sizes: Mapping[str, int]
+) -> Iterator[str]:
+    column = table[field] if field else table
+    if not len(column):
+        return
+    hi = legal.hi
+    if legal.into:
+        hi = min(hi, sizes[legal.into] - (not legal.end))
+    wrong = np.full(column.shape, hi < legal.lo)
+    if hi >= legal.lo:
+        wrong = (column < legal.lo) | (column > hi)
+    if legal.none:
+        wrong &= column != NONE
+    rows = np.flatnonzero(wrong.reshape(len(column), -1).any(axis=1))
+    if not len(rows):
+        return
+    row = int(rows[0])
+    value = int(np.atleast_1d(column[row])[np.atleast_1d(wrong[row])][0])
+    where = f"{name}[{row}]" + (f".{field}" if field else "")
+    if hi < legal.lo:
+        yield f"{where}: {value}; there are no {legal.into}"
+    yield f"{where}: {value}; must be {legal.lo} to {hi}" + (" or NONE" if legal.none else "")

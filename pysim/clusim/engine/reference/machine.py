@@ -1,0 +1,183 @@
+"""The state of a run that the sections share: time, agenda, waves, wires, memories, flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clusim.engine.abi import Beyond
+from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
+from clusim.engine.reference.agenda import Agenda, Class
+from clusim.engine.reference.memory import MemoryState
+from clusim.engine.reference.model import Model
+from clusim.engine.reference.packets import Buffer, Transfer
+from clusim.engine.reference.payload import Payload
+from clusim.engine.reference.unit_state import UnitState
+from clusim.engine.reference.vertex_state import Vertex
+from clusim.engine.reference.waves import Waves
+from clusim.engine.reference.wires import Pause, Wire
+
+Who = tuple[Beyond, int]
+"""Whose time it is: what ends a run that would leave the ranges (section 1)."""
+
+
+def _pause(nvc: int) -> Pause:
+    return Pause([0] * nvc, [False] * nvc, [False] * nvc)
+
+
+class Machine:
+    """Everything about the network that changes.
+
+    Attributes
+    ----------
+    flows : list of dict
+        Per endpoint: the transfer that each CTA slot is injecting.
+    thread_free_ps : list of int
+        When the host thread of every endpoint takes its next slice.
+    slow_1024 : list of int
+        Present speed factor of each endpoint.
+    examine : set of int
+        Wires whose situation may have changed; phase B looks at these.
+    beyond : tuple or None
+        What left the ranges in this timestamp: the run ends with it.
+    payload : Payload
+        What complete transfers moved.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.now_ps = 0
+        self.agenda = Agenda()
+        self.waves = Waves()
+        self.wires = [
+            Wire(
+                i,
+                spec,
+                spec.rate_num,
+                spec.rate_den,
+                [spec.buffer_bytes] * model.nvc,
+                _pause(model.nvc) if spec.xoff_bytes else None,
+            )
+            for i, spec in enumerate(model.wires)
+        ]
+        self.memories = [MemoryState(spec.mem_cost16) for spec in model.endpoints]
+        self.units = [UnitState(i, spec) for i, spec in enumerate(model.units)]
+        self.vertices = [Vertex(i, spec) for i, spec in enumerate(model.vertices)]
+        self.flows: list[dict[int, Transfer]] = [{} for _ in model.endpoints]
+        self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]
+        self.thread_free_ps = [0] * len(model.endpoints)
+        self.examine: set[int] = set()
+        self.beyond: Who | None = None
+        self.payload = Payload(len(model.endpoints))
+
+    def refuse(self, who: Who) -> None:
+        """Note that something left the ranges; of several in a timestamp the first is named."""
+        self.beyond = who if self.beyond is None else min(self.beyond, who)
+
+    def in_range(self, time_ps: int, who: Who) -> bool:
+        """Say whether a time is one that a run may have; if not, the run ends."""
+        if time_ps < TIME_END_PS:
+            return True
+        self.refuse(who)
+        return False
+
+    def plan(
+        self,
+        time_ps: int,
+        kind: Class,
+        action: Callable[[], None],
+        who: Who,
+        order: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Let `action` happen at `time_ps` in a class, unless that is beyond the end of time."""
+        if self.in_range(time_ps, who):
+            self.agenda.add(time_ps, kind, action, order)
+
+    def at(self, time_ps: int, action: Callable[[], None], who: Who) -> None:
+        """Let `action` happen as a TIMER at `time_ps`."""
+        self.plan(time_ps, Class.TIMER, action, who)
+
+    def accept_ps(self, endpoint: int, size_256: int) -> int:
+        """Charge the memory of an endpoint now; return when it accepts (section 8) [ps]."""
+        memory = self.memories[endpoint]
+        time_ps = memory.accept_ps(size_256, self.now_ps)
+        self.in_range(time_ps, (Beyond.ENDPOINT, endpoint))
+        if memory.bytes_256 >= MEM_BYTES_256_END:
+            self.refuse((Beyond.ENDPOINT, endpoint))
+        return time_ps
+
+    def check_owed(self, wire: Wire) -> None:
+        """Refuse a run in which a wire owes too much when it might drain (section 3)."""
+        if wire.owed >= OWED_256_END:
+            self.refuse((Beyond.WIRE, wire.index))
+
+    def look_at(self, wire: int, time_ps: int) -> None:
+        """Let phase B of `time_ps` look at `wire`."""
+        if time_ps <= self.now_ps:
+            self.examine.add(wire)
+        else:
+            self.agenda.add(time_ps, Class.WAKE, lambda: self.examine.add(wire))
+
+    def credit_ps(self, wire: int) -> int:
+        """Return how long a credit for `wire` travels (section 4, 5.)."""
+        reverse = self.model.wires[wire].reverse
+        return self.model.wires[wire if reverse is None else reverse].latency_ps
+
+    def take_in(self, wire: Wire, vc: int, wire_bytes: int) -> None:
+        """Count the bytes of a packet that arrives over a wire that pauses (section 4)."""
+        pause = wire.pause
+        if pause is None:
+            return
+        pause.held[vc] += wire_bytes
+        wire.counters.overflows += pause.held[vc] > wire.spec.buffer_bytes
+        wire.counters.held_max = max(wire.counters.held_max, pause.held[vc])
+        if pause.held[vc] > wire.spec.xoff_bytes and not pause.asked[vc]:
+            pause.asked[vc] = True
+            self._signal(wire, vc, stop=True)
+
+    def _signal(self, wire: Wire, vc: int, stop: bool) -> None:
+        """Let a PAUSE or RESUME travel to the sender of a wire."""
+
+        def act() -> None:
+            assert wire.pause is not None
+            wire.pause.stopped[vc] = stop
+            wire.counters.pauses += stop
+            self.examine.add(wire.index)
+
+        time_ps = self.now_ps + self.credit_ps(wire.index)
+        self.plan(time_ps, Class.PAUSE, act, (Beyond.WIRE, wire.index), (wire.index, 0))
+
+    def release(self, buffer: Buffer, free_ps: int, granted: bool = False) -> None:
+        """One holder of an input buffer is done with it at `free_ps`; the last returns the credit.
+
+        On a wire that pauses this is a FREE, not before the next timestamp if a grant is the reason (`granted`).
+        """
+        buffer.holders -= 1
+        buffer.free_ps = max(buffer.free_ps, free_ps)
+        if buffer.holders:
+            return
+        who = (Beyond.WIRE, buffer.wire)
+        if self.wires[buffer.wire].pause is None:
+            time_ps = buffer.free_ps + self.credit_ps(buffer.wire)
+            self.plan(time_ps, Class.CREDIT, lambda: self._return_credit(buffer), who)
+        else:
+            time_ps = max(buffer.free_ps, self.now_ps + 1) if granted else buffer.free_ps
+            order = (buffer.wire, 0)
+            self.plan(time_ps, Class.FREE, lambda: self._free(buffer), who, order)
+
+    def _return_credit(self, buffer: Buffer) -> None:
+        self.wires[buffer.wire].credit[buffer.vc] += buffer.bytes
+        self.examine.add(buffer.wire)
+
+    def _free(self, buffer: Buffer) -> None:
+        """Take the bytes of a packet that left its buffer from what is held (FREE)."""
+        wire, vc = self.wires[buffer.wire], buffer.vc
+        assert wire.pause is not None
+        wire.pause.held[vc] -= buffer.bytes
+        if wire.pause.asked[vc] and wire.pause.held[vc] <= wire.spec.xon_bytes:
+            wire.pause.asked[vc] = False
+            self._signal(wire, vc, stop=False)
+
+    def usable(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the wires of a group that are not down, or all of them if all are."""
+        up = tuple(wire for wire in group if not self.wires[wire].down)
+        return up or group

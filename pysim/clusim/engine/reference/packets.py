@@ -1,0 +1,246 @@
+"""Packets, the buffers they occupy and the transfers they belong to (sections 3 and 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from clusim.engine.abi import NONE, Kind, Policy
+from clusim.engine.reference.arithmetic import ceil_div
+from clusim.engine.reference.model import Model
+from clusim.engine.reference.rate_control import FlowRate
+
+
+class TransferOwner(Protocol):
+    """Who is told what becomes of a transfer: an instance or a source."""
+
+    def all_granted(self, end_ps: int) -> None:
+        """The last packet was granted; `end_ps` is the greatest end of the packets."""
+        ...
+
+    def completed(self, transfer: Transfer, v_ps: int) -> None:
+        """The transfer is complete, now, at `v_ps`."""
+        ...
+
+
+def steered(via_first: int | None, via_last: int | None, dst: int) -> tuple[int, ...]:
+    """Return the targets of a packet, in order (section 5)."""
+    return tuple(target for target in (via_first, via_last, dst) if target is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a transfer takes from its connection or source."""
+
+    kind: int  # of the packets injected: WRITE, FETCH, READ_REQ, MCAST, RED_REQ or AGG_UP
+    requester: int  # endpoint
+    targets: tuple[int, ...]  # empty where a unit, a multicast group or a tree is addressed
+    policy: int
+    packet_bytes: int
+    burst: int
+    vc: int
+    vc_response: int
+    path: tuple[int, ...] | None = None
+    path_back: tuple[int, ...] | None = None
+    members: tuple[int, ...] = ()
+    multicast_result: bool = False  # REDUCE_MCAST
+    window_bytes: int = 0
+    vertex: int | None = None  # AGGREGATE: the member
+
+    @property
+    def answered(self) -> bool:
+        """Whether something comes back for every packet, so that windows apply."""
+        return self.kind in (Kind.READ_REQ, Kind.RED_REQ, Kind.AGG_UP)
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A transfer being injected and delivered (section 5).
+
+    Attributes
+    ----------
+    wires : tuple of int
+        The first-hop group, without the wires that were down at the start.
+    base : int
+        The running packet count `b` of the connection before this transfer.
+    granted, outstanding : dict
+        Packets granted, and of these requests without a response, per first-hop wire.
+    rate : FlowRate or None
+        Rate control of its connection or source.
+    first_number : int
+        AGGREGATE: number of its first packet.
+    """
+
+    terms: Terms
+    owner: TransferOwner
+    bytes: int
+    start_ps: int
+    cost16: int
+    wires: tuple[int, ...]
+    base: int = 0
+    rate: FlowRate | None = None
+    first_number: int = 0
+    granted: dict[int, int] = field(default_factory=dict)
+    outstanding: dict[int, int] = field(default_factory=dict)
+    greatest_end_ps: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    visible_ps: int = 0
+    complete: bool = False
+    last_end_wire: int = NONE
+    last_visible_wire: int = NONE
+
+    def note_end(self, end_ps: int, wire: int) -> None:
+        """Count a packet that left; remember the wire of the last to end."""
+        if (end_ps, -wire) > (self.greatest_end_ps, -self.last_end_wire):
+            self.greatest_end_ps, self.last_end_wire = end_ps, wire
+
+    def note_visible(self, visible_ps: int, wire: int) -> None:
+        """Count a packet that is delivered; remember the wire of the last to be visible."""
+        if (visible_ps, -wire) > (self.visible_ps, -self.last_visible_wire):
+            self.visible_ps, self.last_visible_wire = visible_ps, wire
+
+    @property
+    def stride(self) -> int:
+        """Payload bytes of a full packet, P0*k."""
+        return self.terms.packet_bytes * self.terms.burst
+
+    @property
+    def count(self) -> int:
+        """Packets of the transfer, N."""
+        return ceil_div(self.bytes, self.stride)
+
+    @property
+    def deliveries(self) -> int:
+        """Deliveries that complete the transfer (section 6)."""
+        terms = self.terms
+        copies = terms.kind == Kind.MCAST or terms.multicast_result
+        return self.count * (len(terms.members) if copies else 1)
+
+    def packet_size(self, i: int) -> int:
+        """Return the payload bytes `p` that packet `i` stands for."""
+        return min(self.stride, self.bytes - i * self.stride)
+
+    def available_ps(self, i: int) -> int:
+        """Return the time from which packet `i` can be granted [ps]."""
+        time_ps = self.start_ps + ((i * self.stride * self.cost16) >> 16)
+        return time_ps if self.rate is None else max(time_ps, self.rate.next_ps)
+
+    def route_key(self, i: int) -> int:
+        """Return the route key of packet `i`."""
+        if self.terms.policy == Policy.PINNED:
+            return self.base // len(self.wires)
+        count = (self.base + i) % 2**32
+        return count // len(self.wires) if self.terms.policy == Policy.STRIPE else count
+
+    def next_packet(self, wire: int) -> int | None:
+        """Return the lowest ungranted packet that belongs to `wire`, or None."""
+        if wire not in self.wires:
+            return None
+        number, n = self.wires.index(wire), len(self.wires)
+        if self.terms.policy == Policy.STRIPE:
+            i = (number - self.base) % n + n * self.granted.get(wire, 0)
+        elif self.terms.policy == Policy.PINNED and number != self.base % n:
+            return None
+        else:
+            i = self.granted_count
+        return i if i < self.count else None
+
+    @property
+    def granted_count(self) -> int:
+        """Packets granted so far."""
+        return sum(self.granted.values())
+
+    def window_open(self, wire: int) -> bool:
+        """Say whether the window lets one more request leave on `wire`."""
+        terms = self.terms
+        if terms.window_bytes == 0 or not terms.answered:
+            return True
+        if terms.policy == Policy.ADAPTIVE:
+            allowed = max(1, terms.window_bytes // self.stride)
+            return sum(self.outstanding.values()) < allowed
+        n = 1 if terms.policy == Policy.PINNED else len(self.wires)
+        allowed = max(1, terms.window_bytes // (n * self.stride))
+        return self.outstanding.get(wire, 0) < allowed
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Room taken in the receive buffer of `wire`; copies of a multicast packet share it."""
+
+    wire: int
+    vc: int
+    bytes: int
+    holders: int = 1
+    free_ps: int = 0
+
+
+@dataclass(slots=True)
+class Packet:
+    """A packet (a burst of `m` exact packets) on its way.
+
+    Attributes
+    ----------
+    targets : tuple of int
+        Where it is steered to, in order; empty for a RED_REQ, RED_DATA, a MCAST packet before its fan-out and
+        packets on their way to a unit's vertex.
+    first_vc : int
+        Its VC before any dateline: `vc` or `vc_response`.
+    vc : int
+        Its VC on the wire it is on or waits for.
+    arrived_over : int or None
+        The last wire it crossed; None where it was made.
+    request_wire : int
+        First-hop wire of the request it stems from; the window is counted there.
+    operation : int or None
+        Operation of a reduction unit it belongs to.
+    vertex, number : int or None
+        The vertex on whose `path_up` or `path_down` it is, and its number there.
+    marked : bool
+        Whether it met congestion.
+    """
+
+    transfer: Transfer
+    kind: int
+    p: int
+    targets: tuple[int, ...]
+    key: int
+    first_vc: int
+    vc: int
+    request_wire: int
+    path: tuple[int, ...] | None = None
+    hop: int = 0
+    arrived_over: int | None = None
+    buffer: Buffer | None = None
+    operation: int | None = None
+    vertex: int | None = None
+    number: int = 0
+    marked: bool = False
+
+    @property
+    def on_last_wire(self) -> bool:
+        """Whether the wire it is on, or waits for, is the last of its explicit path."""
+        return self.path is not None and self.hop == len(self.path) - 1
+
+    def exact_packets(self, model: Model, wire: int) -> int:
+        """Return how many exact packets it is on `wire`, m."""
+        form = model.wires[wire].format
+        return form.exact_packets(self.kind, self.p, self.transfer.terms.packet_bytes)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it chooses its wires by their queues."""
+        return self.transfer.terms.policy == Policy.ADAPTIVE
+
+    def wire_bytes(self, model: Model, wire: int, kind: int | None = None) -> int:
+        """Return its bytes on `wire`, as the kind it is or will be there."""
+        form = model.wires[wire].format
+        kind = self.kind if kind is None else kind
+        return form.wire_bytes(kind, self.p, self.transfer.terms.packet_bytes)
+
+    def occupancy(self, model: Model, wire: int, kind: int | None = None) -> int:
+        """Return the bytes' worth of time it takes on `wire`, as the kind it is or will be there."""
+        form = model.wires[wire].format
+        return form.occupancy(
+            self.kind if kind is None else kind, self.wire_bytes(model, wire, kind)
+        )

@@ -1,0 +1,46 @@
+"""Which target, wire and VC a packet has next (sections 4, VCs; 5, targets; 6, route choice)."""
+
+from __future__ import annotations
+
+from clusim.engine.reference.machine import Machine
+from clusim.engine.reference.model import Model
+from clusim.engine.reference.packets import Packet
+from clusim.engine.reference.wires import Wire
+
+
+def next_vc(model: Model, packet: Packet, wire: int) -> int:
+    """Return the VC that a packet has on `wire`, given the wire it came over, if any."""
+    before, vc = packet.arrived_over, packet.first_vc
+    if before is not None and model.wires[before].dim == model.wires[wire].dim:
+        vc = packet.vc
+    if model.wires[wire].dateline == 1:
+        vc = min(packet.first_vc + 1, model.nvc - 1)
+    return vc
+
+
+def targets_at(model: Model, packet: Packet, node: int) -> tuple[int, ...]:
+    """Return the targets a packet still has once it has arrived at `node` (section 5, targets)."""
+    targets = packet.targets
+    while len(targets) > 1 and model.targets[targets[0]].node == node:
+        targets = targets[1:]
+    return targets
+
+
+def at_destination(model: Model, packet: Packet, node: int) -> bool:
+    """Say whether `node` is where the packet's last target is, the others being passed."""
+    targets = targets_at(model, packet, node)
+    return len(targets) == 1 and model.targets[targets[0]].node == node
+
+
+def route_choice(
+    machine: Machine, packet: Packet, target: int, arrived_over: Wire
+) -> tuple[int, int]:
+    """Return the wire towards a target, and the packet's route key after the choice."""
+    group = machine.usable(machine.model.route(arrived_over.spec.dst, target))
+    if len(group) == 1:
+        return group[0], packet.key
+    if packet.adaptive:
+        queued = [(machine.wires[wire].counters.queued_bytes, wire) for wire in group]
+        return min(queued)[1], packet.key
+    number = (packet.key + arrived_over.spec.ordinal) % len(group)
+    return group[number], packet.key // len(group)

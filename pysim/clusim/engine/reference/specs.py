@@ -1,0 +1,301 @@
+"""The constants of a run as plain Python objects, by the names of ``clusim.engine.image`` and of the contract.
+
+Absent indices (`NONE`) are ``None``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.engine.abi import Kind
+from clusim.engine.reference.arithmetic import ceil_div, round_up
+
+PAYLOAD_KINDS = frozenset(Kind) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
+"""Kinds whose payload is on the wire; the others only stand for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFormat:
+    """A packet format; all but the flit are indexed by kind."""
+
+    flit_bytes: int
+    header_bytes: tuple[int, ...]
+    control_256: tuple[int, ...]
+    service_1024: tuple[int, ...]
+    limit_bytes: tuple[int, ...]
+
+    def largest_payload(self, kind: int, packet_bytes: int) -> int:
+        """Return the most payload bytes of an exact packet, L (section 3)."""
+        return min(packet_bytes, self.limit_bytes[kind])
+
+    def exact_packets(self, kind: int, p: int, packet_bytes: int) -> int:
+        """Return how many exact packets stand for `p` payload bytes, m (section 3)."""
+        return ceil_div(p, self.largest_payload(kind, packet_bytes))
+
+    def wire_bytes(self, kind: int, p: int, packet_bytes: int) -> int:
+        """Return the bytes on the wire of a packet that stands for `p` payload bytes (section 3)."""
+        header, most = self.header_bytes[kind], self.largest_payload(kind, packet_bytes)
+        m = self.exact_packets(kind, p, packet_bytes)
+        if kind not in PAYLOAD_KINDS:
+            return m * round_up(header, self.flit_bytes)
+        full = round_up(header + most, self.flit_bytes)
+        last = round_up(header + p - (m - 1) * most, self.flit_bytes)
+        return (m - 1) * full + last
+
+    def occupancy(self, kind: int, wire_bytes: int) -> int:
+        """Return the bytes' worth of wire time that `wire_bytes` of this kind take (section 3)."""
+        return (wire_bytes * self.service_1024[kind] + 1023) >> 10
+
+    def header_on_wire(self, kind: int) -> int:
+        """Return the header in whole flits, `up(header_bytes[kind])` (section 4, 6.)."""
+        return round_up(self.header_bytes[kind], self.flit_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNode:
+    """A node; `endpoint` and `unit` are indices or None."""
+
+    latency_ps: int
+    store_and_forward: bool
+    bridge: bool
+    endpoint: int | None
+    unit: int | None
+    zone: int
+    route_lo: int
+    wide_lo: int
+    wide_stride: int
+    incoming: tuple[int, ...]  # wires, ascending
+    outgoing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSpec:
+    """An endpoint's constants."""
+
+    write_latency_ps: int
+    read_latency_ps: int
+    response_latency_ps: int
+    mem_quantum_ps: int
+    node: int
+    sms: int
+    cta_slots: int
+    slow_1024: int
+    mem_cost16: int
+    deliver_256: int
+    read_256: int
+    inject_256: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireSpec:
+    """A wire's constants; the rate is the one at time 0."""
+
+    rate_num: int
+    rate_den: int
+    latency_ps: int
+    buffer_bytes: int
+    replay_ps: int
+    xoff_bytes: int
+    xon_bytes: int
+    ecn_min_bytes: int
+    ecn_max_bytes: int
+    src: int
+    dst: int
+    reverse: int | None
+    format: ImageFormat
+    ordinal: int
+    error_threshold: int
+    dim: int
+    dateline: int
+    ecn_threshold: int
+    in_local: int  # index among the incoming wires of dst
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """A place that packets can be steered to: an endpoint or a NIC."""
+
+    node: int
+    zone: int
+    local: int
+    wide: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSpec:
+    """A switch's reduction unit."""
+
+    latency_ps: int
+    capacity_bytes: int
+    node: int
+    cost16: int
+
+
+@dataclass(frozen=True, slots=True)
+class VertexSpec:
+    """A vertex of an aggregation tree: a member (`endpoint`) or one of a reduction unit (`unit`)."""
+
+    parent: int | None
+    unit: int | None
+    endpoint: int | None
+    path_up: tuple[int, ...]  # empty at the root
+    path_down: tuple[int, ...]
+    children: tuple[int, ...]
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSpec:
+    """Constants of a rate control; rates in bytes per 2^30 ps."""
+
+    alpha_timer_ps: int
+    increase_timer_ps: int
+    cnp_interval_ps: int
+    cnp_delay_ps: int
+    byte_counter: int
+    line_rate: int
+    min_rate: int
+    additive: int
+    hyper: int
+    g_65536: int
+    fast_recovery: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnSpec:
+    """A connection's constants."""
+
+    tail_ps: int
+    head_ps: int
+    src: int
+    dst: int
+    kind: int
+    policy: int
+    first_group: int | None
+    path: tuple[int, ...] | None
+    path_back: tuple[int, ...] | None
+    key: int
+    members: tuple[int, ...]  # of its multicast group; empty unless kind 3
+    packet_bytes: int
+    burst: int
+    vc: int
+    vc_response: int
+    slots: int
+    expand_120: int
+    window_bytes: int
+    via_first: int | None  # targets
+    via_last: int | None
+    stage: int | None  # endpoint
+    control: ControlSpec | None
+    vertex: int | None  # kind 4: the member
+
+
+@dataclass(frozen=True, slots=True)
+class CostSpec:
+    """Step costs of a protocol."""
+
+    fixed_ps: int
+    after_ps: int
+    op_cost16: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrimSpec:
+    """One primitive of a template."""
+
+    opcode: int
+    recv: int | None
+    send: int | None
+    sync: bool
+    base: int
+    coef: int
+    step: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSpec:
+    """The primitives shared by instances; `prim_lo` is the image's index of the first."""
+
+    prims: tuple[PrimSpec, ...]
+    prim_lo: int
+    nchunks: int
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """A template bound to an endpoint, connections and a range of bytes."""
+
+    start_ps: int
+    offset: int
+    length: int
+    chunk_bytes: int
+    stride: int
+    limit: int
+    slice_min: int
+    task: int
+    endpoint: int
+    template: TemplateSpec
+    rotation: int
+    conn_off: int
+    align: int
+    slices: int
+    slots_per_slice: int
+    cost: CostSpec
+    sm: int
+    thread: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """A node of the task graph."""
+
+    delay_ps: int
+    compute_ps: int
+    mem_bytes: int
+    kind: int
+    endpoint: int
+    sms: int
+    num_deps: int
+    inst_lo: int
+    inst_hi: int
+    successors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """A generator of messages."""
+
+    endpoint: int
+    msg_lo: int
+    msg_hi: int
+    packet_bytes: int
+    burst: int
+    policy: int
+    vc: int
+    serial: bool
+    control: ControlSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpec:
+    """One message of a source."""
+
+    start_ps: int
+    bytes: int
+    dst: int
+    key: int
+    via_first: int | None
+    via_last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpec:
+    """A change at a given time."""
+
+    time_ps: int
+    num: int
+    den: int
+    kind: int
+    index: int

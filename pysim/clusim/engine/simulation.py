@@ -1,0 +1,194 @@
+"""The only module that touches C: `Simulation` runs an `Image` on the compiled engine.
+
+The GIL is released while the engine runs. `Simulation` is not safe for use by two threads at once; two
+simulations in two threads are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from clusim._engine import ffi, lib
+from clusim.base.errors import InternalError, ScheduleError
+from clusim.engine.abi import INSTANCE_STATE, RECORD, WIRE_COUNTERS, Beyond, Stop
+from clusim.engine.image import DTYPES, Array, Image
+from clusim.engine.outcome import NEVER, range_exceeded
+
+WINDOWED = ("nothing", "switches", "endpoints", "pairs")
+
+__version__: str = ffi.string(lib.clusim_version()).decode()
+
+
+def _c_image(image: Image, keep: list[Any]) -> Any:
+    """Return a ``clusim_image *`` that borrows the arrays of `image`; `keep` holds what must live."""
+    out = ffi.new("clusim_image *")
+    members = dict(ffi.typeof("clusim_image").fields)
+    out.seed = image.seed
+    out.nvc = image.nvc
+    keep.append(out)
+    for name, array in image.tables().items():
+        view = array.reshape(-1).view(np.uint8)
+        borrowed = ffi.cast(members[name].type, ffi.from_buffer(view)) if len(array) else ffi.NULL
+        setattr(out, name, borrowed)
+        setattr(out, f"num_{name}", len(array))
+        keep.append(view)
+    return out
+
+
+def _destroyer(model: Any) -> Callable[[Any], None]:
+    """Return what ends a sim and then the model that it reads."""
+
+    def destroy(sim: Any) -> None:
+        lib.clusim_sim_destroy(sim)
+        lib.clusim_model_destroy(model)
+
+    return destroy
+
+
+class Simulation:
+    """A simulation on the C engine; see `clusim.engine.outcome.Engine`.
+
+    Parameters
+    ----------
+    image : Image
+        What to simulate; copied.
+    records : bool
+        Keep completion records for `records()`. The fingerprint does not depend on it.
+    windows : bool or None
+        Let switches, NICs and endpoints work in windows of time where the image allows it, or never; None: as
+        it is faster. Results are the same.
+    threads : int
+        Most threads that work off what nodes do in windows; they sleep while there is little to do. Results are the
+        same.
+    least_shared : int or None
+        Events of a window from which on threads share it; None: from which on it pays.
+
+    Raises
+    ------
+    ScheduleError
+        The image contradicts itself; the message names array and row.
+    MemoryError
+        The image is too big for this machine.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        records: bool = True,
+        windows: bool | None = None,
+        threads: int = 1,
+        least_shared: int | None = None,
+    ) -> None:
+        self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
+        self._seed = int(image.seed)
+        keep: list[Any] = []
+        error = ffi.new("clusim_error *")
+        model = ffi.new("clusim_model **")
+        status = lib.clusim_model_create(_c_image(image, keep), model, error)
+        if status == lib.CLUSIM_ERR_NO_MEMORY:
+            raise MemoryError("not enough memory for the engine's model")
+        if status < 0:
+            raise ScheduleError(f"image: {ffi.string(error.message).decode()}")
+        sim = ffi.new("clusim_sim **")
+        if lib.clusim_sim_create(model[0], int(records), sim) < 0:
+            lib.clusim_model_destroy(model[0])
+            raise MemoryError("not enough memory for the engine's state")
+        # One owner of both: of two, the collector of cycles may end the model first, which the sim still reads.
+        self._sim = ffi.gc(sim[0], _destroyer(model[0]))
+        self.windows = WINDOWED[
+            lib.clusim_sim_use_windows(self._sim, -1 if windows is None else int(windows))
+        ]
+        """What works in windows of time."""
+        least = lib.CLUSIM_NONE if least_shared is None else least_shared
+        self.threads = lib.clusim_sim_use_threads(self._sim, max(1, threads), least)
+        """How many threads there are: fewer than asked for where there is nothing to share."""
+        self._raise_failure(self.threads)
+
+    def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
+        """Advance the simulation and say why it stopped."""
+        status = lib.clusim_sim_run(self._sim, until_ps, max_events)
+        self._raise_failure(status)
+        return Stop(status)
+
+    def _raise_failure(self, status: int) -> None:
+        """Raise what a negative status of an advancing engine means."""
+        if status == lib.CLUSIM_ERR_RANGE:
+            what, index = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+            lib.clusim_sim_beyond(self._sim, what, index)
+            raise range_exceeded(Beyond(what[0]), int(index[0]))
+        if status == lib.CLUSIM_ERR_NO_MEMORY:
+            raise MemoryError("the engine ran out of memory")
+
+    @property
+    def now_ps(self) -> int:
+        """Present simulated time [ps]."""
+        return int(lib.clusim_sim_now_ps(self._sim))
+
+    @property
+    def num_events(self) -> int:
+        """Events handled so far, a measure of work."""
+        return int(lib.clusim_sim_num_events(self._sim))
+
+    def wires(self) -> Array:
+        """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
+        out = np.zeros(self._sizes["wires"], WIRE_COUNTERS)
+        lib.clusim_sim_read_wires(
+            self._sim, ffi.cast("clusim_wire_counters *", ffi.from_buffer(out))
+        )
+        return out
+
+    def task_times(self) -> tuple[Array, Array]:
+        """Start and end of every task [ps]; -1 where not yet."""
+        start = np.zeros(self._sizes["tasks"], np.int64)
+        end = np.zeros_like(start)
+        lib.clusim_sim_read_tasks(
+            self._sim,
+            ffi.cast("int64_t *", ffi.from_buffer(start)),
+            ffi.cast("int64_t *", ffi.from_buffer(end)),
+        )
+        return start, end
+
+    def message_times(self) -> Array:
+        """Completion of every message [ps]; -1 where not yet."""
+        out = np.zeros(self._sizes["messages"], np.int64)
+        lib.clusim_sim_read_messages(self._sim, ffi.cast("int64_t *", ffi.from_buffer(out)))
+        return out
+
+    def records(self) -> Array:
+        """Return and forget the completion records since the last call (`RECORD`)."""
+        out = np.zeros(lib.clusim_sim_num_records(self._sim), RECORD)
+        pointer = ffi.cast("clusim_record *", ffi.from_buffer(out))
+        taken = lib.clusim_sim_take_records(self._sim, pointer, len(out))
+        return out[:taken]
+
+    def instance_states(self) -> Array:
+        """Where every instance stands (`INSTANCE_STATE`)."""
+        out = np.zeros(self._sizes["instances"], INSTANCE_STATE)
+        lib.clusim_sim_read_instances(
+            self._sim, ffi.cast("clusim_instance_state *", ffi.from_buffer(out))
+        )
+        return out
+
+    def mem_bytes_256(self) -> Array:
+        """Memory traffic of communication per endpoint, in 1/256 byte."""
+        out = np.zeros(self._sizes["endpoints"], np.uint64)
+        lib.clusim_sim_read_mem_bytes_256(self._sim, ffi.cast("uint64_t *", ffi.from_buffer(out)))
+        return out
+
+    def fingerprint(self) -> int:
+        """Return the run's fingerprint; meaningful once `run` returned DONE."""
+        return int(lib.clusim_sim_fingerprint(self._sim))
+
+    def check_conservation(self) -> None:
+        """After DONE: drain what is under way, then raise `InternalError` unless all balances."""
+        error = ffi.new("clusim_error *")
+        status = lib.clusim_sim_check(self._sim, error)
+        self._raise_failure(status)
+        if status < 0:
+            raise InternalError(
+                f"conservation: {ffi.string(error.message).decode()}; seed {self._seed},"
+                f" fingerprint {self.fingerprint():016x}; please report"
+            )
