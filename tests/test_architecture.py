@@ -67,13 +67,13 @@ GATEKEEPERS = {
     "clusim._engine": ("clusim/engine/abi.py", "clusim/engine/simulation.py"),
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
-    "h5py": ("clusim/trace/",),
+    "h5py": ("clusim/results/trace/",),
     "matplotlib": (
         *("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
         "clusim/base/display.py",
     ),
     "pandas": ("clusim/base/display.py",),
-    "xarray": ("clusim/result.py",),
+    "xarray": ("clusim/results/result.py",),
     "IPython": ("clusim/run/notebook.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py", "clusim/sweeping/results.py"),
@@ -92,7 +92,7 @@ LAZY = {
     *("distributed", "mpi4py", "pandas", "xarray", "IPython"),
 }
 LAZY_HOMES = (
-    "clusim/trace/",
+    "clusim/results/trace/",
     "clusim/fabric/graph.py",
     "clusim/fabric/generators",
     "clusim/analysis/_kernels.py",
@@ -286,7 +286,11 @@ def test_public_classes_have_names_of_their_own() -> None:
 
 
 # Where files are opened for writing, replaced and removed; everything else writes through `clusim.base.files`.
-WRITERS = ("clusim/base/files.py", "clusim/trace/journal.py", "clusim/trace/writer.py")
+WRITERS = (
+    "clusim/base/files.py",
+    "clusim/results/trace/journal.py",
+    "clusim/results/trace/writer.py",
+)
 WRITING_METHODS = {
     "write_text",
     "write_bytes",

@@ -15,7 +15,7 @@ from clusim.base.terms.operations import bus_factor
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
 from clusim.schedule import Plan, Prim, Schedule
 

@@ -20,7 +20,8 @@ from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import CrossoverJson
 from clusim.nccltests.scorejson import ExplainedJson, ValidationJson
 from clusim.replaying.replayjson import ReplayJson
-from clusim.resultjson import ResultJson
+from clusim.results.diagnosis import VerdictJson
+from clusim.results.resultjson import ResultJson
 from clusim.run.expected import ErrorClass, ExpectedJson, UnknownErrorJson
 from clusim.sweeping.points import Cell
 from clusim.training.measured.stepscorejson import StepReportJson
@@ -31,7 +32,6 @@ from clusim.training.stepjson import (
     ScaledStepJson,
     SimulatedStepJson,
 )
-from clusim.verdict import VerdictJson
 
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson

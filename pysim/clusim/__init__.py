@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
     from clusim.fabric import Fabric, FabricBuilder, load
-    from clusim.result import Result
+    from clusim.results.result import Result
     from clusim.run.front import collective, traffic
     from clusim.run.simulate import simulate, simulate_traffic
     from clusim.run.traffic import Traffic
@@ -55,7 +55,7 @@ _HOME = {
     "ClusimError": "clusim.base.errors",
     "Fabric": "clusim.fabric",
     "FabricBuilder": "clusim.fabric",
-    "Result": "clusim.result",
+    "Result": "clusim.results.result",
     "Schedule": "clusim.schedule",
     "Traffic": "clusim.run.traffic",
     "load": "clusim.fabric",

@@ -15,7 +15,7 @@ from clusim.analysis.network import Network
 from clusim.analysis.walk import Walk
 from clusim.engine.abi import Stop
 from clusim.engine.image import DTYPES, Image
-from clusim.trace.held import HeldRecords, Inputs
+from clusim.results.trace.held import HeldRecords, Inputs
 from support.random_images import random_image
 
 Array = Any

@@ -17,11 +17,11 @@ from clusim.analysis.network import Network
 from clusim.analysis.usage import Usage
 from clusim.analysis.whatif import THINGS, changed_image, estimate, parse_change
 from clusim.base.errors import InputError, TraceError
-from clusim.bins import COLUMNS, Bins
 from clusim.lowering import Fault
+from clusim.results.bins import COLUMNS, Bins
+from clusim.results.trace.inputs import read_inputs
+from clusim.results.trace.reader import read_result
 from clusim.run.rerun import rerun, without_first_stall
-from clusim.trace.inputs import read_inputs
-from clusim.trace.reader import read_result
 from support.collective_laws import machine
 from support.random_images import random_image
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.usage import Usage
-from clusim.bins import COLUMNS, Bins
+from clusim.results.bins import COLUMNS, Bins
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=8)
 

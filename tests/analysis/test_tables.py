@@ -19,7 +19,7 @@ from clusim.analysis.memory import memory
 from clusim.analysis.overlap import overlap
 from clusim.analysis.pipeline import pipeline, timeline
 from clusim.base.errors import TraceError
-from clusim.trace.reader import read_result
+from clusim.results.trace.reader import read_result
 
 US = 1_000_000
 

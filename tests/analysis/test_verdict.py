@@ -15,9 +15,9 @@ from clusim.analysis.judge import Judged, judged
 from clusim.analysis.traced import critical
 from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.errors import TraceError
-from clusim.result import Result
+from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
+from clusim.results.result import Result
 from clusim.run.rerun import rerun
-from clusim.verdict import CauseKind, Verdict, VerdictCause
 
 US = 1_000_000
 

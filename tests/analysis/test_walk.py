@@ -172,7 +172,7 @@ def test_the_size_of_blocks_changes_nothing(block_rows: int) -> None:
 
 def test_every_trace_has_a_path_from_its_end_to_its_start(traces: dict[str, Path]) -> None:
     from clusim.analysis.path import critical_path
-    from clusim.trace.reader import read_result
+    from clusim.results.trace.reader import read_result
 
     for name, path in traces.items():
         table = critical_path(path)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clusim.trace.reader import read_result
+from clusim.results.trace.reader import read_result
 
 Clusim = Callable[..., Any]
 
@@ -219,7 +219,7 @@ def test_a_stopped_run_leaves_a_readable_partial_trace(
     path, partial = tmp_path / "run.h5", tmp_path / "run.h5.partial"
     often = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)  # not inherited\n"
-        "from clusim.trace import writer; writer.FLUSH_S = 0.0"
+        "from clusim.results.trace import writer; writer.FLUSH_S = 0.0"
     )
     process = in_shell(often, "run", "dgx-a100", "--size", "1TiB", "--granularity", "packet",
                        "--trace-out", str(path))  # fmt: skip

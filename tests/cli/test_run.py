@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim.trace.reader import read_records, read_result
+from clusim.results.trace.reader import read_records, read_result
 
 Clusim = Callable[..., Any]
 RING = ("run", "dgx-a100", "--algorithm", "ring")

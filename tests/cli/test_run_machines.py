@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim.trace.reader import read_records, read_result
+from clusim.results.trace.reader import read_records, read_result
 
 Clusim = Callable[..., Any]
 P5 = ("run", "aws-p5", "--nodes", 2, "--algorithm", "ring", "--size", "4MiB",

@@ -67,7 +67,7 @@ def test_every_key_of_topology_files_is_documented() -> None:
 
 
 def test_every_group_of_a_trace_is_documented() -> None:
-    from clusim.trace.layout import UNITS
+    from clusim.results.trace.layout import UNITS
 
     page = (ROOT / "docs" / "trace-format.md").read_text(encoding="utf-8")
     for name in UNITS:

@@ -18,7 +18,7 @@ FRONTS = (
     "clusim.collectives",
     "clusim.base.errors",
     "clusim.fabric",
-    "clusim.result",
+    "clusim.results.result",
     "clusim.schedule",
 )
 """Modules all of whose public names have a place in the reference, beside those of `clusim` itself."""

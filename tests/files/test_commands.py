@@ -17,7 +17,7 @@ import pytest
 import clusim as library
 from clusim.base.errors import InputError, TraceError
 from clusim.export.tables import write_csv
-from clusim.trace.reader import read_result
+from clusim.results.trace.reader import read_result
 from clusim_cli.main import cli, run
 from clusim_cli.outputs import GuardedCommand, OutputFile
 from support import traces
@@ -220,7 +220,7 @@ def test_text_for_standard_output_is_alone_there(
 
 
 SLOW = ("run", "dgx-a100", "--size", "1TiB", "--granularity", "packet", "--no-progress")
-OFTEN = "from clusim.trace import writer; writer.FLUSH_S = 0.0"
+OFTEN = "from clusim.results.trace import writer; writer.FLUSH_S = 0.0"
 
 
 def start(code: str, *words: str) -> subprocess.Popen[str]:
@@ -325,7 +325,7 @@ def test_a_run_killed_before_it_began_is_one_clear_line(
 ) -> None:
     """Also if it had so much to write that some of it was on the disk."""
     early = (
-        "from clusim.trace import journal, writer; journal.MAX_PENDING_BYTES = 10_000\n"
+        "from clusim.results.trace import journal, writer; journal.MAX_PENDING_BYTES = 10_000\n"
         "import os; writer.TraceWriter._commit = lambda self: os.kill(os.getpid(), 9)"
     )
     process = start(early, "run", "dgx-a100", "--size", "64K", "--trace-out", "run2.h5")

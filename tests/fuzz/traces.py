@@ -233,7 +233,7 @@ _CHANGES = (_value, _value, _value, _value, _value, _drop, _rename, _reshape, _a
 
 def _info(path: Path) -> None:
     from clusim.report.runreport import collective_report, traffic_report
-    from clusim.trace.reader import columns, read_result
+    from clusim.results.trace.reader import columns, read_result
 
     result = read_result(path)
     columns(path)
@@ -275,7 +275,7 @@ def _export(module: str, function: str) -> Callable[[Path], None]:
 
 def _tables(path: Path, one: bool = False) -> None:
     """Read every table, or `one` that follows from the file."""
-    from clusim.trace.tables import iterate_table, table_names
+    from clusim.results.trace.tables import iterate_table, table_names
 
     names = list(table_names(path))
     for name in [_chance(path).choice(names)] if one else names:
@@ -324,7 +324,7 @@ _OFTEN = [name for name in ACTIONS for _ in range(1 if name in ("diff", "report"
 
 def read(folder: Path) -> None:
     """Read all that analyses read of the trace in a folder, with every check of it."""
-    from clusim.trace.inputs import read_run
+    from clusim.results.trace.inputs import read_run
 
     read_run(folder / "run.h5")
 

@@ -16,7 +16,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.lowering import describe_faults, parse_faults
 from clusim.report.feed import Feed
 from clusim.report.html import page
-from clusim.result import mean_rates_Bps
+from clusim.results.result import mean_rates_Bps
 from clusim_cli.main import cli
 
 RUN = ("run", "dgx-a100", "--algorithm", "ring", "--size", "1MiB", "--no-progress")

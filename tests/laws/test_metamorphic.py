@@ -24,7 +24,7 @@ import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.collectives import ScheduleBuilder
 from clusim.fabric import check
-from clusim.result import Result
+from clusim.results.result import Result
 from support import variants
 from support.variants import (
     busiest_ps,

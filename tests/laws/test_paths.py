@@ -11,7 +11,7 @@ import pytest
 
 import clusim
 from clusim import fabric
-from clusim.result import Result
+from clusim.results.result import Result
 
 CLUSTER = """
 name: joined

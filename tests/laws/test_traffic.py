@@ -11,7 +11,7 @@ import pytest
 import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.fabric.arrays import arrays_of
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.run.job import job_of
 from clusim.run.request import Setup, TrafficRequest
 from clusim.run.traffic import Pattern, Routing

@@ -11,7 +11,7 @@ import pytest
 import clusim
 from clusim import fabric
 from clusim.base.errors import ClusimError, ScheduleError
-from clusim.result import Result
+from clusim.results.result import Result
 
 A, B = "allreduce", "alltoall"
 HOST, WITHOUT = {"pcie", "dram"}, {"nvlink"}

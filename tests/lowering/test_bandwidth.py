@@ -10,7 +10,7 @@ import pytest
 import clusim
 from clusim.collectives import build
 from clusim.fabric import Fabric, load, loads
-from clusim.result import Result
+from clusim.results.result import Result
 from support.machines import cluster_of, pcie_machine
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from clusim.collectives import build
 from clusim.fabric import Fabric, load, loads
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault, known_at_start, lower, parse_fault, parse_faults
-from clusim.result import Result
+from clusim.results.result import Result
 from support.machines import pcie_machine
 
 MIB = 1 << 20

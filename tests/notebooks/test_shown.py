@@ -14,7 +14,7 @@ from clusim.analysis.columns import ColumnTable
 from clusim.base.display import Shown, Summary
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.base.resources import shipped_topologies
-from clusim.result import Result
+from clusim.results.result import Result
 
 LONGEST = 200
 """Characters of the longest line at a prompt, of presets and what runs on them."""

@@ -10,7 +10,7 @@ import clusim
 from clusim import fabric
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, to_schedule
 

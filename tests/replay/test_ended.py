@@ -12,9 +12,9 @@ from clusim.base.errors import TimeLimitReached
 from clusim.formats.recordings import layers
 from clusim.replaying import Replay, ReplayRequest, replay, replay_report
 from clusim.replaying.replaypage import replay_page
+from clusim.results.trace.reader import read_result
 from clusim.run.job import RunOptions
 from clusim.run.limit import Watch
-from clusim.trace.reader import read_result
 from recording.layertables import layer, table
 from support.limits import Again, Asked, Reached
 

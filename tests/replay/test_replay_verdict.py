@@ -7,7 +7,7 @@ from pathlib import Path
 import clusim
 from clusim.replaying.judged import calls_verdict
 from clusim.replaying.report import CallResult
-from clusim.verdict import CauseKind, Verdict, VerdictCause
+from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 
 LOG = Path(__file__).parents[2] / "traces" / "nccl-8xh100.log"
 

@@ -18,8 +18,8 @@ from clusim.formats.recordings.kineto import read as read_kineto
 from clusim.nccl import communicator, programs
 from clusim.replaying import replay
 from clusim.replaying.request import ReplayRequest
+from clusim.results.trace.reader import read_result
 from clusim.schedule.builder import ProgramBuilder, Site
-from clusim.trace.reader import read_result
 
 CALLS = (
     ("allreduce", 1 << 18, "float32"),

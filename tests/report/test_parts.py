@@ -13,7 +13,6 @@ import pytest
 import clusim
 from clusim.base.terms.links import described
 from clusim.base.units import format_size
-from clusim.bins import Bins
 from clusim.fabric.arrays import arrays_of
 from clusim.report.boxes import Picture
 from clusim.report.calls import call_rows
@@ -26,8 +25,9 @@ from clusim.report.picture import draw
 from clusim.report.svg import bent
 from clusim.report.used import used_part
 from clusim.report.words import sentences
-from clusim.result import Wires
-from clusim.trace.reader import read_result
+from clusim.results.bins import Bins
+from clusim.results.result import Wires
+from clusim.results.trace.reader import read_result
 
 FABRICS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
     ("dgx-a100", ("nvlink",), None), ("dgx-1v", ("nvlink",), None), ("dgx-2", ("nvlink", "trunk"), None),

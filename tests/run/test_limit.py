@@ -9,9 +9,9 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError, TimeLimitReached
+from clusim.results.partial import Unfinished
+from clusim.results.trace.reader import read_result
 from clusim.run.limit import Watch
-from clusim.trace.reader import read_result
-from clusim.unfinished import Unfinished
 from support.limits import SECOND_PS, Asked
 
 

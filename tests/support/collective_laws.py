@@ -14,7 +14,7 @@ from clusim.collectives import build
 from clusim.engine.abi import Op
 from clusim.engine.opcodes import OPCODES
 from clusim.fabric import Fabric, load
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.schedule import ABSENT, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
 

@@ -13,7 +13,7 @@ import clusim
 from clusim.base.resources import find_topology
 from clusim.fabric import Fabric, load
 from clusim.fabric.builder import from_data
-from clusim.result import Result
+from clusim.results.result import Result
 
 __all__ = [
     "between_gpus",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.result import Wires
+from clusim.results.result import Wires
 
 
 def leaving_gpus(wires: Wires) -> float:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusim.bins import COLUMNS, BinRecorder
 from clusim.engine.abi import WIRE_COUNTERS
+from clusim.results.bins import COLUMNS, BinRecorder
 
 WIDTH_PS = 100_000
 """Of the first bins."""

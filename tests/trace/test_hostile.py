@@ -15,11 +15,11 @@ import pytest
 
 from clusim.analysis.slices import Slices, all_starts
 from clusim.base.errors import TraceError
+from clusim.results.trace.inputs import read_inputs
+from clusim.results.trace.reader import read_result
+from clusim.results.trace.records import RecordFile
+from clusim.results.trace.tables import iterate_table
 from clusim.run.rerun import rerun
-from clusim.trace.inputs import read_inputs
-from clusim.trace.reader import read_result
-from clusim.trace.records import RecordFile
-from clusim.trace.tables import iterate_table
 from fuzz import traces
 
 RING, NVLS, STEP, FOLDED, TRAFFIC = range(5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusim.trace.journal import Journal
+from clusim.results.trace.journal import Journal
 
 WRITES = st.lists(
     st.tuples(st.integers(0, 60), st.binary(min_size=1, max_size=30), st.booleans()), max_size=40
@@ -88,7 +88,7 @@ def test_on_a_full_disk_the_file_stays_as_the_last_commit_left_it(
 def test_what_is_spilled_early_leaves_the_committed_state_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.trace.journal.MAX_PENDING_BYTES", 20)
+    monkeypatch.setattr("clusim.results.trace.journal.MAX_PENDING_BYTES", 20)
     journal = Journal(tmp_path / "x")
     journal.write(b"0123456789")
     journal.commit()
@@ -107,7 +107,7 @@ def test_what_is_spilled_early_leaves_the_committed_state_alone(
 def test_what_is_spilled_before_the_first_commit_does_not_look_like_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.trace.journal.MAX_PENDING_BYTES", 20)
+    monkeypatch.setattr("clusim.results.trace.journal.MAX_PENDING_BYTES", 20)
     journal = Journal(tmp_path / "x")
     journal.write(b"signature")
     journal.write(b"a" * 30)

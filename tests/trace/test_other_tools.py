@@ -10,9 +10,9 @@ import pytest
 import xarray
 
 import clusim
-from clusim.result import Result
-from clusim.trace.layout import about
-from clusim.trace.reader import open_trace, result_of
+from clusim.results.result import Result
+from clusim.results.trace.layout import about
+from clusim.results.trace.reader import open_trace, result_of
 
 GROUPS = ("wires", "wires/total", "hbm", "tasks", "primitives", "fabric", "schedule/calls")
 

@@ -10,10 +10,10 @@ import pytest
 import clusim
 from clusim.base.errors import EnvironmentFailure, TraceError
 from clusim.fabric import Fabric
-from clusim.result import Result
-from clusim.trace import writer
-from clusim.trace.layout import FORMAT
-from clusim.trace.reader import columns, read_records, read_result
+from clusim.results.result import Result
+from clusim.results.trace import writer
+from clusim.results.trace.layout import FORMAT
+from clusim.results.trace.reader import columns, read_records, read_result
 
 UNIFORM = clusim.Traffic("uniform", 1024, 1024, load=0.5, duration_ps=4_000_000)
 

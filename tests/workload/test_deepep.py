@@ -12,7 +12,7 @@ import clusim
 from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
 from clusim.hardware import DEEPEP
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.training import TrainingResult, train
 from clusim.workload import Emitter
 from clusim.workload.deepep import Routed

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import clusim
+from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainRequest, train
 from clusim.training.estimating import kept as keeping
 from clusim.training.estimating import parts
@@ -18,7 +19,6 @@ from clusim.training.estimating.estimate import estimate, estimated
 from clusim.training.estimating.kept import PLACE, Kept
 from clusim.training.estimating.stepestimate import StepEstimate
 from clusim.training.inputs import inputs
-from clusim.verdict import CauseKind
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.folded import BlockTasks
 from clusim.lowering import grain
+from clusim.results.replicated import BlockTasks
 from clusim.training import run as module
 from clusim.training import train
 from clusim.training.breakdown import NOTHING

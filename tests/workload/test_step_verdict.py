@@ -10,9 +10,9 @@ import pytest
 
 import clusim
 from clusim.analysis.tracedverdict import judged_trace
+from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainingResult
 from clusim.training.estimating.estimate import estimate
-from clusim.verdict import CauseKind
 from support.workloads import ideal, tiny
 
 PIPELINE = "parallel: {pipeline: 4, data: 1}\n"

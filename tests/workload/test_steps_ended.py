@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import TimeLimitReached
-from clusim.trace.reader import read_result
+from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.training.ended import EndedSteps, StepsEnded
 from clusim.training.trainingreport import ended_report

@@ -28,7 +28,7 @@ from clusim.export.nccl_log import write_nccl_log
 from clusim.export.perfetto import write_perfetto
 from clusim.export.run import Run
 from clusim.report.feed import Feed
-from clusim.trace.reader import read_result
+from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload
 from support.limits import Counted

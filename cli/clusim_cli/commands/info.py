@@ -13,7 +13,7 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 
 if TYPE_CHECKING:
-    from clusim.trace.reader import Column
+    from clusim.results.trace.reader import Column
 
 
 @click.command("info", cls=GuardedCommand, short_help="Print what is in a trace.")
@@ -27,7 +27,7 @@ def command(file: Path, as_json: bool) -> None:
     from clusim.analysis.expanded import expanded
     from clusim.analysis.tracedverdict import judged_trace
     from clusim.report.runreport import collective_report, traffic_report
-    from clusim.trace.reader import columns
+    from clusim.results.trace.reader import columns
 
     result, table = expanded(judged_trace(file)), columns(file)
     if as_json:

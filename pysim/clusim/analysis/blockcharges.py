@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from clusim.analysis.charge import Charge
 from clusim.analysis.walk import Step, StepKind
-from clusim.folded import FoldedBlocks, merged
-from clusim.verdict import CauseKind
+from clusim.results.diagnosis import CauseKind
+from clusim.results.replicated import FoldedBlocks, merged
 
 Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ from clusim.analysis.usage import Usage
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
 from clusim.engine.outcome import NEVER
-from clusim.folded import FoldedBlocks
+from clusim.results.replicated import FoldedBlocks
 
 Array = NDArray[Any]
 

@@ -21,7 +21,7 @@ from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.base.terms.links import is_network, kind_of, tier_of
 from clusim.engine.abi import NONE, ConnKind, Op
-from clusim.verdict import CauseKind
+from clusim.results.diagnosis import CauseKind
 
 Array = NDArray[Any]
 

@@ -14,8 +14,8 @@ from clusim.analysis.units import unit_busy_ps
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, Walk
 from clusim.base.errors import TraceError
-from clusim.result import Result
-from clusim.trace.held import Inputs, Records
+from clusim.results.result import Result
+from clusim.results.trace.held import Inputs, Records
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bins import COLUMNS, Bins
-from clusim.folded import FoldedBlocks
-from clusim.result import Result
+from clusim.results.bins import COLUMNS, Bins
+from clusim.results.replicated import FoldedBlocks
+from clusim.results.result import Result
 
 Array = NDArray[Any]
 

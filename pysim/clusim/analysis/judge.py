@@ -15,8 +15,7 @@ from clusim.analysis.walk import Step, StepKind
 from clusim.analysis.whatif import Change, mended
 from clusim.base.terms.links import joined, kind_of, named, several, tier_of
 from clusim.base.terms.times import includes
-from clusim.result import Result
-from clusim.verdict import (
+from clusim.results.diagnosis import (
     LEAST_PHASE,
     LEAST_SHARE,
     MOST_CAUSES,
@@ -25,6 +24,7 @@ from clusim.verdict import (
     Verdict,
     VerdictCause,
 )
+from clusim.results.result import Result
 
 FULL = 0.9
 """Busy part of the run from which on a wire is the first cause: nothing else saves more than the rest."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clusim.base.errors import InputError
-from clusim.result import Result
+from clusim.results.result import Result
 
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from clusim.base.terms.links import tier_of
 from clusim.base.terms.operations import counted_share
-from clusim.result import Result
+from clusim.results.result import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import open_traced
 from clusim.engine.abi import TaskKind
-from clusim.result import Result
+from clusim.results.result import Result
 
 Array = NDArray[Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.engine.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
-from clusim.trace.held import Inputs
+from clusim.results.trace.held import Inputs
 
 Array = NDArray[Any]
 

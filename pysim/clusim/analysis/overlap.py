@@ -16,7 +16,7 @@ from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
 from clusim.analysis.traced import open_traced
 from clusim.base.units import format_time
-from clusim.folded import SUFFIX
+from clusim.results.replicated import SUFFIX
 
 Array = NDArray[Any]
 

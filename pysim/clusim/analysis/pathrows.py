@@ -14,7 +14,7 @@ from clusim.analysis.critical import Critical
 from clusim.analysis.traced import critical
 from clusim.analysis.walk import Step
 from clusim.engine.opcodes import OPCODES
-from clusim.trace.records import RecordFile
+from clusim.results.trace.records import RecordFile
 
 Array = NDArray[Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from clusim.analysis.network import Network
 from clusim.analysis.walk import Walk
-from clusim.trace.held import Inputs
+from clusim.results.trace.held import Inputs
 
 MOST_INSTANCES = 8192
 """Instances of a call up to which its bytes are put on wires."""

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from clusim.analysis.limits import ClassTraffic, Limit, TierTraffic
 from clusim.base.json_schema import FieldsOf
-from clusim.verdict import VerdictJson
+from clusim.results.diagnosis import VerdictJson
 
 
 class BrokenWireJson(TypedDict):

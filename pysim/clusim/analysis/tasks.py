@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from clusim.analysis.critical import Traced
 from clusim.base.errors import TraceError
-from clusim.folded import KINDS, MOVING, OWN_NAME, SUFFIX
-from clusim.result import Result
+from clusim.results.replicated import KINDS, MOVING, OWN_NAME, SUFFIX
+from clusim.results.result import Result
 
 Array = NDArray[Any]
 
@@ -34,7 +34,7 @@ class RankTasks:
     call : ndarray
         Collective call, or -1; those of folded blocks are counted behind the schedule's own.
     kind, stream, name : ndarray
-        Rows of `clusim.folded.KINDS`, `RunTasks.streams` and `RunTasks.names`.
+        Rows of `clusim.results.replicated.KINDS`, `RunTasks.streams` and `RunTasks.names`.
     start_ps, moves_ps, end_ps : ndarray
         Times [ps]; data of a collective move from when its last rank has started; what did not end has the end of the
         run.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices
 from clusim.engine.abi import NONE
-from clusim.trace.held import Records
+from clusim.results.trace.held import Records
 
 Array = NDArray[Any]
 

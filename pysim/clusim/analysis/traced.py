@@ -8,8 +8,8 @@ from pathlib import Path
 
 from clusim.analysis.critical import Critical, Traced, critical_of, require_tasks
 from clusim.analysis.expanded import expanded
-from clusim.trace.inputs import read_run
-from clusim.trace.records import RecordFile
+from clusim.results.trace.inputs import read_run
+from clusim.results.trace.records import RecordFile
 
 
 def open_traced(path: str | Path) -> Traced:

@@ -8,8 +8,8 @@ from pathlib import Path
 from clusim.analysis.judge import judged, without_path
 from clusim.analysis.traced import critical
 from clusim.base.errors import TraceError
-from clusim.result import Result
-from clusim.trace.reader import read_result
+from clusim.results.result import Result
+from clusim.results.trace.reader import read_result
 
 
 def judged_trace(path: str | Path) -> Result:

@@ -12,7 +12,7 @@ from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.opcodes import OP_FLAGS
-from clusim.trace.held import Records
+from clusim.results.trace.held import Records
 
 Array = NDArray[Any]
 

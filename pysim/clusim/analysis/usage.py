@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bins import Bins
+from clusim.results.bins import Bins
 
 Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ from clusim.analysis.slices import Slices, all_starts
 from clusim.analysis.threads import ThreadClocks
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Cause, ConnKind, Op, TaskKind
-from clusim.trace.held import Records
+from clusim.results.trace.held import Records
 
 Array = NDArray[Any]
 

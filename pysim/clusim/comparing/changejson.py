@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from clusim.verdict import VerdictJson
+from clusim.results.diagnosis import VerdictJson
 
 
 class OutcomeJson(TypedDict):

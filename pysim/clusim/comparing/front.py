@@ -19,7 +19,7 @@ from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
 from clusim.replaying import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.run.job import RunOptions, job_of, run_job
 from clusim.run.plan import planned
 from clusim.run.request import Request, ScheduleRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from clusim.base.units import format_time
 from clusim.comparing.changejson import ChangeJson, OutcomeJson, WhatIfJson
 from clusim.report.comparison import Compared, Loads, comparison_page
-from clusim.verdict import Verdict
+from clusim.results.diagnosis import Verdict
 
 NONE = "-"
 

@@ -22,7 +22,7 @@ from clusim.base.units import format_size
 from clusim.export import protobuf as pb
 from clusim.export.packets import Counts, PacketWriter, TrackEvent
 from clusim.export.run import Piece, Run
-from clusim.folded import KINDS
+from clusim.results.replicated import KINDS
 
 Array = NDArray[Any]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import InputError
 from clusim.base.files import replacing, text_of
 from clusim.base.files import write_csv as write_rows
-from clusim.trace.tables import iterate_table
+from clusim.results.trace.tables import iterate_table
 
 Array = NDArray[Any]
 

@@ -19,8 +19,8 @@ from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said, verdict_lines
+from clusim.results.diagnosis import Verdict
 from clusim.run.expected import Expected, RunPlace, expected_error
-from clusim.verdict import Verdict
 
 NOW = "%Y-%m-%d %H:%M:%S"
 

@@ -31,7 +31,7 @@ from clusim.nccl.calls.launch import (
     torch_ps,
     wake_ps,
 )
-from clusim.result import mean_iteration_ps
+from clusim.results.result import mean_iteration_ps
 
 KINDS = ("nccl-tests", "torch", "own", "mixed")
 """nccl-tests; a Python loop around torch.distributed; a program of who measured; several of these."""

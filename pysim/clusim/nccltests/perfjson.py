@@ -6,8 +6,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from clusim.results.diagnosis import VerdictJson
 from clusim.run.expected import ExpectedJson
-from clusim.verdict import VerdictJson
 
 
 class PerfRankJson(TypedDict):

@@ -24,10 +24,10 @@ from clusim.replaying.judged import calls_verdict
 from clusim.replaying.placing import machines_of
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
+from clusim.results.partial import Unfinished
 from clusim.run.limit import Watch
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.unfinished import Unfinished
 from clusim.workload.recorded.schedule import precision_of
 
 

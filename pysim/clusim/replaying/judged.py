@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusim.replaying.report import CallResult
-from clusim.verdict import MOST_CAUSES, CauseKind, Verdict, VerdictCause
+from clusim.results.diagnosis import MOST_CAUSES, CauseKind, Verdict, VerdictCause
 
 
 def calls_verdict(calls: Sequence[CallResult]) -> Verdict:

@@ -41,12 +41,12 @@ from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
 from clusim.replaying.timing import Timed, Timer, emit_call
 from clusim.replaying.whole import KnownMachine, replay_recording
+from clusim.results.partial import Unfinished
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder
-from clusim.unfinished import Unfinished
 
 Counted = Callable[[int, int], None]
 """Called with how many distinct calls of how many are done."""

@@ -6,8 +6,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from clusim.resultjson import EndedJson
-from clusim.verdict import VerdictJson
+from clusim.results.diagnosis import VerdictJson
+from clusim.results.resultjson import EndedJson
 
 
 class OtherCallJson(TypedDict):

@@ -12,9 +12,9 @@ from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
 from clusim.replaying.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
-from clusim.resultjson import EndedJson
-from clusim.unfinished import Unfinished
-from clusim.verdict import Verdict
+from clusim.results.diagnosis import Verdict
+from clusim.results.partial import Unfinished
+from clusim.results.resultjson import EndedJson
 
 
 @cache

@@ -14,7 +14,8 @@ from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import host_of
 from clusim.nccl.programs import Moved
 from clusim.nccltests.harness import Harness
-from clusim.result import Result
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.limit import Watch
 from clusim.run.plan import OVERLAPPING
@@ -23,7 +24,6 @@ from clusim.run.setup import Setup
 from clusim.run.simulate import whole_of
 from clusim.run.streams import ITERATIONS
 from clusim.schedule.builder import ProgramBuilder, Site
-from clusim.verdict import Verdict
 
 BINS = 32
 """Time bins of a call: enough to tell what its wires did when."""

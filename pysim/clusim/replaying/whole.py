@@ -20,12 +20,12 @@ from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.replaying.placing import Placed, machines_of, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
-from clusim.result import Result
+from clusim.results.partial import Unfinished
+from clusim.results.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
-from clusim.unfinished import Unfinished
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, own_name, span
-from clusim.result import Wires
+from clusim.results.result import Wires
 
 Array = NDArray[Any]
 

@@ -18,8 +18,8 @@ from clusim.report.markup import Content, Markup, element, joined
 from clusim.report.sections import table
 from clusim.report.verdictcard import strip, verdict_card
 from clusim.report.words import title as title_of
-from clusim.result import Result
-from clusim.verdict import Verdict
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Result
 
 Loads = dict[str, tuple[float, float]]
 """Links of a class in words -> mean and largest part of the time in which its wires were busy."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.result import Wires
+from clusim.results.result import Wires
 
 Array = NDArray[Any]
 

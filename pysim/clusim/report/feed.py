@@ -28,10 +28,10 @@ from clusim.report.message import pack
 from clusim.report.pathlanes import MOST_ROWS, PathLanes
 from clusim.report.picture import draw
 from clusim.report.used import used_part
-from clusim.result import Result
-from clusim.trace.held import Inputs
-from clusim.trace.inputs import inputs_of
-from clusim.trace.reader import open_trace, result_of
+from clusim.results.result import Result
+from clusim.results.trace.held import Inputs
+from clusim.results.trace.inputs import inputs_of
+from clusim.results.trace.reader import open_trace, result_of
 
 Array = NDArray[Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.bins import Bins
 from clusim.report.drawnmachine import WireGroups
+from clusim.results.bins import Bins
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis.intervals import Union
 from clusim.analysis.tasks import RunTasks
-from clusim.result import Result
+from clusim.results.result import Result
 
 Array = NDArray[Any]
 
@@ -19,7 +19,7 @@ Schedule = Mapping[str, Array | list[str]]
 """Columns of a schedule, as a trace has them."""
 
 KINDS = ("compute", "communication", "pause", "marker")
-"""Kinds of tasks as pictures tell them apart, by the numbers of `clusim.folded.KINDS`."""
+"""Kinds of tasks as pictures tell them apart, by the numbers of `clusim.results.replicated.KINDS`."""
 
 
 @dataclass(frozen=True, slots=True)

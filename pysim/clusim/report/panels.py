@@ -18,7 +18,7 @@ from clusim.report.boxes import (
     finish,
 )
 from clusim.report.drawnmachine import DrawnMachine, natural_key, own_name, zone_of
-from clusim.result import Wires
+from clusim.results.result import Wires
 
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
 """Tiers of the part of a machine around its CPUs."""

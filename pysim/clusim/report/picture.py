@@ -26,7 +26,7 @@ from clusim.report.boxes import (
 )
 from clusim.report.drawnmachine import DrawnMachine, natural_key, span
 from clusim.report.panels import HOST_TIERS, MOST_PANELS, panels
-from clusim.result import Wires
+from clusim.results.result import Wires
 
 Array = NDArray[Any]
 

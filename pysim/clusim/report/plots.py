@@ -20,7 +20,7 @@ from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
 from clusim.report.svg import bend, bent, line_widths
-from clusim.result import Result
+from clusim.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,8 +17,8 @@ from clusim.analysis.limits import (
     tier_traffic,
 )
 from clusim.base.units import format_size, format_time
-from clusim.result import Result
-from clusim.verdict import Verdict
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Result
 
 
 def collective_report(result: Result) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clusim.base.units import format_time
 from clusim.report.boxes import Box, Picture
 from clusim.report.markup import Content, Markup, element, joined
-from clusim.result import Messages
+from clusim.results.result import Messages
 
 APART = 2.6
 """Distance of the two directions of a link from its middle."""

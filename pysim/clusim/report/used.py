@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.result import Result
+from clusim.results.result import Result
 
 
 def used_part(result: Result) -> tuple[Result, list[str]]:

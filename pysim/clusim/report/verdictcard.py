@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusim.report.markup import Content, Markup, element, joined
-from clusim.verdict import CauseKind, Phase, Verdict
+from clusim.results.diagnosis import CauseKind, Phase, Verdict
 
 _LOST = {
     *(CauseKind.STRAGGLER, CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CONTENTION),

@@ -11,7 +11,7 @@ from clusim.analysis.limits import class_traffic, limit, machines_of, wire_use
 from clusim.base.terms.links import described, is_network, kind_of, named, several, tier_of
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares
-from clusim.result import Result
+from clusim.results.result import Result
 
 EVEN = 0.05
 """Wires whose utilisation differs by less than this part of the mean are said to be evenly loaded."""

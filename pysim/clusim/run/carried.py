@@ -7,8 +7,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
-from clusim.bins import BinRecorder
 from clusim.engine.outcome import Engine
+from clusim.results.bins import BinRecorder
 from clusim.schedule import Schedule
 
 Array = NDArray[Any]

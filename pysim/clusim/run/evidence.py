@@ -16,12 +16,12 @@ from clusim.base.errors import DeadlockError, RangeExceeded, TraceError
 from clusim.engine.image import DTYPES, Image
 from clusim.fabric import Fabric
 from clusim.lowering import Fault, Lowered, lower
-from clusim.result import Result
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Result
+from clusim.results.trace.held import HeldRecords, Inputs
 from clusim.run.rerun import run_image
 from clusim.run.session import EngineName
 from clusim.schedule import Schedule
-from clusim.trace.held import HeldRecords, Inputs
-from clusim.verdict import Verdict
 
 COARSE_INSTANCES = 4_096
 """Programs up to which a run is put on its fabric in coarse bursts: 0.2 s."""
@@ -36,7 +36,7 @@ COARSE_GRANTS = 1_000_000
 
 
 class Evidence:
-    """Makes the verdict of a run when it is asked for, once; see `clusim.result.Result.verdict`.
+    """Makes the verdict of a run when it is asked for, once; see `clusim.results.result.Result.verdict`.
 
     Parameters
     ----------

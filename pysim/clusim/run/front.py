@@ -12,7 +12,7 @@ from clusim.base.units import parse_size, parse_time
 from clusim.fabric import Fabric
 from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import windows
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.limit import Watch
 from clusim.run.notebook import shown_in_notebook

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.base.version import version
-from clusim.bins import BinRecorder
 from clusim.engine.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.engine.outcome import Engine
 from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
-from clusim.folded import FoldedBlocks
 from clusim.lowering import Grain, Lowered, arriving_ps, lower
-from clusim.result import (
+from clusim.results.bins import BinRecorder
+from clusim.results.diagnosis import Verdict
+from clusim.results.partial import Unfinished
+from clusim.results.replicated import FoldedBlocks
+from clusim.results.result import (
     Call,
     Messages,
     Provenance,
@@ -31,6 +33,7 @@ from clusim.result import (
     Wires,
     mean_rates_Bps,
 )
+from clusim.results.trace.held import HeldRecords
 from clusim.run.carried import Checker, require_room
 from clusim.run.deadlock import Waits, deadlock_error
 from clusim.run.evidence import Columns, Evidence, coarser_of, inputs_of
@@ -41,12 +44,9 @@ from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequ
 from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
 from clusim.run.traffic import grain_of, to_image
 from clusim.schedule import Schedule, to_arrays, to_text
-from clusim.trace.held import HeldRecords
-from clusim.unfinished import Unfinished
-from clusim.verdict import Verdict
 
 if TYPE_CHECKING:
-    from clusim.trace.writer import TraceWriter
+    from clusim.results.trace.writer import TraceWriter
 
 Array = NDArray[Any]
 
@@ -333,7 +333,7 @@ def _most_records(job: Job, options: RunOptions) -> int:
 def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter | None:
     if options.trace_out is None:
         return None
-    from clusim.trace.writer import Begun, TraceWriter
+    from clusim.results.trace.writer import Begun, TraceWriter
 
     return TraceWriter(
         Path(options.trace_out),

@@ -27,7 +27,7 @@ from clusim.nccl.programs import Moved
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.plans import msccl, mscclpp
 from clusim.plans.layout import WantedPlan
-from clusim.result import Around
+from clusim.results.result import Around
 from clusim.run.request import Request, ScheduleRequest
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element

@@ -9,8 +9,8 @@ from typing import Any
 from clusim.base.terms.algorithms import find_protocol, own_algorithm
 from clusim.base.terms.dtypes import find_dtype, find_redop
 from clusim.base.terms.operations import find_operation
-from clusim.folded import FoldedBlocks
 from clusim.nccl.calls.choice import Wanted
+from clusim.results.replicated import FoldedBlocks
 from clusim.run.session import EngineName
 from clusim.run.setup import Setup
 from clusim.run.traffic import Traffic

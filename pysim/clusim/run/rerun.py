@@ -16,8 +16,8 @@ from clusim.engine.abi import FaultKind
 if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import Change
+    from clusim.results.trace.held import Inputs
     from clusim.run.session import EngineName, Progress
-    from clusim.trace.held import Inputs
 
 Array = NDArray[Any]
 
@@ -45,7 +45,7 @@ def rerun(
         The changed run cannot end.
     """
     from clusim.analysis.whatif import changed_image
-    from clusim.trace.inputs import read_inputs
+    from clusim.results.trace.inputs import read_inputs
 
     inputs = read_inputs(path)
     arrays = inputs.image if change is None else changed_image(inputs.image, change)
@@ -66,9 +66,9 @@ def run_image(
         The run cannot end.
     """
     from clusim.base.errors import DeadlockError
-    from clusim.bins import BinRecorder
     from clusim.engine.abi import Stop
     from clusim.engine.image import DTYPES, Image
+    from clusim.results.bins import BinRecorder
     from clusim.run.session import Session, start_engine
 
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
@@ -88,7 +88,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     """
     from clusim.analysis.whatif import Change, changed_image, mended
     from clusim.base.units import format_time
-    from clusim.trace.inputs import read_run
+    from clusim.results.trace.inputs import read_run
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
     if not stalled:

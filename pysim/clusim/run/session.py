@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import EnvironmentFailure, InputError
-from clusim.bins import BinRecorder
 from clusim.engine.abi import Mode, State, Stop
 from clusim.engine.image import Image
 from clusim.engine.outcome import Engine
+from clusim.results.bins import BinRecorder
 from clusim.run.limit import Watch
 
 Array = NDArray[Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.fabric import Fabric
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.run.limit import Watch
 from clusim.run.notebook import shown_in_notebook

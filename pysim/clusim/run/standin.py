@@ -20,14 +20,15 @@ import numpy as np
 
 from clusim.analysis.judge import without_path
 from clusim.base.version import version
-from clusim.bins import BinRecorder
 from clusim.engine.abi import WIRE_COUNTERS
 from clusim.fabric.check_flow import never_tapers
 from clusim.lowering import MOST_HOPS, QUICK, Grain
 from clusim.lowering.grain import COARSE, STEP
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import way_of
-from clusim.result import Call, Provenance, Result, Tasks, Wires
+from clusim.results.bins import BinRecorder
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Call, Provenance, Result, Tasks, Wires
 from clusim.run.expected import Expected, expected_of
 from clusim.run.job import Job, RunOptions, job_of
 from clusim.run.known import BRIEF
@@ -35,7 +36,6 @@ from clusim.run.plan import OVERLAPPING, NcclChoice, nccl_choice
 from clusim.run.request import Request
 from clusim.run.scaling import longest_run
 from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, timed
-from clusim.verdict import Verdict
 
 MANY_HOPS = 32_000_000
 """Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""

@@ -24,7 +24,7 @@ from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.routekeys import flow_hash
-from clusim.result import Messages
+from clusim.results.result import Messages
 
 Array = NDArray[Any]
 Pattern = Literal["permutation", "uniform", "alltoall", "incast", "hotspot"]

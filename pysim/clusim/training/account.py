@@ -13,9 +13,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clusim.base.terms.links import several
+from clusim.results.diagnosis import (
+    LEAST_SHARE,
+    MOST_CAUSES,
+    CauseKind,
+    Phase,
+    Verdict,
+    VerdictCause,
+)
 from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.culprits import FullWire
-from clusim.verdict import LEAST_SHARE, MOST_CAUSES, CauseKind, Phase, Verdict, VerdictCause
 
 Parts = dict[tuple[CauseKind, str], int]
 """What a rank's time goes into on average, by kind and what of it [ps]."""

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.intervals import Union
-from clusim.folded import MOVING, FoldedBlocks, RankPattern
 from clusim.lowering.grain import step_error
-from clusim.result import Result
+from clusim.results.replicated import MOVING, FoldedBlocks, RankPattern
+from clusim.results.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.issue import STREAM
 

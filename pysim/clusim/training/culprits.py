@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clusim.analysis.expanded import expanded
 from clusim.analysis.intervals import Union
 from clusim.base.terms.links import joined
-from clusim.result import Result
+from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import Breakdown, Spans, unfolded
 from clusim.workload.mesh import Mesh

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import TimeLimitReached
-from clusim.result import Result
+from clusim.results.partial import Unfinished
+from clusim.results.result import Result
 from clusim.training.proof import FoldReport
 from clusim.training.stepjson import EndedStepsJson
-from clusim.unfinished import Unfinished
 from clusim.workload.parallel.plan import TrainingPlan
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
+from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.schedule.ir import Schedule
 from clusim.training.culprits import link_of
 from clusim.training.ran import Ran
 from clusim.training.request import TrainRequest
-from clusim.verdict import CauseKind, Verdict, VerdictCause
 from clusim.workload.spec import HostSpec
 
 CHEAP_GRANTS = 1_000_000

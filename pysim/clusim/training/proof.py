@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.units import format_time
-from clusim.folded import merged
+from clusim.results.replicated import merged
 from clusim.training.breakdown import NOTHING, Spans
 from clusim.training.stepjson import FoldedJson
 from clusim.workload.parallel.fold import FoldedBlock, Folder

@@ -11,7 +11,8 @@ import numpy as np
 from clusim.analysis.limits import broken_wires_json
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.units import format_time
-from clusim.result import Result
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import Result
 from clusim.training.account import step_verdict
 from clusim.training.breakdown import PARTS, Breakdown, error_of
 from clusim.training.expected import StepClass, expected_step, expected_text
@@ -20,7 +21,6 @@ from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
-from clusim.verdict import Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume

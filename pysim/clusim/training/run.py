@@ -16,7 +16,8 @@ from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering.grain import COARSE, STEP
-from clusim.result import Result
+from clusim.results.diagnosis import CauseKind, Verdict
+from clusim.results.result import Result
 from clusim.run.evidence import Told
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
@@ -38,7 +39,6 @@ from clusim.training.saved import SavedStep
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
 from clusim.training.unfold import block_tasks, folded_blocks
-from clusim.verdict import CauseKind, Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured

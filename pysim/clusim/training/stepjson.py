@@ -8,9 +8,9 @@ from typing_extensions import TypedDict
 
 from clusim.analysis.tablejson import BrokenWireJson
 from clusim.base.json_schema import FieldsOf
-from clusim.resultjson import EndedJson
+from clusim.results.diagnosis import VerdictJson
+from clusim.results.resultjson import EndedJson
 from clusim.training.expected import StepClass
-from clusim.verdict import VerdictJson
 
 
 class MeshJson(TypedDict):

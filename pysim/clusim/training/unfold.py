@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from clusim.engine.abi import WIRE_COUNTERS
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
-from clusim.folded import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
-from clusim.result import Result
+from clusim.results.replicated import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
+from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import starts_of_calls
 from clusim.workload.parallel.fold import FoldedBlock

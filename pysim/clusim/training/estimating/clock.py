@@ -16,7 +16,7 @@ import numpy as np
 
 from clusim.collectives import ScheduleBuilder
 from clusim.fabric.model import Fabric
-from clusim.folded import MOVING, RankPattern
+from clusim.results.replicated import MOVING, RankPattern
 from clusim.schedule.ir import Task
 from clusim.training.breakdown import Spans
 from clusim.workload.parallel.issue import STREAM

@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from clusim.base.executors.identity import file_digest
+from clusim.results.diagnosis import Verdict
 from clusim.training.breakdown import Breakdown
 from clusim.training.estimating.kept import Kept
 from clusim.training.estimating.parts import machine_of
@@ -14,7 +15,6 @@ from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
 from clusim.training.sharing import Sharing
-from clusim.verdict import Verdict
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clusim.folded import RankPattern, merged
+from clusim.results.replicated import RankPattern, merged
 from clusim.training.estimating.clock import Clock, RankRows, Repeated
 from clusim.training.estimating.fewer import Write
 from clusim.training.estimating.parts import StepPart, StepParts

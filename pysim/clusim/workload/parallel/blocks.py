@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
-from clusim.folded import SUFFIX
+from clusim.results.replicated import SUFFIX
 from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Step

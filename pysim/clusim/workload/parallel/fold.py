@@ -15,7 +15,7 @@ from typing import Any
 
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
-from clusim.folded import BlockTasks
+from clusim.results.replicated import BlockTasks
 from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.volumes import Volume

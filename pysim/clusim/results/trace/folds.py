@@ -1,4 +1,4 @@
-"""What pauses of a trace stand for, read and checked: parts at places at times, as `clusim.folded` has them."""
+"""What pauses of a trace stand for, read and checked: parts at places at times, as `clusim.results.replicated` has them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
-from clusim.folded import FoldedBlocks
-from clusim.trace.columns import read, read_texts
-from clusim.trace.layout import WIRE_TOTALS
-from clusim.trace.structure import Opened
+from clusim.results.replicated import FoldedBlocks
+from clusim.results.trace.columns import read, read_texts
+from clusim.results.trace.layout import WIRE_TOTALS
+from clusim.results.trace.structure import Opened
 
 Array = NDArray[Any]
 

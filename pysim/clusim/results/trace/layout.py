@@ -6,7 +6,7 @@ number and older; new groups and datasets do not change the number, a change of 
 
 from __future__ import annotations
 
-from clusim.bins import COLUMNS
+from clusim.results.bins import COLUMNS
 
 FORMAT = 2
 
@@ -117,7 +117,7 @@ FOLDED: dict[str, tuple[str, str]] = {
     "blocks/place": ("1", "place of the block"),
     "pauses/task": ("1", "task that stands for it, for every rank of every block in turn"),
 }
-"""Columns of /folded, what pauses stand for: unit and description; `clusim.folded` says more."""
+"""Columns of /folded, what pauses stand for: unit and description; `clusim.results.replicated` says more."""
 FOLDED |= {f"wires/{name}": (u, f"by a block: {text}") for name, (u, text) in WIRE_TOTALS.items()}
 
 UNITS |= {f"/folded/{name}": said for name, said in FOLDED.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clusim.base.errors import TimeLimitReached
 from clusim.base.units import format_time
-from clusim.resultjson import EndedJson
+from clusim.results.resultjson import EndedJson
 
 LEAST_PART = 0.01
 """Share of the work from which on the rest may be guessed."""

@@ -19,12 +19,12 @@ from clusim.base.errors import InputError, lacking
 from clusim.base.terms.operations import bus_factor
 from clusim.base.terms.times import KERNEL, includes
 from clusim.base.units import format_size, format_time
-from clusim.bins import COLUMNS, Bins
 from clusim.engine.abi import FaultKind
-from clusim.folded import FoldedBlocks
-from clusim.resultjson import CallJson, EndedJson, MovedJson, ResultJson
-from clusim.unfinished import Unfinished
-from clusim.verdict import Verdict
+from clusim.results.bins import COLUMNS, Bins
+from clusim.results.diagnosis import Verdict
+from clusim.results.partial import Unfinished
+from clusim.results.replicated import FoldedBlocks
+from clusim.results.resultjson import CallJson, EndedJson, MovedJson, ResultJson
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -229,7 +229,7 @@ class Result(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        """What held the run back, made when it is asked for first: see `clusim.verdict.Verdict`."""
+        """What held the run back, made when it is asked for first: see `clusim.results.diagnosis.Verdict`."""
         if self.judge is None:
             return Verdict(self.time_ps, (), basis="nothing was kept of the run to tell")
         return self.judge(self)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
-from clusim.trace.layout import UNITS
-from clusim.trace.rules import ATTRIBUTES, Rule, rule_of
-from clusim.trace.structure import Opened, dtype_of
+from clusim.results.trace.layout import UNITS
+from clusim.results.trace.rules import ATTRIBUTES, Rule, rule_of
+from clusim.results.trace.structure import Opened, dtype_of
 
 Array = NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""The form of a run's numbers in JSON (`clusim.result.Result.to_json`)."""
+"""The form of a run's numbers in JSON (`clusim.results.result.Result.to_json`)."""
 
 from __future__ import annotations
 

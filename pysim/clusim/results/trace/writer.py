@@ -1,6 +1,6 @@
 """Write a trace while the run goes on, in bounded memory, so that a killed run leaves what was flushed.
 
-The file is ``NAME.partial`` until it is complete and is then renamed. `clusim.trace.journal` keeps it whole
+The file is ``NAME.partial`` until it is complete and is then renamed. `clusim.results.trace.journal` keeps it whole
 between two flushes, so the partial file of a killed run, or of one still going on, opens like any other. While it is
 written ``NAME.partial.lock`` is locked: one writer at a time.
 """
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from clusim.base import files
 from clusim.base.errors import EnvironmentFailure, InputError
-from clusim.bins import COLUMNS, BinRecorder, Bins
 from clusim.engine.outcome import Engine
-from clusim.result import Call, Provenance, Result, Tasks, Wires
-from clusim.trace.journal import Journal
-from clusim.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about
+from clusim.results.bins import COLUMNS, BinRecorder, Bins
+from clusim.results.result import Call, Provenance, Result, Tasks, Wires
+from clusim.results.trace.journal import Journal
+from clusim.results.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about
 
 Array = NDArray[Any]
 

@@ -9,10 +9,10 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from clusim.base.terms.algorithms import PROTOCOL_NAMES
-from clusim.bins import COLUMNS
 from clusim.engine.abi import NONE
 from clusim.engine.ranges import TIME_END_PS
-from clusim.trace.layout import WIRE_TOTALS
+from clusim.results.bins import COLUMNS
+from clusim.results.trace.layout import WIRE_TOTALS
 
 AMOUNT_END = 1 << 62
 """Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""
@@ -165,7 +165,7 @@ RULES |= {
     "/folded/blocks/place": Rule(into=_PLACES),
     "/folded/pauses/task": Rule(into=_TASKS),
 }
-"""Rules of what pauses stand for; `clusim.trace.folds` checks what goes beyond single columns."""
+"""Rules of what pauses stand for; `clusim.results.trace.folds` checks what goes beyond single columns."""
 
 _FIRST = {
     "calls": _CALLS,

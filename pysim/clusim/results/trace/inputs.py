@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
-from clusim.result import Result
-from clusim.trace.columns import length, read, read_texts
-from clusim.trace.held import Inputs
-from clusim.trace.image import check_image
-from clusim.trace.layout import IMAGE
-from clusim.trace.reader import open_trace, result_of
-from clusim.trace.structure import Opened
+from clusim.results.result import Result
+from clusim.results.trace.columns import length, read, read_texts
+from clusim.results.trace.held import Inputs
+from clusim.results.trace.image import check_image
+from clusim.results.trace.layout import IMAGE
+from clusim.results.trace.reader import open_trace, result_of
+from clusim.results.trace.structure import Opened
 
 Array = NDArray[Any]
 

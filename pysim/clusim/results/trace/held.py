@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.trace.layout import PRIMITIVES
+from clusim.results.trace.layout import PRIMITIVES
 
 if TYPE_CHECKING:
-    from clusim.bins import BinRecorder
     from clusim.engine.outcome import Engine
+    from clusim.results.bins import BinRecorder
 
 Array = NDArray[Any]
 

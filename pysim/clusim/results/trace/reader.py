@@ -16,15 +16,24 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
 from clusim.base.files import destination, note_input
-from clusim.bins import COLUMNS, Bins
 from clusim.engine.abi import WIRE_COUNTERS, FaultKind
-from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
-from clusim.trace.columns import attribute, length, read, read_texts
-from clusim.trace.folds import read_folded
-from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
-from clusim.trace.rules import AMOUNT_END
-from clusim.trace.structure import Opened, check_structure
-from clusim.verdict import Verdict
+from clusim.results.bins import COLUMNS, Bins
+from clusim.results.diagnosis import Verdict
+from clusim.results.result import (
+    Around,
+    Call,
+    Messages,
+    Provenance,
+    Result,
+    Tasks,
+    Wires,
+    mean_rates_Bps,
+)
+from clusim.results.trace.columns import attribute, length, read, read_texts
+from clusim.results.trace.folds import read_folded
+from clusim.results.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
+from clusim.results.trace.rules import AMOUNT_END
+from clusim.results.trace.structure import Opened, check_structure
 
 Array = NDArray[Any]
 

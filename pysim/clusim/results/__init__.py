@@ -1,0 +1,1 @@
+"""Results of runs: counters, times, histories, diagnosis, HDF5 traces."""
