@@ -24,8 +24,8 @@ from typing import Any, Literal
 from fit_products import silicon
 
 from clusim.base.files import write_text
-from clusim.compute.fused import Fused, FusedForm, fused_s
-from clusim.compute.products import Silicon
+from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
+from clusim.hardware.kernels.products import Silicon
 
 Row = tuple[Fused, float]
 """A kernel and its seconds; of a chart that has both passes together, the forward one and the seconds of both."""
@@ -81,7 +81,7 @@ SOURCES = (
 )
 
 
-FOLDER = Path(__file__).parents[1] / "pysim/clusim/compute/measured"
+FOLDER = Path(__file__).parents[1] / "pysim/clusim/hardware/kernels/measured"
 
 
 def _hash(*shape: Any) -> int:

@@ -1,8 +1,8 @@
-"""Fit the tables of matrix products that `clusim.compute` has to a measured table.
+"""Fit the tables of matrix products that `clusim.hardware.kernels` has to a measured table.
 
 ``python benchmarks/fit_products.py TABLE.csv CHIP [KIND/LIBRARY ...]`` reads rows (system, backend, gemm_dtype, m, n,
 k, latency [ms]; may be gzipped) as ai-dynamo/aiconfigurator publishes them, and writes
-``pysim/clusim/compute/measured/CHIP.json``, or only the named tables in it. Three of four rows, by a hash of what they
+``pysim/clusim/hardware/kernels/measured/CHIP.json``, or only the named tables in it. Three of four rows, by a hash of what they
 are, are calibration; the others are scored, and the scores are written into the file.
 """
 
@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.files import write_text
-from clusim.compute.fitting import KNOTS, ProductRows, fit_form, fit_ratios
-from clusim.compute.measured_tables import FORMAT, ProductTable
-from clusim.compute.products import Product, Silicon, form_s
-from clusim.compute.ratios import Ratios
 from clusim.hardware import CHIPS
+from clusim.hardware.kernels.fitting import KNOTS, ProductRows, fit_form, fit_ratios
+from clusim.hardware.kernels.measured_tables import FORMAT, ProductTable
+from clusim.hardware.kernels.products import Product, Silicon, form_s
+from clusim.hardware.kernels.ratios import Ratios
 
 Reals = NDArray[np.float64]
 
@@ -139,7 +139,7 @@ def table_of(name: tuple[str, str, str], own: Table, others: list[Table]) -> dic
 def main(arguments: list[str]) -> None:
     """Fit the tables of a chip."""
     path, chip, *only = arguments
-    target = Path(__file__).parents[1] / f"pysim/clusim/compute/measured/{chip}.json"
+    target = Path(__file__).parents[1] / f"pysim/clusim/hardware/kernels/measured/{chip}.json"
     old = json.loads(target.read_text()) if target.exists() else {"products": []}
     tables = {(row["kind"], row["library"]): row for row in old["products"]}
     table = read(path)

@@ -80,7 +80,7 @@ GATEKEEPERS = {
     "distributed": ("clusim/base/executors/connect.py",),
     "mpi4py": ("clusim/base/executors/connect.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
-    "torch": ("clusim/calibrating/probe.py",),
+    "torch": ("clusim/hardware/kernels/calibrate/probe.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),

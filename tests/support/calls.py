@@ -6,7 +6,7 @@ import json
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from clusim.calibrating import measure
+from clusim.hardware.kernels.calibrate import measure
 from clusim_cli.main import run
 from support import traces
 from support.fake_gpu import FakeGpu

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import clusim
-from clusim.compute.fused import Fused
-from clusim.compute.products import Product, product_s
+from clusim.hardware.kernels.fused import Fused
+from clusim.hardware.kernels.products import Product, product_s
 from clusim.workload import PRECISIONS, chip_of
 
 A100_NODE = clusim.load("dgx-a100")

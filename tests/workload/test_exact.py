@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusim.compute.fused import BLOCK
+from clusim.hardware.kernels.fused import BLOCK
 from clusim.training import TrainingResult, train
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Shard

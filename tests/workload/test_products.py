@@ -12,7 +12,8 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.compute.measured_tables import (
+from clusim.fabric.arrays import arrays_of
+from clusim.hardware.kernels.measured_tables import (
     FORMAT,
     KernelFile,
     find_attention,
@@ -20,8 +21,7 @@ from clusim.compute.measured_tables import (
     load_file,
     shipped_files,
 )
-from clusim.compute.products import Product
-from clusim.fabric.arrays import arrays_of
+from clusim.hardware.kernels.products import Product
 from clusim.workload.kernels import PRECISIONS, Chip, Gemm, chip_of, products_of
 
 ROWS = Path(__file__).parent / "data" / "products.csv"

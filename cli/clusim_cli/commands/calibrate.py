@@ -37,8 +37,8 @@ def gpu(
 
     from clusim.base.errors import InputError
     from clusim.base.files import write_text
-    from clusim.calibrating import check_record, measure, overlay
-    from clusim.calibrating.probe import Torch
+    from clusim.hardware.kernels.calibrate import check_record, measure, overlay
+    from clusim.hardware.kernels.calibrate.probe import Torch
 
     output = output or "kernels.json"
     for path in (output, record):

@@ -70,7 +70,7 @@ class Architecture:
     engine_start : Figure
         What a kernel of an inference engine takes in a CUDA graph besides its barriers and data [s].
     kernels : Figure
-        Chip whose measured kernels (`clusim.compute.measured_tables`) its chips take, with their own figures.
+        Chip whose measured kernels (`clusim.hardware.kernels.measured_tables`) its chips take, with their own figures.
     steady : Figure
         Part of the rate of short benchmarks that matrix products and attention keep in a long run at the same clock.
     idle_power : Figure

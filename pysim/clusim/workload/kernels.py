@@ -1,6 +1,6 @@
 """Kernels and what they take on a chip.
 
-**Hardware** and **Model** see `clusim.compute`: matrix products by what was measured of them, other kernels by the
+**Hardware** and **Model** see `clusim.hardware.kernels`: matrix products by what was measured of them, other kernels by the
 longer of arithmetic and memory traffic; none is shorter than the time between two launches.
 """
 
@@ -14,9 +14,13 @@ from typing import Literal
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.units import parse_time
-from clusim.compute.clocks import Power, kept_clock, vector_clock_Hz
-from clusim.compute.fused import Fused
-from clusim.compute.measured_tables import (
+from clusim.fabric.arrays import arrays_of
+from clusim.fabric.endpoint import Endpoint
+from clusim.fabric.model import Fabric
+from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
+from clusim.hardware.kernels.clocks import Power, kept_clock, vector_clock_Hz
+from clusim.hardware.kernels.fused import Fused
+from clusim.hardware.kernels.measured_tables import (
     AttentionTable,
     ProductTable,
     find_attention,
@@ -25,12 +29,8 @@ from clusim.compute.measured_tables import (
     load_file,
     shipped_files,
 )
-from clusim.compute.moves import moved_s
-from clusim.compute.products import Product, Silicon
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.endpoint import Endpoint
-from clusim.fabric.model import Fabric
-from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
+from clusim.hardware.kernels.moves import moved_s
+from clusim.hardware.kernels.products import Product, Silicon
 from clusim.workload.spec import HardwareSpec
 
 SUM_BYTES = 4

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from clusim.compute.fused import Fused
+from clusim.hardware.kernels.fused import Fused
 from clusim.workload.kernels import Gemm, Kernel
 from clusim.workload.layers import (
     SUMMED,

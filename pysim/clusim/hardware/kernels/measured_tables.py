@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError, suggest
-from clusim.compute.fused import Fused, FusedForm, fused_s
-from clusim.compute.products import Form, Product, Silicon, product_s
-from clusim.compute.ratios import Ratios
+from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
+from clusim.hardware.kernels.products import Form, Product, Silicon, product_s
+from clusim.hardware.kernels.ratios import Ratios
 
 FORMAT = "clusim-kernels-1"
 """What a file says of itself."""

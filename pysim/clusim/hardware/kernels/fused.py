@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any
 
-from clusim.compute.products import Silicon
+from clusim.hardware.kernels.products import Silicon
 
 BLOCK = 128
 """Rows and columns of a block."""

@@ -17,11 +17,11 @@ import numpy as np
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_rate
-from clusim.compute.fitting import KNOTS, ProductRows, fit_form, fit_ratios
-from clusim.compute.fused import Fused, FusedForm, fused_s
-from clusim.compute.measured_tables import FORMAT, find_attention, find_table
-from clusim.compute.products import Silicon, form_s
 from clusim.hardware import Gpu, gpu, gpu_by_product
+from clusim.hardware.kernels.fitting import KNOTS, ProductRows, fit_form, fit_ratios
+from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
+from clusim.hardware.kernels.measured_tables import FORMAT, find_attention, find_table
+from clusim.hardware.kernels.products import Silicon, form_s
 
 _PEAKS = {"bf16": "bf16", "fp8": "f8"}
 _SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0)}

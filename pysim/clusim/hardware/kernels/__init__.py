@@ -1,8 +1,8 @@
 """What kernels take on a chip: matrix products, attention, experts, kernels that move data, clocks under load."""
 
-from clusim.compute.measured_tables import ProductTable, find_table
-from clusim.compute.products import Form, Product, Silicon, product_s
-from clusim.compute.ratios import Ratios
+from clusim.hardware.kernels.measured_tables import ProductTable, find_table
+from clusim.hardware.kernels.products import Form, Product, Silicon, product_s
+from clusim.hardware.kernels.ratios import Ratios
 
 __all__ = [
     "Form",
