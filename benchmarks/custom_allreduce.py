@@ -12,7 +12,7 @@ from collections import defaultdict
 from statistics import median
 
 import clusim
-from clusim.fabric import Fabric, load
+from clusim.topology import Fabric, load
 
 MACHINES = {"a100_sxm": "dgx-a100", "h100_sxm": "dgx-h100", "b200_sxm": "hgx-b200"}
 ENGINES = ("oneshot-pull", "twoshot-pull", "oneshot-lamport")

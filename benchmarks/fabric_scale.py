@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 
 CASES = ("superpod-h100:nodes=16", "superpod-h100:nodes=128", "superpod-h100:nodes=2048")
 
@@ -58,7 +58,7 @@ def measure(case: str) -> dict[str, object]:
     """Load and lower one cluster in this process, and a collective if the case names one."""
     name, *collective = case.split("/")
     start = time.perf_counter()
-    from clusim import fabric
+    from clusim import topology as fabric
 
     machine = fabric.load(name)
     arrays = arrays_of(machine)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import clusim
 from clusim.base.errors import ClusimError
-from clusim.fabric import Fabric
 from clusim.plans import msccl, msccl_xml, mscclpp, mscclpp_json
 from clusim.schedule import Schedule
+from clusim.topology import Fabric
 
 SIZES = (64 << 10, 2 << 20)
 PER_MACHINE = 8

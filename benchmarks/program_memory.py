@@ -18,16 +18,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.engine.image import Image, empty
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower
 from clusim.run.plan import planned
 from clusim.run.request import Request
 from clusim.run.session import start_engine
 from clusim.run.setup import Setup
 from clusim.run.traffic import Traffic, to_image
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 
 SIZE_BYTES = 1 << 30
 FEW, MANY = 8, 128

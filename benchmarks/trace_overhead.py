@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import clusim
-from clusim.fabric import Fabric
 from clusim.schedule import Schedule
+from clusim.topology import Fabric
 
 REPEATS = 3
 GOAL = 0.10

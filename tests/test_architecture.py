@@ -69,7 +69,7 @@ GATEKEEPERS = {
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/results/trace/",),
     "matplotlib": (
-        *("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
+        *("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/topology/drawing/"),
         "clusim/base/display.py",
     ),
     "pandas": ("clusim/base/display.py",),
@@ -81,7 +81,7 @@ GATEKEEPERS = {
     "mpi4py": ("clusim/base/executors/connect.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
     "torch": ("clusim/hardware/kernels/calibrate/probe.py",),
-    "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
+    "networkx": ("clusim/topology/graph.py", "clusim/topology/generators"),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
@@ -93,10 +93,10 @@ LAZY = {
 }
 LAZY_HOMES = (
     "clusim/results/trace/",
-    "clusim/fabric/graph.py",
-    "clusim/fabric/generators",
+    "clusim/topology/graph.py",
+    "clusim/topology/generators",
     "clusim/analysis/_kernels.py",
-    "clusim/fabric/drawing/paint.py",
+    "clusim/topology/drawing/paint.py",
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from clusim.engine.abi import NONE
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
 from clusim.run.simulate import simulate_traffic
 from clusim.run.traffic import Traffic, capacity_Bps, to_image
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 from support.boxes import box_text, cluster
 
 NETWORKS = [

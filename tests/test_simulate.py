@@ -12,12 +12,12 @@ from clusim.analysis.latency import summarise
 from clusim.analysis.limits import busiest_wires, class_traffic, limit
 from clusim.base.errors import DeadlockError, InputError
 from clusim.base.terms.operations import bus_factor
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
 from clusim.results.result import Result
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
 from clusim.schedule import Plan, Prim, Schedule
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 
 
 @pytest.fixture(scope="module")

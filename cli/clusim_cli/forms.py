@@ -15,7 +15,6 @@ from clusim.analysis.tablejson import (
     PathJson,
 )
 from clusim.base.json_schema import FieldsOf
-from clusim.fabric.check_links import Finding
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import CrossoverJson
 from clusim.nccltests.scorejson import ExplainedJson, ValidationJson
@@ -24,6 +23,7 @@ from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
 from clusim.run.expected import ErrorClass, ExpectedJson, UnknownErrorJson
 from clusim.sweeping.points import Cell
+from clusim.topology.check_links import Finding
 from clusim.training.measured.stepscorejson import StepReportJson
 from clusim.training.stepjson import (
     EndedStepsJson,

@@ -172,7 +172,7 @@ def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -
     quiet : bool
         Only return it: it becomes part of an object.
     """
-    from clusim.fabric.doubts import refuse, shown
+    from clusim.topology.warnings import refuse, shown
 
     found = setup.doubts
     if strict:

@@ -13,19 +13,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clusim import foreign
 from clusim.base import display
+from clusim.topology import importer_hook as foreign
 
 if TYPE_CHECKING:
-    from clusim import collectives, fabric, schedule
+    from clusim import collectives, schedule
+    from clusim import topology as fabric
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
-    from clusim.fabric import Fabric, FabricBuilder, load
     from clusim.results.result import Result
     from clusim.run.front import collective, traffic
     from clusim.run.simulate import simulate, simulate_traffic
     from clusim.run.traffic import Traffic
     from clusim.schedule import Schedule
+    from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.front import train
 
     __version__: str
@@ -53,12 +54,12 @@ __all__ = [
 
 _HOME = {
     "ClusimError": "clusim.base.errors",
-    "Fabric": "clusim.fabric",
-    "FabricBuilder": "clusim.fabric",
+    "Fabric": "clusim.topology",
+    "FabricBuilder": "clusim.topology",
     "Result": "clusim.results.result",
     "Schedule": "clusim.schedule",
     "Traffic": "clusim.run.traffic",
-    "load": "clusim.fabric",
+    "load": "clusim.topology",
     "collective": "clusim.run.front",
     "simulate": "clusim.run.simulate",
     "simulate_traffic": "clusim.run.simulate",
@@ -70,7 +71,7 @@ _HOME = {
 _MODULES = ("collectives", "fabric", "schedule")
 
 foreign.register(lambda: import_module("clusim.formats.topologies"))
-display.register("Fabric", lambda: import_module("clusim.fabric.drawing.draw").plot_fabric)
+display.register("Fabric", lambda: import_module("clusim.topology.drawing.draw").plot_fabric)
 display.register("Result", lambda: import_module("clusim.report.plots").plot_result)
 display.register("TrainingResult", lambda: import_module("clusim.training.pictures").plot_step)
 display.register("Table", lambda: import_module("clusim.nccltests.pictures").plot_table)

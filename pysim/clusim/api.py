@@ -15,7 +15,6 @@ from typing import Any, TypedDict, Unpack
 from clusim.base import files
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
-from clusim.fabric import Fabric
 from clusim.nccltests.front import Table, table_of
 from clusim.nccltests.harness import kind_named
 from clusim.nccltests.operations import program_named
@@ -28,6 +27,7 @@ from clusim.run.front import as_bytes, as_ps, parse_env_of
 from clusim.run.job import RunOptions
 from clusim.run.notebook import counted_in_notebook
 from clusim.run.setup import Setup
+from clusim.topology import Fabric
 
 
 class ReplayOptions(TypedDict, total=False):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from clusim import fabric
-from clusim.fabric.doubts import doubts_of
+from clusim import topology as fabric
 from clusim.formats import topologies
+from clusim.topology.warnings import doubts_of
 from clusim_cli.main import run
 
 Clusim = Callable[..., Any]

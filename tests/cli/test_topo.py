@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from defusedxml.ElementTree import parse
 
-from clusim import fabric
+from clusim import topology as fabric
 
 Clusim = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def test_pictures_name_what_they_show(
 
 
 def test_labels_of_a_picture_do_not_overlap() -> None:
-    from clusim.fabric.drawing.draw import draw
+    from clusim.topology.drawing.draw import draw
 
     for name, nodes in (("dgx-h100", 4), ("aws-p5", None), ("dgx-2", None), ("dgx-1v", None)):
         figure = draw(fabric.load(name, nodes=nodes))

@@ -8,8 +8,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS, build
-from clusim.fabric import load
 from clusim.schedule import Schedule, Shape
+from clusim.topology import load
 
 
 @pytest.mark.parametrize(

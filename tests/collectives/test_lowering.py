@@ -13,13 +13,13 @@ from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder, build
 from clusim.engine.abi import NONE
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric import Fabric, load
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.endpoint import Endpoint
-from clusim.fabric.model import Format, Link, Protocol
-from clusim.fabric.node import Node
 from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
 from clusim.schedule import Plan, Prim, Schedule
+from clusim.topology import Fabric, load
+from clusim.topology.arrays import arrays_of
+from clusim.topology.endpoint import Endpoint
+from clusim.topology.model import Format, Link, Protocol
+from clusim.topology.node import Node
 
 MIB = 1 << 20
 

@@ -14,10 +14,10 @@ from clusim.collectives import ALGORITHMS, build
 from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
 from clusim.collectives.orders import Tree, find_rings, find_trees
 from clusim.collectives.registry import REGISTRY
-from clusim.fabric import Fabric, load
 from clusim.lowering import lower
 from clusim.schedule.executor import Executor
 from clusim.schedule.untimed import run_untimed
+from clusim.topology import Fabric, load
 from support.machines import cluster_of, pcie_machine
 
 

@@ -16,10 +16,10 @@ from clusim.collectives.orders import (
     find_trees,
     hamiltonian_cycles,
 )
-from clusim.fabric.endpoint import Endpoint
-from clusim.fabric.model import Fabric, Format, Link, Protocol
-from clusim.fabric.node import Node
 from clusim.schedule.semantics import verify
+from clusim.topology.endpoint import Endpoint
+from clusim.topology.model import Fabric, Format, Link, Protocol
+from clusim.topology.node import Node
 
 HYBRID_CUBE_MESH = (
     *((0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2)),

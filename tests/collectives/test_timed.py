@@ -10,8 +10,8 @@ import pytest
 import clusim
 from clusim.collectives import build
 from clusim.collectives.registry import REGISTRY
-from clusim.fabric import Fabric, load
 from clusim.schedule import Schedule
+from clusim.topology import Fabric, load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 FABRICS = ("dgx-a100", "dgx-h100", "dgx-1v")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import ClusimError
 from clusim.lowering import grain
 from clusim.lowering.links import BURSTS_PER_BUFFER

@@ -59,7 +59,7 @@ def test_the_topology_shown_is_a_topology(
 
 
 def test_every_key_of_topology_files_is_documented() -> None:
-    from clusim.fabric.schema import Topology
+    from clusim.topology.schema import Topology
 
     page = (ROOT / "docs" / "topology-format.md").read_text(encoding="utf-8")
     for key in Topology.model_fields:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FRONTS = (
     "clusim.collectives",
     "clusim.base.errors",
-    "clusim.fabric",
+    "clusim.topology",
     "clusim.results.result",
     "clusim.schedule",
 )

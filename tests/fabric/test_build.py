@@ -9,10 +9,10 @@ import sys
 import networkx as nx
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base import resources
 from clusim.base.errors import TopologyError
-from clusim.fabric import (
+from clusim.topology import (
     Fabric,
     FabricBuilder,
     check,
@@ -23,9 +23,9 @@ from clusim.fabric import (
     to_networkx,
     to_yaml,
 )
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.check_flow import bisection_Bps
-from clusim.fabric.render import ranges
+from clusim.topology.arrays import arrays_of
+from clusim.topology.check_flow import bisection_Bps
+from clusim.topology.render import ranges
 
 EVERYTHING = [
     *resources.shipped_topologies(),
@@ -140,7 +140,7 @@ def test_describe_is_a_tree_people_can_read() -> None:
 
 
 def test_loading_a_preset_imports_nothing_heavy() -> None:
-    code = "import sys; from clusim import fabric; from clusim.fabric.arrays import arrays_of;"
+    code = "import sys; from clusim import fabric; from clusim.topology.arrays import arrays_of;"
     code += "arrays_of(fabric.load('dgx-a100'));"
     code += "print([m for m in ('networkx', 'h5py', 'numba', 'rich', 'click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

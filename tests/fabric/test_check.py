@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import TopologyError
-from clusim.fabric import check, loads
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.check_flow import bisection_Bps, network_bisection_Bps, never_tapers
+from clusim.topology import check, loads
+from clusim.topology.arrays import arrays_of
+from clusim.topology.check_flow import bisection_Bps, network_bisection_Bps, never_tapers
 from support.work import calls_of
 
 BASE = """\

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.builder import from_data
-from clusim.fabric.dependency import dependency_cycle
-from clusim.fabric.node import NETWORK
+from clusim import topology as fabric
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
+from clusim.topology.builder import from_data
+from clusim.topology.dependency import dependency_cycle
+from clusim.topology.node import NETWORK
 from support.boxes import box_text, cluster, cluster_data
 from support.work import calls_of
 
@@ -295,7 +295,7 @@ def test_the_work_of_building_grows_as_the_cluster_does() -> None:
 
 def test_a_thousand_gpus_take_little_memory() -> None:
     code = (
-        "import re; from clusim import fabric; from clusim.fabric.arrays import arrays_of;"
+        "import re; from clusim import fabric; from clusim.topology.arrays import arrays_of;"
         "net = fabric.load('superpod-h100:nodes=128'); arrays = arrays_of(net);"
         "assert net.num_ranks == 1024 and len(arrays.path(0, 1023)) == 8;"
         "status = open('/proc/self/status').read();"

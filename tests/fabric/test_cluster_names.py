@@ -11,14 +11,14 @@ import yaml
 from click.testing import CliRunner
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base import resources
 from clusim.base.errors import TopologyError
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.builder import from_data
-from clusim.fabric.cluster_schema import NetworkSpec
-from clusim.fabric.traits import superpods
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
+from clusim.topology.builder import from_data
+from clusim.topology.cluster_schema import NetworkSpec
+from clusim.topology.preset_signature import superpods
 from clusim_cli import options
 from support.boxes import box_text, cluster, cluster_data
 

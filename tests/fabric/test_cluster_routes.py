@@ -11,14 +11,14 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import NONE
-from clusim.fabric import Fabric, FabricArrays
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.check import errors
-from clusim.fabric.node import NETWORK
-from clusim.fabric.reach import unreachable
+from clusim.topology import Fabric, FabricArrays
+from clusim.topology.arrays import arrays_of
+from clusim.topology.check import errors
+from clusim.topology.node import NETWORK
+from clusim.topology.reachability import unreachable
 from support.boxes import box_text, cluster
 
 NETWORKS = [

@@ -7,11 +7,11 @@ from math import prod
 import networkx as nx
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import TopologyError
 from clusim.base.units import parse_rate
-from clusim.fabric import Fabric, check, generate
-from clusim.fabric.arrays import arrays_of
+from clusim.topology import Fabric, check, generate
+from clusim.topology.arrays import arrays_of
 
 
 def graph_of(net: Fabric) -> nx.Graph[str]:

@@ -7,12 +7,12 @@ from fractions import Fraction
 import pytest
 
 from clusim.engine.abi import Kind
-from clusim.fabric import Format, Link, loads
-from clusim.fabric.catalogue import preset_format, preset_link, preset_nic, preset_switch
-from clusim.fabric.model import KIND_NAMES, NO_LIMIT
 from clusim.hardware import LINKS, NICS, SWITCHES
 from clusim.hardware.networks import pause_headroom_bytes
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
+from clusim.topology import Format, Link, loads
+from clusim.topology.catalogue import preset_format, preset_link, preset_nic, preset_switch
+from clusim.topology.model import KIND_NAMES, NO_LIMIT
 
 
 def wire_bytes(form: Format, kind: int, payload: int) -> int:

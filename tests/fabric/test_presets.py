@@ -7,13 +7,11 @@ from collections import Counter
 import pytest
 from tests.support.known_machines import MACHINES, Pairs
 
-from clusim import fabric, hardware
+from clusim import hardware
+from clusim import topology as fabric
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.units import parse_rate
-from clusim.fabric import Fabric, check, describe
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.check_links import HOST_CLASSES
 from clusim.hardware import (
     ARCHITECTURES,
     CHIPS,
@@ -24,6 +22,9 @@ from clusim.hardware import (
     RATE_CONTROLS,
     SWITCHES,
 )
+from clusim.topology import Fabric, check, describe
+from clusim.topology.arrays import arrays_of
+from clusim.topology.check_links import HOST_CLASSES
 
 MEASURED_SYSTEMS = (
     "a100-pcie-x8",

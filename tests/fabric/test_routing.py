@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import Rate
 from clusim.engine.abi import NONE
-from clusim.fabric import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.dependency import dependencies, dependency_cycle
+from clusim.topology import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
+from clusim.topology.arrays import arrays_of
+from clusim.topology.dependency import dependencies, dependency_cycle
 
 HOST = Endpoint()
 

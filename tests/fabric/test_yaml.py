@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base import resources
 from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.units import parse_rate
-from clusim.fabric import loads
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.schema import Topology
+from clusim.topology import loads
+from clusim.topology.arrays import arrays_of
+from clusim.topology.schema import Topology
 
 GOOD = """\
 name: small

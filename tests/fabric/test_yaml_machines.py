@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.base.errors import ClusimError, TopologyError
-from clusim.fabric import check, loads, to_yaml
-from clusim.fabric.schema import (
+from clusim.hardware import CHIPS, LINKS, NICS, SWITCHES
+from clusim.topology import check, loads, to_yaml
+from clusim.topology.schema import (
     ChipSpec,
     FormatSpec,
     LinkTypeSpec,
@@ -19,7 +20,6 @@ from clusim.fabric.schema import (
     RateControlSpec,
     SwitchSpec,
 )
-from clusim.hardware import CHIPS, LINKS, NICS, SWITCHES
 
 GOOD = """\
 name: small

@@ -30,7 +30,7 @@ SHORT = {
     "clusim.formats.logs.lines._TOKEN": 64,
     "clusim.formats.logs.lines._BEFORE": 320,
     "clusim.formats.recordings.chakra_files._FILE": 255,
-    "clusim.fabric.render._NUMBERED": 64,
+    "clusim.topology.render._NUMBERED": 64,
     "clusim.lowering.faulttext._TAIL": 400,
 }
 """Longest texts of patterns that are tried on shorter ones only: headers, names of files and nodes, faults."""

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusim.fabric import Fabric
+from clusim.topology import Fabric
 from fuzz import texts, traces
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _plan(name: str) -> Callable[[Path], object]:
 
 
 def _import(path: Path) -> Any:
-    from clusim.fabric.loading import read_text
     from clusim.formats.topologies import import_text
+    from clusim.topology.loading import read_text
 
     file = _only(path)
     return import_text(read_text(file, file.name), file.name)

@@ -17,8 +17,8 @@ import numpy as np
 
 import clusim
 from clusim.collectives import emit
-from clusim.fabric import Fabric
 from clusim.schedule.builder import ProgramBuilder
+from clusim.topology import Fabric
 from clusim.training import train
 from support.workloads import tiny
 
@@ -43,7 +43,7 @@ _TEXTS = (
 
 
 def _fabric() -> Fabric:
-    from clusim.fabric.loading import loads
+    from clusim.topology.loading import loads
 
     return loads(
         "name: four\narchitecture: hopper\nnodes:\n  gpu0..3: {kind: gpu, chip: h100-sxm5}\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import ClusimError
 from clusim.base.units import parse_size
 from clusim.formats.topologies import import_text

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric, hardware
+from clusim import hardware
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product, gpu_by_words
 from clusim.hardware.figures import Figure, assumed

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base import resources
-from clusim.fabric import Fabric
-from clusim.fabric.loading import joined
 from clusim.formats import topologies
 from clusim.formats.topologies.nccl_dump import dump_system
 from clusim.hardware import GPUS
 from clusim.nccl import LATEST, communicator
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
+from clusim.topology import Fabric
+from clusim.topology.loading import joined
 from clusim_cli.main import run
 
 PRESETS = [

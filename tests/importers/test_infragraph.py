@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import ClusimError
-from clusim.fabric import Fabric
-from clusim.fabric.outline import link_name
 from clusim.formats.topologies import Imported, detect, import_text
 from clusim.formats.topologies.infragraphdump import dump_infragraph
 from clusim.run.front import collective
+from clusim.topology import Fabric
+from clusim.topology.outline import link_name
 
 SAMPLE = (Path(__file__).parent / "samples" / "infragraph.yaml").read_text(encoding="utf-8")
 

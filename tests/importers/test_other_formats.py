@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import TopologyError
 from clusim.formats.topologies import KINDS, Imported, detect, import_text
 from clusim.formats.topologies.smi_topo import parse_matrix

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import TopologyError
-from clusim.fabric.check import check
-from clusim.fabric.save import to_yaml
-from clusim.fabric.told import told_lines
 from clusim.formats import topologies
 from clusim.formats.topologies import Imported
 from clusim.formats.topologies.nccl_dump import dump_system
 from clusim.nccl import LATEST
 from clusim.nccl.topology import build_system
+from clusim.topology.check import check
+from clusim.topology.nccl_overrides import told_lines
+from clusim.topology.save import to_yaml
 from clusim_cli.main import run
 
 GPU, NIC, BRIDGE = "0x030200", "0x020700", "0x060400"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.formats.topologies import Imported, import_file
 from importers.test_mutations import mutate, survives
 from support.realfiles import IN_FULL, answers, real_files

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import TopologyError
 from clusim.formats.topologies import Imported, import_text
 from clusim.nccl import LATEST, Version, parse_env

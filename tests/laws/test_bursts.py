@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from clusim.collectives import build
-from clusim.fabric import Fabric, load
-from clusim.fabric import loads as parse
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower
 from clusim.run.simulate import simulate
+from clusim.topology import Fabric, load
+from clusim.topology import loads as parse
+from clusim.topology.arrays import arrays_of
 
 MIB = 1 << 20
 KIB = 1 << 10

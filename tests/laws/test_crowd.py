@@ -14,12 +14,12 @@ import pytest
 import clusim
 from clusim.engine.abi import ConnKind
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.lowering.crowd import CROWD_ONE, asking_warps, crowd_1024, exchanging, start_order
 from clusim.nccl import communicator, parse_version, programs
 from clusim.nccl.programs.messages import _side_warps
 from clusim.schedule.ir import Schedule
+from clusim.topology import Fabric
 
 NS = 1_000
 US = 1_000 * NS

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 import clusim
 from clusim.base import resources
-from clusim.fabric import Fabric
 from clusim.lowering import Broken, plan_change
 from clusim.nccl.calls.choice import Way
 from clusim.report.feed import Feed
@@ -19,6 +18,7 @@ from clusim.report.html import page
 from clusim.run.plan import planned
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.topology import Fabric
 from clusim.training import train, training_report
 from clusim_cli.main import cli
 from support.doctored import EVIL
@@ -154,7 +154,7 @@ class TestTraining:
 
     def test_a_file_with_faults_is_not_folded(self) -> None:
         whole = clusim.load("dgx-a100")
-        worn = clusim.fabric.loads(f"{shipped('dgx-a100')}\nfaults: [rank 1 slow x2]\n")
+        worn = clusim.topology.loads(f"{shipped('dgx-a100')}\nfaults: [rank 1 slow x2]\n")
         work = tiny()
         options: dict[str, Any] = {"steps": 1, "granularity": 65536, "fold": "all"}
         by_file = train(work, worn, **options)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.engine.image import empty
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import describe_faults, parse_faults
 from clusim.report.feed import Feed
 from clusim.report.html import page
 from clusim.results.result import mean_rates_Bps
+from clusim.topology.arrays import arrays_of
 from clusim_cli.main import cli
 
 RUN = ("run", "dgx-a100", "--algorithm", "ring", "--size", "1MiB", "--no-progress")

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 import clusim
-from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.nccl import communicator, parse_version
 from clusim.nccl.programs.messages import _side_warps, emit_messages
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.ir import Schedule
+from clusim.topology import Fabric
 from support.variants import data_of, fabric_of, run
 
 ROUND = 4 << 10

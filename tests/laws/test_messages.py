@@ -13,13 +13,13 @@ import pytest
 import clusim
 from clusim.collectives import build
 from clusim.engine.abi import ConnKind
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Lowered, lower
 from clusim.lowering.places import Places
 from clusim.nccl import programs
 from clusim.run.setup import Setup
 from clusim.schedule.ir import Schedule
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine
 
 US = 1_000_000

@@ -23,8 +23,8 @@ import yaml
 import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric import check
 from clusim.results.result import Result
+from clusim.topology import check
 from support import variants
 from support.variants import (
     busiest_ps,

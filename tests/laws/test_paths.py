@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.results.result import Result
 
 CLUSTER = """

@@ -9,9 +9,6 @@ import pytest
 import clusim
 from clusim.base.terms.algorithms import Algorithm
 from clusim.base.terms.operations import Collective
-from clusim.fabric import loads
-from clusim.fabric.node import NicTraits
-from clusim.fabric.schema import NicSpec
 from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version
 from clusim.nccl.plugins import plugin_variables, transport_of, with_plugins
@@ -20,6 +17,9 @@ from clusim.run.plan import planned
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.schedule.ir import CTA_WARPS
+from clusim.topology import loads
+from clusim.topology.node import NicTraits
+from clusim.topology.schema import NicSpec
 from support.machines import pcie_machine
 
 MIB = 1 << 20

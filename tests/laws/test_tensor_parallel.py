@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.workload import Workload
 from clusim.workload.kernels import Kernel

@@ -10,11 +10,11 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import class_traffic
-from clusim.fabric.arrays import arrays_of
 from clusim.results.result import Result
 from clusim.run.job import job_of
 from clusim.run.request import Setup, TrafficRequest
 from clusim.run.traffic import Pattern, Routing
+from clusim.topology.arrays import arrays_of
 
 PACKET_BYTES = 4096
 PACKET_PS = (4096 + 64) * 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import ClusimError, ScheduleError
 from clusim.results.result import Result
 

@@ -9,10 +9,10 @@ import pytest
 import clusim
 from clusim.collectives.orders import Tree, Ways
 from clusim.collectives.tree import write_allreduce
-from clusim.fabric import Fabric
 from clusim.schedule import Plan
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import CTA_WARPS, Schedule
+from clusim.topology import Fabric
 from support.variants import data_of, fabric_of
 
 KIB = 1024

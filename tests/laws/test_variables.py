@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
-from clusim.fabric import Fabric
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
 from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, forced, windows
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.nccl.variables import VARIABLES, page
 from clusim.schedule import to_text
+from clusim.topology import Fabric
 from clusim_cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]

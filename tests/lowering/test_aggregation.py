@@ -15,9 +15,9 @@ from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import build
 from clusim.engine.abi import NONE
 from clusim.engine.image import Image
-from clusim.fabric import Fabric, load
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower
+from clusim.topology import Fabric, load
+from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine
 
 KIB = 1024

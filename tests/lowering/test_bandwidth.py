@@ -9,8 +9,8 @@ import pytest
 
 import clusim
 from clusim.collectives import build
-from clusim.fabric import Fabric, load, loads
 from clusim.results.result import Result
+from clusim.topology import Fabric, load, loads
 from support.machines import cluster_of, pcie_machine
 
 MIB = 1 << 20

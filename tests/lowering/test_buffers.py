@@ -11,9 +11,9 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.collectives import build
-from clusim.fabric import Fabric, load
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower, parse_fault
+from clusim.topology import Fabric, load
+from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine
 
 MIB = 1 << 20

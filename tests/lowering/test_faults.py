@@ -12,10 +12,10 @@ import pytest
 import clusim
 from clusim.base.errors import DeadlockError, InputError
 from clusim.collectives import build
-from clusim.fabric import Fabric, load, loads
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault, known_at_start, lower, parse_fault, parse_faults
 from clusim.results.result import Result
+from clusim.topology import Fabric, load, loads
+from clusim.topology.arrays import arrays_of
 from support.machines import pcie_machine
 
 MIB = 1 << 20

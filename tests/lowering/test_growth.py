@@ -8,13 +8,14 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from clusim import collectives, fabric
+from clusim import collectives
+from clusim import topology as fabric
 from clusim.engine.abi import NONE
 from clusim.engine.image import DTYPES, Image
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower
 from clusim.run.traffic import Traffic, to_image
 from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import arrays_of
 from support.work import calls_of, held_bytes
 
 GPUS = 8

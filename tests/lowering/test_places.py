@@ -13,12 +13,12 @@ from clusim.collectives import build
 from clusim.engine.abi import NONE, ConnKind
 from clusim.engine.image import Image
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric import Fabric, load, loads
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.arrays import lower as lower_fabric
-from clusim.fabric.rails import PathType, Rails, path_type
 from clusim.lowering import Lowered, lower, places
 from clusim.lowering.places import places_of
+from clusim.topology import Fabric, load, loads
+from clusim.topology.arrays import arrays_of
+from clusim.topology.arrays import lower as lower_fabric
+from clusim.topology.rails import PathType, Rails, path_type
 from support.machines import cluster_of, pcie_machine
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.nccl import Collective, communicator, parse_version
 from clusim.nccl.explain import explain, render, switch_points
 from clusim.nccl.traffic import traffic

@@ -16,7 +16,7 @@ import pytest
 from tests.nccl import logs
 from tests.nccl.machines import POLARIS, TWO_SOCKETS
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import ClusimError
 from clusim.nccl import (
     Collective,

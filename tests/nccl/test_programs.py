@@ -12,7 +12,6 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import Collective
 from clusim.engine.abi import Op
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric import Fabric, load
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.env import parse_env
@@ -25,6 +24,7 @@ from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.iteration import prim_totals
 from clusim.schedule.semantics import verify
+from clusim.topology import Fabric, load
 
 GRID = parse_version("2.18.5")
 MACHINES = (

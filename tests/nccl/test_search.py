@@ -16,11 +16,10 @@ from functools import cache
 import pytest
 from tests.nccl.machines import POLARIS
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective
-from clusim.fabric.catalogue import preset_nic
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.builder import Builder
 from clusim.nccl.communicator import _searched
@@ -30,6 +29,7 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.search import _Plan, search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
+from clusim.topology.catalogue import preset_nic
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.collectives.registry import REGISTRY
 from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import DeadlockError, InputError
-from clusim.fabric import Fabric
 from clusim.plans.layout import WantedPlan
 from clusim.plans.msccl import build, load
 from clusim.plans.msccl_xml import read_plan
@@ -23,6 +22,7 @@ from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
+from clusim.topology import Fabric
 from clusim_cli.main import run
 from recording.msccl_plans import (
     PLANS,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import collectives, fabric
+from clusim import collectives
+from clusim import topology as fabric
 from clusim.base.errors import DeadlockError, InputError
-from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.plans.jsonlines import read_json
 from clusim.plans.layout import WantedPlan
@@ -27,6 +27,7 @@ from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
+from clusim.topology import Fabric
 from clusim_cli.main import run
 from recording import mscclpp_plans as plans
 from support.realfiles import real_files

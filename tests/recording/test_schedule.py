@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.results.result import Result

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table

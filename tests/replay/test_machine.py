@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base import resources
 from clusim.base.errors import InputError
-from clusim.fabric.check_links import HOST_CLASSES
-from clusim.fabric.traits import Traits, machine_traits, superpods
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
 from clusim.replaying.guess import Guess, infer_machine
+from clusim.topology.check_links import HOST_CLASSES
+from clusim.topology.preset_signature import Traits, machine_traits, superpods
 from replay.samples import LogWriter
 
 HEAD = "nodea:1:2 [0] NCCL INFO "
@@ -63,7 +63,7 @@ def test_no_fabric_is_built_to_find_a_machine(monkeypatch: pytest.MonkeyPatch) -
     def built(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("clusim.fabric.assemble.assemble", built)
+    monkeypatch.setattr("clusim.topology.assemble.assemble", built)
     assert machine_traits()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.terms.operations import ROOTED
 from clusim.export.kineto import write_kineto
 from clusim.export.nccl_log import write_nccl_log

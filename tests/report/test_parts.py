@@ -13,7 +13,6 @@ import pytest
 import clusim
 from clusim.base.terms.links import described
 from clusim.base.units import format_size
-from clusim.fabric.arrays import arrays_of
 from clusim.report.boxes import Picture
 from clusim.report.calls import call_rows
 from clusim.report.drawnmachine import WireGroups, group_wires, machine_of, natural_key, span
@@ -28,6 +27,7 @@ from clusim.report.words import sentences
 from clusim.results.bins import Bins
 from clusim.results.result import Wires
 from clusim.results.trace.reader import read_result
+from clusim.topology.arrays import arrays_of
 
 FABRICS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
     ("dgx-a100", ("nvlink",), None), ("dgx-1v", ("nvlink",), None), ("dgx-2", ("nvlink", "trunk"), None),

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 import clusim
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.fabric.arrays import arrays_of
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
 from clusim.replaying import ReplayRequest
@@ -24,6 +23,7 @@ from clusim.run.request import Request, ScheduleRequest, TrafficRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.run.traffic import Traffic
+from clusim.topology.arrays import arrays_of
 from clusim.training import TrainRequest
 from clusim.training.inputs import inputs
 from clusim_cli.main import cli

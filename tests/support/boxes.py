@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.fabric import Fabric
-from clusim.fabric.builder import from_data
+from clusim.topology import Fabric
+from clusim.topology.builder import from_data
 
 __all__ = ["SWITCHES", "box_text", "cluster", "cluster_data"]
 

@@ -13,10 +13,10 @@ import clusim
 from clusim.collectives import build
 from clusim.engine.abi import Op
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric import Fabric, load
 from clusim.results.result import Result
 from clusim.schedule import ABSENT, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
+from clusim.topology import Fabric, load
 
 __all__ = ["busy", "machine", "moved", "moved_by_class", "run", "sequential_steps"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusim.fabric import Fabric, load
+from clusim.topology import Fabric, load
 
 __all__ = ["cluster_of", "pcie_machine"]
 

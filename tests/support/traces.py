@@ -6,9 +6,9 @@ from pathlib import Path
 
 import clusim
 from clusim.collectives import emit
-from clusim.fabric import Fabric
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder
+from clusim.topology import Fabric
 
 US = 1_000_000
 

@@ -11,9 +11,9 @@ import yaml
 
 import clusim
 from clusim.base.resources import find_topology
-from clusim.fabric import Fabric, load
-from clusim.fabric.builder import from_data
 from clusim.results.result import Result
+from clusim.topology import Fabric, load
+from clusim.topology.builder import from_data
 
 __all__ = [
     "between_gpus",

@@ -7,8 +7,8 @@ from typing import Any
 
 import clusim
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric import Fabric
 from clusim.schedule import Schedule
+from clusim.topology import Fabric
 from clusim.workload import Emitter, StepWriter, Workload, loads_workload, make_plan
 from clusim.workload.layers import Recompute
 from clusim.workload.parallel.plan import TrainingPlan

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.fabric import Endpoint, Fabric, Format, Link, Node
+from clusim.topology import Endpoint, Fabric, Format, Link, Node
 
 
 @pytest.fixture

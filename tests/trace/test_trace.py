@@ -9,11 +9,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import EnvironmentFailure, TraceError
-from clusim.fabric import Fabric
 from clusim.results.result import Result
 from clusim.results.trace import writer
 from clusim.results.trace.layout import FORMAT
 from clusim.results.trace.reader import columns, read_records, read_result
+from clusim.topology import Fabric
 
 UNIFORM = clusim.Traffic("uniform", 1024, 1024, load=0.5, duration_ps=4_000_000)
 

@@ -9,8 +9,8 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.fabric import Fabric, loads
 from clusim.hardware.kernels.fused import Fused
+from clusim.topology import Fabric, loads
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
 from clusim.workload.layers import Comm, Layer, Shard, backward_steps, linear, total
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config

@@ -12,7 +12,6 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.fabric.arrays import arrays_of
 from clusim.hardware.kernels.measured_tables import (
     FORMAT,
     KernelFile,
@@ -22,6 +21,7 @@ from clusim.hardware.kernels.measured_tables import (
     shipped_files,
 )
 from clusim.hardware.kernels.products import Product
+from clusim.topology.arrays import arrays_of
 from clusim.workload.kernels import PRECISIONS, Chip, Gemm, chip_of, products_of
 
 ROWS = Path(__file__).parent / "data" / "products.csv"

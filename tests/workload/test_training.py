@@ -14,9 +14,9 @@ import clusim
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.resources import cluster_workloads, shipped_workloads
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric.arrays import arrays_of
 from clusim.results.replicated import RankPattern, merged
 from clusim.run.setup import Setup
+from clusim.topology.arrays import arrays_of
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown
 from clusim.training.contention import Streams, contention

@@ -117,9 +117,9 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
 
 def asked(**given: Any) -> ReplayRequest:
     """Return what the options ask for."""
-    from clusim.fabric.loading import names_machine
     from clusim.nccl import parse_assignments
     from clusim.replaying import ReplayRequest
+    from clusim.topology.loading import names_machine
 
     recording = given["recording"]
     machines = {"--topology": given["topology"], "--xml": given["xml"]}

@@ -14,8 +14,8 @@ from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
 from clusim_cli.params import CHIP, TOPOLOGY, TOPOLOGY_KIND, one_of
 
 if TYPE_CHECKING:
-    from clusim.fabric import Fabric
     from clusim.formats.topologies import Imported
+    from clusim.topology import Fabric
     from clusim_cli.forms import CheckedJson, MachineJson
 
 FILE = click.Path(path_type=Path)
@@ -32,9 +32,9 @@ def command() -> None:
 @options.as_json("clusim_cli.forms:TopologiesJson")
 def list_topologies(as_json: bool) -> None:
     """List the presets and the generators."""
-    from clusim import fabric
+    from clusim import topology as fabric
     from clusim.base import resources
-    from clusim.fabric.generators import GENERATORS
+    from clusim.topology.generators import GENERATORS
 
     presets = {name: fabric.load(name) for name in resources.shipped_topologies()}
     if as_json:
@@ -69,8 +69,8 @@ def show(
     as_json: bool,
 ) -> None:
     """Print TOPOLOGY as a tree: machine, CPUs, PCIe switches, GPUs and adapters, GPU links, network."""
-    from clusim import fabric
-    from clusim.fabric.tree import tree
+    from clusim import topology as fabric
+    from clusim.topology.tree import tree
 
     pictures = [(path, kind) for path, kind in ((svg, ".svg"), (png, ".png")) if path is not None]
     for path, kind in pictures:
@@ -87,8 +87,8 @@ def show(
 
 
 def _machine(machine: Fabric) -> MachineJson:
-    from clusim.fabric.node import kind_of
-    from clusim.fabric.outline import link_name
+    from clusim.topology.node import kind_of
+    from clusim.topology.outline import link_name
 
     ranks = {name: rank for rank, name in enumerate(machine.ranks)}
     return {
@@ -130,7 +130,7 @@ def _check_picture(path: Path, suffix: str) -> None:
 
 
 def _draw(machine: Fabric, path: Path) -> None:
-    from clusim.fabric.drawing.draw import save_picture
+    from clusim.topology.drawing.draw import save_picture
 
     save_picture(machine, path)
     click.echo(f"wrote {path}", err=True)
@@ -149,9 +149,9 @@ def check(
     topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
 ) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
-    from clusim import fabric
-    from clusim.fabric.arrays import arrays_of
+    from clusim import topology as fabric
     from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
+    from clusim.topology.arrays import arrays_of
 
     tests = read_nvbandwidth(measured) if measured is not None else []
     found: list[CheckedJson] = []
@@ -186,8 +186,8 @@ def check(
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     """Say how the topologies FIRST and SECOND differ; exit with 1 if they do, like diff."""
-    from clusim import fabric
-    from clusim.fabric.diff import diff as differences
+    from clusim import topology as fabric
+    from clusim.topology.diff import diff as differences
 
     found = differences(fabric.load(first), fabric.load(second))
     if as_json:
@@ -213,11 +213,11 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 @options.output("It is NCCL's topology XML, or InfraGraph YAML.", "standard output")
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one node, what NCCL sees of it; or as InfraGraph."""
-    from clusim import fabric
+    from clusim import topology as fabric
     from clusim.base.files import write_text
-    from clusim.fabric.node import kind_of
     from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
+    from clusim.topology.node import kind_of
 
     machine = fabric.load(topology, nodes=nodes)
     text = dump_system(machine) if form == "nccl-xml" else dump_infragraph(machine)

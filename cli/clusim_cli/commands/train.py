@@ -13,7 +13,7 @@ from clusim_cli.params import RANKS, TOPOLOGY, WORKLOAD, command_line, one_of
 from clusim_cli.progress import shown_progress
 
 if TYPE_CHECKING:
-    from clusim.fabric import Fabric
+    from clusim.topology import Fabric
     from clusim.training import TrainRequest
     from clusim.training.ended import StepsEnded
     from clusim.workload import Workload

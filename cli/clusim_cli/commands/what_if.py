@@ -135,7 +135,7 @@ def _without_faults(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 def _moved(kind: str, params: dict[str, Any], machine: str) -> dict[str, Any]:
     """Return the options with another machine."""
     if kind == "replay":
-        from clusim.fabric.loading import names_machine
+        from clusim.topology.loading import names_machine
 
         files = params["recording"]
         if len(files) > 1 and names_machine(files[-1]):

@@ -14,9 +14,9 @@ from typing import Any
 
 from clusim.collectives.common import connect_all
 from clusim.collectives.direct import all_hops
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
+from clusim.topology.model import Fabric
 
 
 def write_alltoall(plan: Plan, fabric: Fabric | None) -> None:

@@ -8,9 +8,9 @@ fly for the latency of a header. **Parameters**: the protocol's fixed cost and f
 
 from __future__ import annotations
 
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
+from clusim.topology.model import Fabric
 
 
 def write_barrier(plan: Plan, fabric: Fabric | None) -> None:

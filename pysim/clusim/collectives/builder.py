@@ -10,10 +10,10 @@ from typing import Literal, Unpack
 from clusim.base.errors import ScheduleError
 from clusim.collectives.front import Options, emit, make_call
 from clusim.collectives.p2p import write_send
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder
 from clusim.schedule.ir import Schedule, Task
 from clusim.schedule.shapes import shape_of
+from clusim.topology.model import Fabric
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.collectives.common import in_turn
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Prim
+from clusim.topology.model import Fabric
 
 ALIGN = 16
 """Smallest parts are multiples of this [bytes]."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from clusim.collectives.common import connect_ring
 from clusim.collectives.orders import Ways, find_rings
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
+from clusim.topology.model import Fabric
 
 
 def _find(plan: Plan, fabric: Fabric | None) -> Ways:

@@ -20,9 +20,9 @@ from dataclasses import replace
 from typing import Any
 
 from clusim.collectives.common import connect_all, in_turn
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Mode, Prim
+from clusim.topology.model import Fabric
 
 
 def all_hops(size: int, channel: int, channels: int) -> list[int]:

@@ -13,11 +13,11 @@ from clusim.base.terms.operations import operation_named
 from clusim.collectives.machines import find_layout
 from clusim.collectives.orders import direct_links
 from clusim.collectives.registry import REGISTRY, AlgorithmEntry
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
+from clusim.topology.model import Fabric
 
 
 def _algorithms() -> dict[str, tuple[str, ...]]:

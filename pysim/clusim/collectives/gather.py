@@ -9,9 +9,9 @@ chunk, and begins with another one on every channel. **Not modelled**: trees of 
 from __future__ import annotations
 
 from clusim.collectives.direct import all_hops
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
+from clusim.topology.model import Fabric
 
 
 def _write(plan: Plan, *, to_root: bool) -> None:

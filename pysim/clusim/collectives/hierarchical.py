@@ -16,9 +16,9 @@ from functools import partial
 
 from clusim.collectives.direct import all_hops, reduce_arrivals
 from clusim.collectives.machines import even_layout
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Prim
+from clusim.topology.model import Fabric
 
 
 class Local:

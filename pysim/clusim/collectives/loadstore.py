@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.collectives.direct import reduce_arrivals, reduce_in_order
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
+from clusim.topology.model import Fabric
 
 PASS_BYTES = 8192
 """What 512 threads take from one rank at once, 16 bytes each [bytes]."""

@@ -21,10 +21,10 @@ from clusim.collectives.direct import (
     reduce_in_order,
     source_order,
 )
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
+from clusim.topology.model import Fabric
 
 PASS_BYTES = 4096
 """What 512 threads store at once, 8 bytes of data each [bytes]."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
-from clusim.fabric.rails import Rails
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
+from clusim.topology.rails import Rails
 
 
 @dataclass(frozen=True, slots=True)

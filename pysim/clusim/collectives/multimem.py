@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from clusim.collectives.common import connect_flags
 from clusim.collectives.nvls import check_units
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape
+from clusim.topology.model import Fabric
 
 
 def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:

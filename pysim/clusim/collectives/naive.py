@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from clusim.collectives.common import connect_all
 from clusim.collectives.direct import all_hops
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Buffer, Prim
+from clusim.topology.model import Fabric
 
 
 def write_naive(plan: Plan, fabric: Fabric | None) -> None:

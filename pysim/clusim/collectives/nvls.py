@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.collectives.common import connect_flags
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 from clusim.schedule.shapes import Shape, nvls_copy_warps
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 
 KIB = 1024
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.collectives.machines import Layout, Passage, find_layout
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part
+from clusim.topology.model import Fabric
 
 SEARCH_STEPS = 200_000
 """Most steps of the search for cycles; meshes of 8 GPUs need a few thousand."""

@@ -7,9 +7,9 @@ a CTA, a message spread over several channels. **Model**: the same, as two progr
 
 from __future__ import annotations
 
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
+from clusim.topology.model import Fabric
 
 SEND = Prim("send", send=0)
 RECV = Prim("recv", recv=0)

@@ -23,10 +23,10 @@ from clusim.collectives import (
     sharp,
     tree,
 )
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import CollectiveCall
 from clusim.schedule.shapes import Shape, shape_of, whole_shape
+from clusim.topology.model import Fabric
 
 Writer = Callable[[Plan, Fabric | None], None]
 Shaper = Callable[[CollectiveCall, Fabric | None], Shape]

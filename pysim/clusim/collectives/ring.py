@@ -16,9 +16,9 @@ from functools import lru_cache
 
 from clusim.collectives.common import chunk_prims, connect_ring
 from clusim.collectives.orders import Ways, find_rings
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
+from clusim.topology.model import Fabric
 
 SEND = Prim("send", send=1)
 RECV = Prim("recv", recv=0)

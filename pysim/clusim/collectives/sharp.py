@@ -19,11 +19,11 @@ from functools import partial
 from clusim.base.errors import InputError
 from clusim.collectives.hierarchical import Local
 from clusim.collectives.machines import Layout, even_layout
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 
 KIB = 1024
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from clusim.collectives.common import connect_tree
 from clusim.collectives.orders import Tree, Ways, find_trees
-from clusim.fabric.model import Fabric
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
+from clusim.topology.model import Fabric
 
 
 def _gather_children(count: int, last: Prim) -> list[Prim]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.fabric import Fabric
+from clusim.topology import Fabric
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "p2p": {"p2p_level": "loc"},

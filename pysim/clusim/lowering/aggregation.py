@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
 from clusim.engine.image import empty
-from clusim.fabric.arrays import FabricArrays
+from clusim.topology.arrays import FabricArrays
 
 DEFAULT_SLOTS = 64
 """Open packets of a tree at a switch whose unit does not say."""

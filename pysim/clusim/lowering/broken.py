@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.lowering.faulttext import parse_faults
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 
 
 @dataclass(frozen=True)

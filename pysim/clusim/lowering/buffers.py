@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.engine.abi import NONE, ConnKind
-from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
+from clusim.topology.arrays import FabricArrays
 
 MARK_BURSTS = 4
 """Least number of bursts, of more than one packet each, at which a queue may mark."""

@@ -11,8 +11,8 @@ slowly: a CTA of sends and receives moves 21 GB/s where 4 are at work and 18.9 w
 
 from __future__ import annotations
 
-from clusim.fabric.model import Protocol
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Schedule
+from clusim.topology.model import Protocol
 
 CROWD_ONE = 1024
 """The cost of a byte, against that of a CTA alone, where no other CTA is in its way."""

@@ -19,9 +19,9 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import format_time
 from clusim.engine.abi import FaultKind
 from clusim.engine.image import empty
-from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.arrays import lower as lower_fabric
-from clusim.fabric.model import Fabric
+from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.arrays import lower as lower_fabric
+from clusim.topology.model import Fabric
 
 REPLAY_PS = 1_000_000
 """Time a replay takes on links that do not say: a timeout and the way there and back [ps]."""

@@ -29,10 +29,10 @@ import numpy as np
 
 from clusim.base.errors import InputError, UnitError, suggest
 from clusim.base.units import parse_time
-from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.model import Fabric
-from clusim.fabric.problems import did_you_mean
 from clusim.lowering.faults import Fault
+from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.model import Fabric
+from clusim.topology.problems import did_you_mean
 
 FORMS = {
     "link": ("LINK down", "down"),

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from clusim.base.errors import InputError, ScheduleError
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import Image
-from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.model import Fabric
 from clusim.lowering.buffers import Packets, growth, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (
@@ -34,6 +32,8 @@ from clusim.lowering.legs import CarriedTraffic, Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.model import Fabric
 
 Array = NDArray[Any]
 

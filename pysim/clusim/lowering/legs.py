@@ -7,8 +7,8 @@ from typing import Literal
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
-from clusim.fabric.model import Fabric, Protocol
-from clusim.fabric.node import HostTraits, NicTraits
+from clusim.topology.model import Fabric, Protocol
+from clusim.topology.node import HostTraits, NicTraits
 
 
 def protocol_of(fabric: Fabric, name: str) -> Protocol:

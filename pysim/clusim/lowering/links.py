@@ -19,9 +19,6 @@ from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind, Op, Policy
 from clusim.engine.image import empty
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.model import Fabric
-from clusim.fabric.node import NicTraits
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import CarriedTraffic, Leg, protocol_of
@@ -31,6 +28,9 @@ from clusim.lowering.routekeys import route_keys
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
+from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.model import Fabric
+from clusim.topology.node import NicTraits
 
 WINDOW_BURSTS = 2
 """Least number of bursts per first wire that read windows hold; multimem windows hold one, as in exact packets they

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind
-from clusim.fabric.model import Protocol
-from clusim.fabric.node import NicTraits
-from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place, Proxied
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import ABSENT, Connection
+from clusim.topology.model import Protocol
+from clusim.topology.node import NicTraits
+from clusim.topology.rails import PathType, path_type
 
 
 class Networked:

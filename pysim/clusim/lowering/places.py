@@ -3,7 +3,7 @@
 **Hardware** NCCL decides per pair of GPUs (``src/graph/paths.cc``, ``src/transport/*.cc``): NVLink if there is any;
 PCIe peer-to-peer below PCIe switches; host memory (SHM) where PCIe would pass a root complex; between machines a NIC,
 which reads and writes GPU memory if it is near (GPUDirect), is reached over NVLink and a GPU that is near it (PXN),
-or else sends from host memory. **Model** The same choices from the class of the way (`clusim.fabric.rails.PathType`),
+or else sends from host memory. **Model** The same choices from the class of the way (`clusim.topology.rails.PathType`),
 as one or two *legs*, each of which becomes a connection of the image; between the two a proxy forwards slice by
 slice. A flag to the host takes the latency of a write to host memory (its poll is in the NIC's figures); a flag to a
 GPU waits for a poll over PCIe, a round trip. **Not modelled** Intra-machine traffic over NICs, copy engines, GDRCopy.
@@ -17,13 +17,13 @@ from dataclasses import replace
 
 from clusim.base.errors import ScheduleError, TopologyError
 from clusim.engine.abi import NONE, ConnKind
-from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import Protocol
-from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place, protocol_of
 from clusim.lowering.networked import Networked
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import Connection
+from clusim.topology.arrays import FabricArrays
+from clusim.topology.model import Protocol
+from clusim.topology.rails import PathType, path_type
 
 MOST_KEPT = 1 << 16
 """Ways that are kept with a fabric; a run with more of them does not leave them to the next."""

@@ -16,9 +16,6 @@ from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, Mode, Op, PrimFlag, TaskKind
 from clusim.engine.image import empty
 from clusim.engine.opcodes import OPCODES
-from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.endpoint import COST_ONE
-from clusim.fabric.model import Fabric
 from clusim.lowering.crowd import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.legs import protocol_of
 from clusim.lowering.links import LinkLowering
@@ -31,6 +28,9 @@ from clusim.lowering.proxies import (
 )
 from clusim.lowering.waits import host_trips
 from clusim.schedule.ir import ABSENT, CTA_WARPS, MOST_PROGRAMS, Instance, Schedule, Task, Template
+from clusim.topology.arrays import FabricArrays
+from clusim.topology.endpoint import COST_ONE
+from clusim.topology.model import Fabric
 
 Array = NDArray[Any]
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import ScheduleError
-from clusim.fabric.model import Fabric
 from clusim.lowering.legs import Proxied
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
+from clusim.topology.model import Fabric
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.engine.abi import NONE
-from clusim.fabric.arrays import FabricArrays
 from clusim.lowering.legs import Leg
 from clusim.schedule.ir import Connection
+from clusim.topology.arrays import FabricArrays
 
 Array = NDArray[Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from clusim.engine.abi import NONE
-from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.node import HostTraits
-from clusim.fabric.rails import Rails
+from clusim.topology.arrays import FabricArrays
+from clusim.topology.node import HostTraits
+from clusim.topology.rails import Rails
 
 
 class WireWays:

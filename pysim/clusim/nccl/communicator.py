@@ -14,8 +14,6 @@ from functools import cached_property, lru_cache
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective
-from clusim.fabric.model import Fabric
-from clusim.fabric.node import NETWORK
 from clusim.nccl.chunking import (
     ChannelPart,
     Chunks,
@@ -38,6 +36,8 @@ from clusim.nccl.topology import build_system
 from clusim.nccl.transports import check_network, check_rack, transported
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
+from clusim.topology.model import Fabric
+from clusim.topology.node import NETWORK
 
 _SIMPLE = Protocol.SIMPLE
 LOOPS_OVER_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)

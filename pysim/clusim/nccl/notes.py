@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusim.fabric.model import Fabric
 from clusim.nccl.env import Settings
 from clusim.nccl.variables import VARIABLES
+from clusim.topology.model import Fabric
 
 
 def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusim.fabric.model import Fabric
-from clusim.fabric.node import NicTraits
 from clusim.hardware import TRANSPORTS, Transport
 from clusim.hardware.transport import AMPERE
 from clusim.nccl.env import Settings, parse_env
 from clusim.nccl.versions import Version, since
+from clusim.topology.model import Fabric
+from clusim.topology.node import NicTraits
 
 
 def transport_of(nic: NicTraits | None) -> Transport:

@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusim.base.errors import TopologyError
-from clusim.fabric.model import Fabric, Link
-from clusim.fabric.node import NETWORK, Node
-from clusim.fabric.told import SWITCH, told_lines, told_of, told_slot
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
 from clusim.nccl.env import Settings
@@ -22,6 +19,9 @@ from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown
 from clusim.nccl.transports import allowed_nics, transported
 from clusim.nccl.versions import Version, since
+from clusim.topology.model import Fabric, Link
+from clusim.topology.nccl_overrides import SWITCH, told_lines, told_of, told_slot
+from clusim.topology.node import NETWORK, Node
 
 _RANK = {"nvl": 0, "c2c": 1, "net": 2, "pci": 3, "sys": 5}
 

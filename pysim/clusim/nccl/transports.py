@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.fabric.model import Fabric
-from clusim.fabric.node import NETWORK
 from clusim.nccl.constants import Path
 from clusim.nccl.env import Settings
 from clusim.nccl.plugins import transport_of
+from clusim.topology.model import Fabric
+from clusim.topology.node import NETWORK
 
 _P2P = {
     **{Path.LOC: "loc", Path.NVL: "nvl", Path.NVB: "nvb", Path.C2C: "nvb", Path.PIX: "pix"},

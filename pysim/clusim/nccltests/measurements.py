@@ -14,7 +14,6 @@ from clusim.base.files import note_input
 from clusim.base.limits import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.engine.ranges import DURATION_END_PS
-from clusim.fabric import Fabric
 from clusim.hardware.calibration import row_sets_of
 from clusim.nccl import LATEST, parse_version
 from clusim.nccl.calls.launch import Launch
@@ -22,6 +21,7 @@ from clusim.nccl.env import forced
 from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
 from clusim.run.setup import Setup
+from clusim.topology import Fabric
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (

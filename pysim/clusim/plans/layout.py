@@ -15,11 +15,11 @@ from clusim.base.terms.operations import (
     SCATTERING,
     find_operation,
 )
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
+from clusim.topology.model import Fabric
 
 PLANNED = (*(name for name in OF_NCCL if name != "sendrecv"), "custom")
 """Operations that plans are for; ``custom`` ones are ``messages`` here."""

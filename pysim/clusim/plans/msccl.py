@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.fabric.model import Fabric
 from clusim.plans.layout import SMALL, PlanLayout, WantedPlan, start
 from clusim.plans.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
+from clusim.topology.model import Fabric
 
 Place = tuple[Buffer, int]
 """A buffer and a chunk of it."""

@@ -22,7 +22,6 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
-from clusim.fabric.model import Fabric
 from clusim.plans.layout import PlanLayout, WantedPlan, chunk_elements, start
 from clusim.plans.mscclpp_json import MscclppOp, MscclppPlan, read_plan
 from clusim.plans.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
@@ -31,6 +30,7 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
+from clusim.topology.model import Fabric
 
 PASS_BYTES = 4096
 """What 512 threads store at once as packets, 8 bytes of data each [bytes]."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import median
 
 from clusim.base.units import format_size
-from clusim.fabric.doubts import doubts_of, refuse
 from clusim.replaying.placing import Placed
 from clusim.replaying.report import Replay, fastest_memory
 from clusim.replaying.request import ReplayRequest
+from clusim.topology.warnings import doubts_of, refuse
 
 FAR = 0.5
 """Predicted times that are usually further from measured ones than this are doubtful."""

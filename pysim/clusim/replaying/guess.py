@@ -1,7 +1,7 @@
 """Which of the shipped machines a log came from, by what its lines say of GPUs, links and adapters.
 
 Every clue rules presets out or speaks for some; the one with most in favour is taken, of several the most common,
-and each clue is told. What logs of a preset show is in its file (`clusim.fabric.traits`).
+and each clue is told. What logs of a preset show is in its file (`clusim.topology.preset_signature`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError, one_line
-from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
 from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
+from clusim.topology.preset_signature import Traits, machine_traits
 
 _RELEASES: tuple[Version, ...] = (
     OLDEST,

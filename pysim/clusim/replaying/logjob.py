@@ -17,7 +17,6 @@ import numpy as np
 
 from clusim.base.errors import InputError, TimeLimitReached
 from clusim.base.terms.operations import OF_NCCL, ROOTED, operation_named
-from clusim.fabric import Fabric
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
 from clusim.formats.logs.calls import (
@@ -47,6 +46,7 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder
+from clusim.topology import Fabric
 
 Counted = Callable[[int, int], None]
 """Called with how many distinct calls of how many are done."""

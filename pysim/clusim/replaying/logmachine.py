@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import ClusimError
-from clusim.fabric import Fabric
-from clusim.fabric.loading import joined
-from clusim.fabric.traits import machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.facts import Member
 from clusim.formats.logs.jobranks import JobRanks
@@ -26,6 +23,9 @@ from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.replaying.guess import Guess
+from clusim.topology import Fabric
+from clusim.topology.loading import joined
+from clusim.topology.preset_signature import machine_traits
 
 
 @dataclass(slots=True)

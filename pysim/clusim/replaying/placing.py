@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from clusim.base.errors import InputError
-from clusim.fabric import Fabric
 from clusim.run.setup import Setup
+from clusim.topology import Fabric
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clusim.base.units import format_size, format_time
-from clusim.fabric.doubts import shown
 from clusim.formats.logs.pictures import ranges
 from clusim.replaying.report import CallResult, Replay
 from clusim.report.runreport import verdict_lines
+from clusim.topology.warnings import shown
 
 SHOWN = 60
 """Calls that are shown if not all are asked for."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.fabric import Fabric
 from clusim.run.request import own_words
 from clusim.run.setup import Setup
+from clusim.topology import Fabric
 
 GAPS = ("", "none", "logged")
 """What may be between calls besides a time."""

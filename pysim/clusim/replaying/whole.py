@@ -11,8 +11,6 @@ from statistics import median
 from clusim.base.errors import InputError, TimeLimitReached, one_line
 from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.base.terms.operations import ROOTED
-from clusim.fabric import Fabric
-from clusim.fabric.arrays import arrays_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, parse_env, parse_version
 from clusim.nccl.calls.communicators import Communicators
@@ -26,6 +24,8 @@ from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
+from clusim.topology import Fabric
+from clusim.topology.arrays import arrays_of
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from clusim.base.errors import DeadlockError
 from clusim.base.units import format_time
 from clusim.engine.abi import State
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
 from clusim.lowering import Fault, Lowered
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 
 Array = NDArray[Any]
 

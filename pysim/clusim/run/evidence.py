@@ -14,7 +14,6 @@ from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.whatif import changed_image
 from clusim.base.errors import DeadlockError, RangeExceeded, TraceError
 from clusim.engine.image import DTYPES, Image
-from clusim.fabric import Fabric
 from clusim.lowering import Fault, Lowered, lower
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -22,6 +21,7 @@ from clusim.results.trace.held import HeldRecords, Inputs
 from clusim.run.rerun import run_image
 from clusim.run.session import EngineName
 from clusim.schedule import Schedule
+from clusim.topology import Fabric
 
 COARSE_INSTANCES = 4_096
 """Programs up to which a run is put on its fabric in coarse bursts: 0.2 s."""

@@ -9,7 +9,6 @@ from typing import Any, TypedDict, Unpack
 
 from clusim.base.files import guarded
 from clusim.base.units import parse_size, parse_time
-from clusim.fabric import Fabric
 from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import windows
 from clusim.results.result import Result
@@ -21,6 +20,7 @@ from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of, simulate_traffic
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
+from clusim.topology import Fabric
 
 Machine = str | Path | Fabric
 

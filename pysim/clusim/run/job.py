@@ -17,8 +17,6 @@ from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
 from clusim.engine.outcome import Engine
-from clusim.fabric import FabricArrays
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Grain, Lowered, arriving_ps, lower
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
@@ -44,6 +42,8 @@ from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequ
 from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
 from clusim.run.traffic import grain_of, to_image
 from clusim.schedule import Schedule, to_arrays, to_text
+from clusim.topology import FabricArrays
+from clusim.topology.arrays import arrays_of
 
 if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter

@@ -8,7 +8,6 @@ from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import is_plan
 from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, operation_named
-from clusim.fabric import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
@@ -32,6 +31,7 @@ from clusim.run.request import Request, ScheduleRequest
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.topology import Fabric
 
 NCCL = "nccl"
 

@@ -9,12 +9,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from clusim import fabric
+from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.terms.operations import Collective
-from clusim.fabric import Fabric
-from clusim.fabric.doubts import doubts_of
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.calls.choice import ways
@@ -23,6 +21,8 @@ from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.plugins import with_plugins
 from clusim.nccl.transports import transported
 from clusim.nccl.versions import Version
+from clusim.topology import Fabric
+from clusim.topology.warnings import doubts_of
 
 KEPT = 24
 """Fabrics, and jobs with their communicators, that a process keeps."""

@@ -7,7 +7,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from clusim.fabric import Fabric
 from clusim.results.result import Result
 from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.run.limit import Watch
@@ -18,6 +17,7 @@ from clusim.run.setup import Setup
 from clusim.run.standin import stood_for
 from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
+from clusim.topology import Fabric
 
 
 def simulate(

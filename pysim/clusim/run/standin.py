@@ -21,7 +21,6 @@ import numpy as np
 from clusim.analysis.judge import without_path
 from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS
-from clusim.fabric.check_flow import never_tapers
 from clusim.lowering import MOST_HOPS, QUICK, Grain
 from clusim.lowering.grain import COARSE, STEP
 from clusim.nccl import NcclPlan
@@ -36,6 +35,7 @@ from clusim.run.plan import OVERLAPPING, NcclChoice, nccl_choice
 from clusim.run.request import Request
 from clusim.run.scaling import longest_run
 from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, timed
+from clusim.topology.check_flow import never_tapers
 
 MANY_HOPS = 32_000_000
 """Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""

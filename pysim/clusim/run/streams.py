@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import InputError
-from clusim.fabric import Fabric
 from clusim.lowering import QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs
 from clusim.nccl.calls.choice import way_of
@@ -31,6 +30,7 @@ from clusim.run.scaling import anchor_nodes, followed, recut
 from clusim.run.setup import Setup
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.topology import Fabric
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""

@@ -18,13 +18,13 @@ from clusim.base.units import format_size, format_time
 from clusim.engine.abi import NONE, Kind, Policy
 from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
-from clusim.fabric import Fabric, FabricArrays
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
 from clusim.lowering.routekeys import flow_hash
 from clusim.results.result import Messages
+from clusim.topology import Fabric, FabricArrays
+from clusim.topology.arrays import arrays_of
 
 Array = NDArray[Any]
 Pattern = Literal["permutation", "uniform", "alltoall", "incast", "hotspot"]

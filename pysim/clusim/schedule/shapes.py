@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import PROTOCOL_NAMES
-from clusim.fabric.model import Fabric, Protocol
 from clusim.hardware.ctas import cta_figure
+from clusim.topology.model import Fabric, Protocol
 
 KIB = 1024
 MIB = 1024 * KIB

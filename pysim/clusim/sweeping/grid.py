@@ -17,10 +17,10 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.files import note_input
 from clusim.base.limits import read_text
-from clusim.fabric.problems import Problems, did_you_mean
-from clusim.fabric.yamltext import Document, parse
 from clusim.sweeping.points import Cell, SweepPoint
 from clusim.sweeping.words import BLOCKS, run_point, train_point
+from clusim.topology.problems import Problems, did_you_mean
+from clusim.topology.yamltext import Document, parse
 
 MOST_BYTES = 4 << 20
 """Largest grid file [bytes]."""

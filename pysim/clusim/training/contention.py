@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric.model import Fabric
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
+from clusim.topology.model import Fabric
 
 Waits = dict[int, int]
 """Kernel that a collective waits for, by their numbers."""

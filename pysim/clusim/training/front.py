@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.base.files import guarded
-from clusim.fabric import Fabric
 from clusim.run.job import RunOptions
 from clusim.run.limit import Watch
 from clusim.run.notebook import shown_in_notebook
 from clusim.run.session import Progress
+from clusim.topology import Fabric
 from clusim.training.inputs import inputs
 from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult

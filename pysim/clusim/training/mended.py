@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
 from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import arrays_of
 from clusim.training.culprits import link_of
 from clusim.training.ran import Ran
 from clusim.training.request import TrainRequest

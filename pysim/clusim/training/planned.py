@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric.model import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl.notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
+from clusim.topology.model import Fabric
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.blocks import BlockEmitter
 from clusim.workload.parallel.fold import Folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusim.fabric.model import Fabric
+from clusim.topology.model import Fabric
 from clusim.workload.parallel.plan import TrainingPlan
 
 MOST_EPOCHS = 1 << 17

@@ -14,7 +14,6 @@ import numpy as np
 from clusim.analysis.expanded import expanded
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
-from clusim.fabric.arrays import arrays_of
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.diagnosis import CauseKind, Verdict
 from clusim.results.result import Result
@@ -24,6 +23,7 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of, whole_of
 from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import arrays_of
 from clusim.training.breakdown import error_of, grain_error, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.ended import EndedSteps, StepsEnded, WholeSteps, knowing

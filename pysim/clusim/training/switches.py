@@ -13,7 +13,6 @@ from typing import Any
 
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
-from clusim.fabric.model import Fabric
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import Moved
@@ -23,6 +22,7 @@ from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
+from clusim.topology.model import Fabric
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
 

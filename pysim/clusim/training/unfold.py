@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.engine.abi import WIRE_COUNTERS
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
 from clusim.results.replicated import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 from clusim.training.breakdown import starts_of_calls
 from clusim.workload.parallel.fold import FoldedBlock
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from clusim.base.units import parse_time
-from clusim.fabric.model import Fabric
 from clusim.hardware import FRAMEWORKS, LAUNCH_QUEUE, PROCESSORS, Framework
 from clusim.hardware.figures import Figure
+from clusim.topology.model import Fabric
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import JOINED, SUMMED, Beside, Comm, Shard, Step
 from clusim.workload.spec import HostSpec

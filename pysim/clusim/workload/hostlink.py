@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from clusim.base.errors import InputError
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric, Link
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric, Link
 from clusim.workload.peers import joins_gpus
 
 TO_HOST = "copies to host"

@@ -14,9 +14,6 @@ from typing import Literal
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.units import parse_time
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.endpoint import Endpoint
-from clusim.fabric.model import Fabric
 from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
 from clusim.hardware.kernels.clocks import Power, kept_clock, vector_clock_Hz
 from clusim.hardware.kernels.fused import Fused
@@ -31,6 +28,9 @@ from clusim.hardware.kernels.measured_tables import (
 )
 from clusim.hardware.kernels.moves import moved_s
 from clusim.hardware.kernels.products import Product, Silicon
+from clusim.topology.arrays import arrays_of
+from clusim.topology.endpoint import Endpoint
+from clusim.topology.model import Fabric
 from clusim.workload.spec import HardwareSpec
 
 SUM_BYTES = 4

@@ -9,8 +9,8 @@ from itertools import product
 from math import prod
 
 from clusim.base.errors import InputError
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 
 DIMS = ("tensor", "context", "data", "pipeline")
 """Dimensions, the fastest first, as Megatron-LM has them. Experts are spread over neighbours in context and data."""

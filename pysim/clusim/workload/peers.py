@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric, Link
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric, Link
 
 
 def joins_gpus(link: Link) -> bool:

@@ -14,9 +14,9 @@ from clusim.base import resources
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.files import note_input
 from clusim.base.terms.algorithms import protocol_named
-from clusim.fabric.problems import Problems, did_you_mean
-from clusim.fabric.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
-from clusim.fabric.yamltext import parse
+from clusim.topology.problems import Problems, did_you_mean
+from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
+from clusim.topology.yamltext import parse
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Small = Annotated[int, Field(ge=1, le=2**20)]

@@ -76,7 +76,7 @@ def import_file(path: str | os.PathLike[str], **given: Unpack[Given]) -> Importe
 
 def _text(path: str | os.PathLike[str]) -> str:
     """Return what is in a file."""
-    from clusim.fabric.described import read_text
+    from clusim.topology.described import read_text
 
     name = os.fspath(path)
     if not name or "\0" in name:
@@ -98,7 +98,7 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
     chip : str, optional
         As of `import_file`.
     """
-    from clusim import fabric
+    from clusim import topology as fabric
     from clusim.formats.topologies.nccl_dump import dump_system
     from clusim.formats.topologies.overlay import combine
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusim.fabric.doubts import key_of
 from clusim.formats.topologies.written import topology_text
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import SWITCHES, Cpu
+from clusim.topology.warnings import key_of
 
 if TYPE_CHECKING:
-    from clusim.fabric.model import Fabric
+    from clusim.topology.model import Fabric
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
@@ -88,7 +88,7 @@ class Imported:
 
     def fabric(self) -> Fabric:
         """Return the fabric the description stands for."""
-        from clusim.fabric.loading import build
+        from clusim.topology.loading import build
 
         return build(self)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from clusim.base.errors import UnitError
 from clusim.base.units import parse_rate, parse_time
-from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.graph_text import Attributes, TextGraph, read_graphml, read_node_link
 from clusim.formats.topologies.presets import (
@@ -24,6 +23,7 @@ from clusim.formats.topologies.presets import (
 )
 from clusim.formats.values import fail, number, printable
 from clusim.hardware import LINKS, gpu, gpu_by_product
+from clusim.topology.schema import LinkSpec, NodeSpec, Topology
 
 MAX_GRAPH_NODES = 65_536
 _PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")

@@ -15,9 +15,9 @@ from typing import Any
 
 from clusim.base.errors import TopologyError, UnitError
 from clusim.base.units import parse_rate, parse_time
-from clusim.fabric.yamltext import Document, Path, parse
 from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES
 from clusim.formats.values import fail, number, printable
+from clusim.topology.yamltext import Document, Path, parse
 
 KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")
 SCHEMES = ("one2one", "many2many", "ring")

@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 
 from clusim.base.errors import InputError
-from clusim.fabric.model import Fabric, Link
-from clusim.fabric.node import Node
-from clusim.fabric.outline import link_name
 from clusim.formats.topologies.infragraph import KINDS
 from clusim.hardware import GPUS, PROCESSORS
+from clusim.topology.model import Fabric, Link
+from clusim.topology.node import Node
+from clusim.topology.outline import link_name
 
 _CHOICES = {"gpu": "xpu", "nic": "nic", "memory": "memory", "host": "custom"}
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from clusim.fabric.model import Fabric, Link
-from clusim.fabric.node import Node
-from clusim.fabric.told import SWITCH, told_of, told_slot
 from clusim.formats.topologies.devices import PCIE_GTS
 from clusim.formats.values import printable
 from clusim.formats.xmltext import XmlElement
 from clusim.hardware import ADAPTER_IDS, ADAPTERS, GPUS, PCIE_SWITCH_IDS, PROCESSORS, Cpu, Nic
 from clusim.hardware.pcie import LANES, lane_MBps
+from clusim.topology.model import Fabric, Link
+from clusim.topology.nccl_overrides import SWITCH, told_of, told_slot
+from clusim.topology.node import Node
 
 _GPU, _BRIDGE, _NVSWITCH = "0x030200", "0x060400", "0x068000"
 _INFINIBAND, _ETHERNET = "0x020700", "0x020000"

@@ -17,12 +17,12 @@ from statistics import median
 import numpy as np
 
 from clusim.base.errors import TopologyError
-from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.check_links import HOST_CLASSES, Finding, listed
-from clusim.fabric.described import read_text
-from clusim.fabric.flow import max_flow
-from clusim.fabric.model import Fabric
 from clusim.formats.values import fail, number, printable
+from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.check_links import HOST_CLASSES, Finding, listed
+from clusim.topology.described import read_text
+from clusim.topology.flow import max_flow
+from clusim.topology.model import Fabric
 
 MAX_DEVICES = 1024
 _LOW = 0.9

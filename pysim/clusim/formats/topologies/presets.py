@@ -9,7 +9,6 @@ from typing import Any
 
 from clusim.base.errors import InternalError
 from clusim.base.units import parse_rate
-from clusim.fabric.problems import did_you_mean
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.devices import nic_model
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
@@ -29,6 +28,7 @@ from clusim.hardware import (
     unknown_gpu,
 )
 from clusim.hardware.networks import USUAL_LINKS
+from clusim.topology.problems import did_you_mean
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:

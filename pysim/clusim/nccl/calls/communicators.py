@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from clusim.base.terms.operations import OF_NCCL
-from clusim.fabric.model import Fabric
 from clusim.nccl import programs
 from clusim.nccl.calls.choice import Choice, Wanted, choose
 from clusim.nccl.communicator import Communicator, communicator
@@ -20,6 +19,7 @@ from clusim.nccl.versions import LATEST, Version
 from clusim.schedule.builder import Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.topology.model import Fabric
 
 
 @dataclass(frozen=True)

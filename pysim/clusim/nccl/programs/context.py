@@ -13,14 +13,14 @@ from typing import TypeVar
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective
 from clusim.collectives.orders import Ring, Tree, Ways
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
-from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
 from clusim.nccl.plugins import transport_of
 from clusim.schedule.builder import Part, Plan, split
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
+from clusim.topology.rails import Rails
 
 NONE = -1
 

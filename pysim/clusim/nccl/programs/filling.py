@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clusim.base.terms.algorithms import Algorithm
-from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import LOOPS_OVER_HEADS, Communicator, NcclPlan
 from clusim.nccl.programs.context import tree_of
 from clusim.nccl.programs.messages import LONGEST, shape_of_message
+from clusim.topology.model import Fabric
 
 FILLS = 2
 """How often channels go on with the next chunk until more of them take the same time each."""

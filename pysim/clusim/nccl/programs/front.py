@@ -10,7 +10,6 @@ from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.dtypes import redop_named
 from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
 from clusim.collectives import chain, nvls, ring, sharp, tree
-from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
@@ -20,6 +19,7 @@ from clusim.schedule.builder import Plan, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
+from clusim.topology.model import Fabric
 
 BY_HEADS = (
     Algorithm.NVLS,

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clusim.base.errors import InputError, ScheduleError
-from clusim.fabric.model import Fabric
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.programs.moved import Moved
@@ -28,6 +27,7 @@ from clusim.nccl.versions import since
 from clusim.schedule.builder import Part, Plan, Site
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
+from clusim.topology.model import Fabric
 
 KIB = 1024
 LANES = 8

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric.model import Fabric
 from clusim.results.replicated import MOVING, RankPattern
 from clusim.schedule.ir import Task
+from clusim.topology.model import Fabric
 from clusim.training.breakdown import Spans
 from clusim.workload.parallel.issue import STREAM
 

@@ -10,8 +10,8 @@ from typing import Any, TypedDict, Unpack
 
 from clusim.base.files import guarded
 from clusim.base.limits import uncollected
-from clusim.fabric import Fabric
 from clusim.lowering.grain import COARSE, STEP
+from clusim.topology import Fabric
 from clusim.training.account import Culprits, step_verdict
 from clusim.training.culprits import heavy_stage
 from clusim.training.estimating.clock import Clock

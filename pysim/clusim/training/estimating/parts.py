@@ -13,10 +13,10 @@ from typing import Any
 
 from clusim.base.executors.identity import file_digest
 from clusim.collectives import ScheduleBuilder
-from clusim.fabric.model import Fabric
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.standin import FOLLOWED_ERROR
+from clusim.topology.model import Fabric
 from clusim.training.estimating.clock import Took
 from clusim.training.estimating.fewer import PartRan, Write, followed_part, ran
 from clusim.training.estimating.kept import Kept

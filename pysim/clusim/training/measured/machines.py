@@ -11,10 +11,10 @@ import yaml
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
-from clusim.fabric import Fabric, loads
-from clusim.fabric.loading import joined
 from clusim.hardware import GPUS, Gpu, gpu_by_words
 from clusim.run.setup import Setup, loaded
+from clusim.topology import Fabric, loads
+from clusim.topology.loading import joined
 from clusim.training.measured.rows import StepRow
 
 _PRESETS = (

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 
 ROUNDS = 4
 """How far around a switch is looked to tell it from others [links]."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS
-from clusim.fabric.model import Fabric
-from clusim.fabric.problems import did_you_mean
+from clusim.topology.model import Fabric
+from clusim.topology.problems import did_you_mean
 from clusim.workload.hostlink import host_way
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.mesh import Mesh, zones_of

@@ -16,10 +16,10 @@ from typing import Any
 from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
-from clusim.fabric.model import Fabric
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
+from clusim.topology.model import Fabric
 from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps

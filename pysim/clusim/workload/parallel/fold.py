@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
 from clusim.results.replicated import BlockTasks
 from clusim.schedule.ir import Schedule
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric
 from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.fabric.model import Fabric
+from clusim.topology.model import Fabric
 from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusim.fabric.model import Fabric
+from clusim.topology.model import Fabric
 from clusim.workload.deepep import DeepEp
 from clusim.workload.host import kernels_by
 from clusim.workload.kernels import Precision

@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan, ProgramBuilder
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import shape_of
+from clusim.topology.model import Fabric
 
 
 def expert_loads(

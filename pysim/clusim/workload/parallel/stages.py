@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
-from clusim.fabric.model import Fabric
+from clusim.topology.model import Fabric
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Layer, backward_steps
 from clusim.workload.mesh import Mesh, zones_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusim.base.terms.algorithms import Protocol, find_algorithm, find_protocol
-from clusim.fabric.model import Fabric
 from clusim.formats.recordings.model import Event
 from clusim.nccl.calls.choice import Wanted
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.topology.model import Fabric
 
 
 class NcclEmitter:

@@ -1,0 +1,393 @@
+"""Lowering: a `Fabric` as the flat arrays an image is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.base.errors import InputError, TopologyError
+from clusim.engine.abi import NONE
+from clusim.topology.model import Fabric
+from clusim.topology.routing import Wiring
+from clusim.topology.rows import lower_formats, lower_nodes, lower_wires
+from clusim.topology.wirenames import WireClasses, WireNames
+from clusim.topology.zones import lay_out
+from clusim.topology.zonetables import Machines, Zoned
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FabricArrays:
+    """A fabric as arrays with the layouts of an image; the receive buffers are those of the fabric.
+
+    Attributes
+    ----------
+    targets : ndarray
+        Where packets can be steered: endpoints, with the same index as in `endpoints`, then NICs.
+    wire_names : sequence of str
+        ``gpu0->nvswitch1.0``: ends and number among the parallel wires.
+    wire_class : sequence of str
+        Class of each wire, as its link has it.
+    wire_weight : ndarray, shape (num_wires,)
+        Hops each wire counts as.
+    rank_endpoint : ndarray, shape (num_ranks,)
+        Endpoint index of every rank.
+    machines : Machines
+        Which nodes and targets each zone has.
+    """
+
+    fabric: Fabric
+    nodes: Array
+    endpoints: Array
+    formats: Array
+    wires: Array
+    targets: Array
+    routes: Array
+    group_off: Array
+    group_wires: Array
+    units: Array
+    wire_names: WireNames
+    wire_class: WireClasses
+    wire_weight: Array
+    rank_endpoint: Array
+    format_names: list[str]
+    machines: Machines
+    _nearest: dict[tuple[int, int], list[tuple[int, int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _leaving: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.rank_endpoint)
+
+    @property
+    def nic_targets(self) -> Array:
+        """Target indices of all NICs."""
+        return np.arange(len(self.endpoints), len(self.targets))
+
+    def node_of(self, rank: int) -> int:
+        """Return the node index of a rank."""
+        if not 0 <= rank < self.num_ranks:
+            raise InputError(
+                f"rank {rank}: no such rank; {self.fabric.name} has 0..{self.num_ranks - 1}"
+            )
+        return int(self.endpoints["node"][self.rank_endpoint[rank]])
+
+    def zone_of(self, rank: int) -> int:
+        """Return the number of the machine a rank is in."""
+        return int(self.nodes["zone"][self.node_of(rank)])
+
+    def target_of(self, node: int | str) -> int:
+        """Return the target index of an endpoint or NIC (by index or name)."""
+        index = self._node(node)
+        found = np.flatnonzero(self.targets["node"] == index)
+        if not len(found):
+            name = self.fabric.nodes[index].name
+            raise InputError(
+                f"{name!r}: packets cannot be steered there; give an endpoint or a NIC"
+            )
+        return int(found[0])
+
+    def group_number(self, node: int, target: int) -> int:
+        """Return the route group from a node towards a target, or NONE."""
+        row, goal = self.nodes[node], self.targets[target]
+        if row["zone"] == goal["zone"]:
+            entry = int(row["route_lo"]) + int(goal["local"])
+        else:
+            entry = int(row["wide_lo"]) + int(goal["wide"]) * int(row["wide_stride"])
+        return int(self.routes[entry])
+
+    def group(self, node: int, target: int) -> list[int]:
+        """Return the wires that lead from a node to a target; an endpoint's index is its target's."""
+        number = self.group_number(node, target)
+        if number == NONE:
+            return []
+        low, high = self.group_off[number : number + 2]
+        members: list[int] = self.group_wires[low:high].tolist()
+        return members
+
+    def vias(self, src_rank: int, dst_rank: int) -> tuple[int, int] | None:
+        """Return the NICs (target indices) between two ranks by default, or None if they need none.
+
+        Those nearest to both; where several are equally near, two of the same rail if possible, and neighbouring ranks
+        take different ones.
+        """
+        node, target = self.node_of(src_rank), self._endpoint(dst_rank)
+        if node == int(self.targets["node"][target]) or self.group_number(node, target) != NONE:
+            return None
+        near, far = self._near_rails(src_rank), self._near_rails(dst_rank)
+        if not near or not far:
+            return None
+        ours, theirs = self.nics(self.zone_of(src_rank)), self.nics(self.zone_of(dst_rank))
+        turns = [int(self.machines.position[self.node_of(r)]) for r in (src_rank, dst_rank)]
+        closest = [[item for item in rails if item[0] == rails[0][0]] for rails in (near, far)]
+        for firsts, lasts in (closest, (near, far)):
+            ways = [
+                (
+                    weight + other,
+                    first != last,
+                    (place - turns[0]) % len(firsts),
+                    (index - turns[1]) % len(lasts),
+                    (ours[first], theirs[last]),
+                )
+                for place, (weight, first) in enumerate(firsts)
+                for index, (other, last) in enumerate(lasts)
+                if self.joined(ours[first], theirs[last])
+            ]
+            if ways:
+                return min(ways)[-1]
+        return None
+
+    def joined(self, one: int, two: int) -> bool:
+        """Whether two NICs are different and on the same plane of the network."""
+        if one == two:
+            return False
+        planes, plane = self.machines.planes, self.machines.plane
+        a, b = int(plane[one]), int(plane[two])
+        if min(a, b) < 0:
+            return self.fabric.num_zones == 1 and self.group_number(self._at(one), two) != NONE
+        return a == b or not planes[a].isdisjoint(planes[b])
+
+    def _at(self, target: int) -> int:
+        return int(self.targets["node"][target])
+
+    def first_groups(self) -> Array:
+        """Return the route groups of endpoints inside their machines, each once."""
+        node = self.endpoints["node"]
+        zone = self.nodes["zone"][node]
+        width = np.diff(self.machines.target_lo)[zone]
+        begin = np.repeat(self.nodes["route_lo"][node].astype(np.int64), width)
+        place = np.arange(int(width.sum())) - np.repeat(np.cumsum(width) - width, width)
+        groups = np.unique(self.routes[begin + place])
+        found: Array = groups[groups != NONE]
+        return found
+
+    def first_wires(self, src_rank: int, dst_rank: int) -> list[int]:
+        """Return the first-hop group from one rank to another, or to its own NIC on the way to another machine."""
+        vias = self.vias(src_rank, dst_rank)
+        goal = vias[0] if vias else self._endpoint(dst_rank)
+        return self.group(self.node_of(src_rank), goal)
+
+    def path(self, src_rank: int, dst_rank: int) -> list[int]:
+        """Return the wires of the first shortest path from one rank to another, over `vias` if there are any."""
+        goals = (*(self.vias(src_rank, dst_rank) or ()), self._endpoint(dst_rank))
+        wires = self._walk(self.node_of(src_rank), goals)
+        if wires is None:
+            raise TopologyError(
+                f"{self.fabric.name}: no path from rank {src_rank} to rank {dst_rank}; add a link"
+            )
+        return wires
+
+    def steps(self, src_node: int, targets: Sequence[int]) -> list[int]:
+        """Return the wires of the first shortest path from a node over all of `targets` in order."""
+        wires = self._walk(src_node, targets)
+        if wires is None:
+            names = [self.fabric.nodes[int(self.targets["node"][t])].name for t in targets]
+            start = self.fabric.nodes[src_node].name
+            raise TopologyError(
+                f"{self.fabric.name}: no path from {start} over {', '.join(names)}; add a link"
+            )
+        return wires
+
+    def _walk(self, node: int, targets: Sequence[int]) -> list[int] | None:
+        wires: list[int] = []
+        for target in targets:
+            goal, most = int(self.targets["node"][target]), len(wires) + len(self.nodes)
+            while node != goal:
+                group = self.group(node, target)
+                if not group or len(wires) > most:
+                    return None
+                wires.append(group[0])
+                node = int(self.wires["dst"][group[0]])
+        return wires
+
+    def _endpoint(self, rank: int) -> int:
+        self.node_of(rank)
+        return int(self.rank_endpoint[rank])
+
+    def hop_latency_ps(self, src_rank: int, dst_rank: int) -> int:
+        """Return the latency of a header-only write between two ranks without any contention [ps].
+
+        That of the first shortest path; nothing of the endpoints.
+        """
+        return self.latency_ps(self.path(src_rank, dst_rank))
+
+    def latency_ps(self, wires: Sequence[int]) -> int:
+        """Return the latency of a header-only write over `wires` without any contention [ps].
+
+        The wires' latencies and header serialisation, and the latencies of the nodes between.
+        """
+        total = 0
+        for hop, wire in enumerate(wires):
+            row = self.wires[wire]
+            form = self.fabric.formats[self.format_names[int(row["format"])]]
+            size, num, den = form.header_wire_bytes(), int(row["rate_num"]), int(row["rate_den"])
+            total += int(row["latency_ps"]) - (-size * den // num)
+            if hop:
+                total += int(self.nodes["latency_ps"][row["src"]])
+        return total
+
+    def nics(self, zone: int) -> list[int]:
+        """Return the NICs of a machine (target indices); of a cluster those that are on the network."""
+        own = self._all_nics(zone)
+        if self.fabric.num_zones > 1:
+            own = own[self.machines.plane[own] >= 0]
+        found: list[int] = own.tolist()
+        return found
+
+    def _all_nics(self, zone: int) -> Array:
+        low, high = self.machines.target_lo[zone : zone + 2]
+        own = self.machines.targets[low:high]
+        found: Array = own[own >= len(self.endpoints)]
+        return found
+
+    def rail_of(self, nic: int) -> int:
+        """Return the number of a NIC among those of its machine."""
+        return self.nics(int(self.targets["zone"][nic])).index(nic)
+
+    def nearest_nics(self, rank: int) -> list[int]:
+        """Return the NICs a rank can reach in its machine (target indices), nearest first."""
+        nics = self.nics(self.zone_of(rank))
+        return [nics[rail] for _, rail in self._near_rails(rank)]
+
+    def _near_rails(self, rank: int) -> list[tuple[int, int]]:
+        """Return (weight of the path, number of the NIC in its machine); machines that are alike share the work."""
+        node, zone = self.node_of(rank), self.zone_of(rank)
+        nics = self.nics(zone)
+        key = int(self.machines.template[zone]), int(self.machines.position[node])
+        if len(nics) != len(self._all_nics(zone)):
+            key = -1 - zone, key[1]
+        if key not in self._nearest:
+            reach = ((self.distance(node, nic), rail) for rail, nic in enumerate(nics))
+            self._nearest[key] = sorted(item for item in reach if item[0] >= 0)
+        return self._nearest[key]
+
+    def distance(self, node: int, target: int) -> int:
+        """Return the weight of the shortest path from a node to a target, or -1 if there is none."""
+        wires = self._walk(node, (target,))
+        return -1 if wires is None else int(self.wire_weight[wires].sum())
+
+    def memory_of(self, rank: int) -> int:
+        """Return the endpoint index of the host memory nearest to a rank, or NONE."""
+        node, zone = self.node_of(rank), self.zone_of(rank)
+        low, high = self.machines.target_lo[zone : zone + 2]
+        found = [
+            (self.distance(node, target), target)
+            for target in self.machines.targets[low:high].tolist()
+            if self.fabric.nodes[int(self.targets["node"][target])].kind == "memory"
+        ]
+        return min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+
+    def parallel_wires(self, node_a: int | str, node_b: int | str) -> list[int]:
+        """Return the wires from one node to another (by index or name), in order of id."""
+        a, b = self._node(node_a), self._node(node_b)
+        return [int(w) for w in np.flatnonzero((self.wires["src"] == a) & (self.wires["dst"] == b))]
+
+    def unit_wires(self, rank: int) -> list[int]:
+        """Return the wires from a rank to switches with a reduction unit, in order of id."""
+        own = self.wires_from(self.node_of(rank))
+        found: list[int] = own[self.nodes["unit"][self.wires["dst"][own]] != NONE].tolist()
+        return found
+
+    def wires_from(self, node: int) -> Array:
+        """Return the wires that leave a node, in order of id."""
+        if not self._leaving:
+            source = self.wires["src"]
+            order = np.argsort(source, kind="stable")
+            self._leaving["wires"] = order
+            self._leaving["off"] = np.searchsorted(source[order], np.arange(len(self.nodes) + 1))
+        low, high = self._leaving["off"][node : node + 2]
+        return self._leaving["wires"][low:high]
+
+    def _node(self, node: int | str) -> int:
+        if isinstance(node, int):
+            return node
+        if node not in self.fabric.node_index:
+            raise InputError(f"{node!r}: no such node; {self.fabric.name} has {_some(self.fabric)}")
+        return self.fabric.node_index[node]
+
+
+def _some(fabric: Fabric) -> str:
+    names = [node.name for node in fabric.nodes]
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, ... {names[-1]}"
+
+
+def arrays_of(fabric: Fabric) -> FabricArrays:
+    """Return a fabric as flat arrays; computed once."""
+    known = fabric.derived
+    if "arrays" not in known:
+        known["arrays"] = lower(fabric)
+    found: FabricArrays = known["arrays"]
+    return found
+
+
+def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
+    """Lower a fabric; raises `TopologyError` where it cannot work at all. No route uses a wire of `dead`."""
+    nodes, endpoints, units = lower_nodes(fabric)
+    format_names = list(fabric.formats)
+    wires, weight, classes = lower_wires(fabric, format_names)
+    nics = [index for index, node in enumerate(fabric.nodes) if node.kind == "nic"]
+    is_nic = np.zeros(len(nodes), bool)
+    is_nic[nics] = True
+    zoned = Zoned(
+        zone=np.array([node.zone for node in fabric.nodes], np.int64),
+        nic=is_nic,
+        dimension_order=fabric.routing == "dimension-order",
+        network_dimension_order=fabric.network_routing == "dimension-order",
+    )
+    ends = wires["dst"].astype(np.int64)
+    ends[list(dead)] = wires["src"][list(dead)]  # a wire that leads nowhere
+    wiring = Wiring(
+        src=wires["src"].astype(np.int64),
+        dst=ends,
+        dim=wires["dim"].astype(np.int64),
+        weight=weight,
+        forwards=np.array([node.forwards for node in fabric.nodes], bool),
+        targets=np.concatenate((endpoints["node"].astype(np.int64), np.array(nics, np.int64))),
+    )
+    _check_zones(fabric, zoned, wiring)
+    found = lay_out(wiring, zoned)
+    for name in ("route_lo", "wide_lo", "wide_stride"):
+        nodes[name] = getattr(found, name)
+    ranks = [i for i, n in enumerate(endpoints["node"]) if fabric.nodes[n].kind in ("gpu", "host")]
+    return FabricArrays(
+        fabric=fabric,
+        nodes=nodes,
+        endpoints=endpoints,
+        formats=lower_formats(fabric, format_names),
+        wires=wires,
+        targets=found.targets,
+        routes=found.routes,
+        group_off=found.group_off,
+        group_wires=found.group_wires,
+        units=units,
+        wire_names=WireNames([node.name for node in fabric.nodes], fabric.node_index, wires),
+        wire_class=classes,
+        wire_weight=weight,
+        rank_endpoint=np.array(ranks, np.uint32),
+        format_names=format_names,
+        machines=found.machines,
+    )
+
+
+def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
+    """Refuse what cannot be routed: endpoints in the network, machines joined other than by NICs and switches."""
+    lost = np.flatnonzero(zoned.zone[wiring.targets] < 0)
+    if len(lost):
+        name = fabric.nodes[int(wiring.targets[lost[0]])].name
+        raise TopologyError(f"{fabric.name}: {name} is in the network; only switches can be there")
+    src, dst = wiring.src, wiring.dst
+    leaves = (zoned.zone[src] != zoned.zone[dst]) & (zoned.zone[src] >= 0)
+    for wire in np.flatnonzero(leaves & ~(zoned.nic[src] & (zoned.zone[dst] < 0)))[:1]:
+        one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
+        raise TopologyError(
+            f"{fabric.name}: link {one.name} - {two.name} leaves machine {one.zone};"
+            " machines are joined by links from their NICs to switches of the network"
+        )

@@ -1,0 +1,443 @@
+"""A validated description plus the hardware presets -> `Fabric`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from clusim.base.units import parse_size, parse_time
+from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
+from clusim.topology.catalogue import (
+    Catalogue,
+    Section,
+    look_at_thresholds,
+    make_endpoint,
+    make_format,
+    make_link,
+    make_nic,
+    make_protocol,
+    make_switch,
+    merge,
+)
+from clusim.topology.endpoint import Endpoint
+from clusim.topology.model import Fabric, Link, Protocol
+from clusim.topology.node import Node
+from clusim.topology.problems import Path, Problems, did_you_mean
+from clusim.topology.schema import (
+    ChipSpec,
+    LinkSpec,
+    LinkTypeSpec,
+    NicSpec,
+    NodeSpec,
+    ProtocolSpec,
+    SwitchSpec,
+    Topology,
+)
+
+MAX_NODES = 65_536
+MAX_LINKS = 1_000_000
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.:/@+-]{1,64}")
+_RANGE = re.compile(r"(.*?)([0-9]{1,7})\.\.([0-9]{1,7})(.*)")
+_MOST_LETTERS = 256
+"""Longest text that is taken for a range; a million names of more would take all memory."""
+
+
+def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -> Fabric:
+    """Build the fabric a description stands for; raises `TopologyError` with every problem found."""
+    state = Catalogue(topology, problems)
+    nodes, names = _nodes(state)
+    links = _links(state, names)
+    architecture = _architecture(state, nodes)
+    protocols = _protocols(state, architecture)
+    formats = {
+        name: make_format(name, state.resolve("formats", name, ("formats", name)))
+        for name in dict.fromkeys(link.format for link in links)
+    }
+    rings = _rings(state, nodes)
+    _look_at_buses(topology, nodes, problems)
+    _look_at_told(topology, nodes, problems)
+    _check_unused(topology, problems)
+    problems.raise_if_any()
+    if topology.p2p is None:
+        state.sources["p2p"] = str(P2P[architecture])
+    if topology.window is None:
+        state.sources["window"] = str(WINDOW)
+    if topology.cta_skew is None:
+        state.sources["cta_skew"] = str(CTA_SKEW)
+    skew: Any = (
+        topology.cta_skew if topology.cta_skew is not None else parse_time(str(CTA_SKEW.value))
+    )
+    window: Any = topology.window if topology.window is not None else parse_size(str(WINDOW.value))
+    p2p: Any = topology.p2p or P2P[architecture].value
+    return Fabric(
+        name=topology.name or "custom",
+        nodes=tuple(nodes),
+        links=tuple(links),
+        formats=formats,
+        num_vcs=topology.vcs,
+        p2p=p2p,
+        window_bytes=window,
+        cta_skew_ps=skew,
+        protocols=protocols,
+        channels=topology.channels or {"default": _default_channels(nodes, links)},
+        ring_orders=rings,
+        p2p_level=topology.p2p_level,
+        gdr_level=topology.gdr_level,
+        gdr_read=topology.gdr_read,
+        pxn=topology.pxn,
+        nvb=topology.nvb,
+        shm=topology.shm,
+        nic_names=topology.nic_names,
+        told=topology.told,
+        told_pcie=topology.told_pcie,
+        routing=topology.routing,
+        network_routing=topology.network_routing,
+        network=topology.network.plain() if topology.network else {},
+        description=topology.description.strip(),
+        faults=tuple(topology.faults),
+        sources={**topology.sources, **state.sources},
+        source_text=source_text,
+    )
+
+
+def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
+    """Note PCI buses that cannot be those of the GPUs."""
+    buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
+    if buses and (len(buses) != gpus or len(set(buses)) != gpus):
+        what = f"{len(set(buses))} different numbers for {gpus} GPUs; give the bus of each, or none"
+        problems.add(("logs", "buses"), what)
+
+
+def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> None:
+    """Note GPUs of which NCCL is told and that are not there."""
+    gpus = {node.name for node in nodes if node.kind == "gpu"}
+    for name, links in topology.told.items():
+        for other in (name, *links):
+            if other not in gpus and (other != "switch" or other == name):
+                problems.add(("told", name), f"{other!r} is no GPU of this machine")
+    slots = {node.name for node in nodes if node.kind in ("gpu", "nic")}
+    for name in topology.told_pcie.keys() - slots:
+        problems.add(("told_pcie", name), f"{name!r} is no GPU or adapter of this machine")
+    for name in topology.nic_names.keys() - slots:
+        problems.add(("nic_names", name), f"{name!r} is no NIC of this node")
+
+
+_IDEAL = "host"
+"""Architecture of hosts, and of what is left when a description is wrong anyway."""
+
+
+def _architecture(state: Catalogue, nodes: list[Node]) -> str:
+    """Return whose protocols and point-to-point mode the ranks take: what their chips are.
+
+    The key of the description is needed only where the GPUs are of several architectures.
+    """
+    problems, given = state.problems, state.topology.architecture
+    chips: dict[str, str] = {}
+    for node in nodes:
+        end = node.endpoint
+        if end is not None and node.kind in ("gpu", "host") and end.architecture:
+            chips.setdefault(end.architecture, end.chip)
+    gpus = {arch: chip for arch, chip in chips.items() if arch != _IDEAL} or chips
+    if given is not None and given not in ARCHITECTURES:
+        hint = did_you_mean(given, ARCHITECTURES)
+        problems.add(("architecture",), f"unknown architecture {given!r}{hint}")
+    elif given is not None and gpus and given not in gpus:
+        arch, chip = next(iter(gpus.items()))
+        what = (
+            f"{given!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
+        )
+        problems.add(("architecture",), what)
+    elif given is None and len(gpus) > 1:
+        what = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
+        which = " or ".join(gpus)
+        problems.add(
+            ("nodes",), f"chip {what}; say whose protocols all ranks use: 'architecture: {which}'"
+        )
+    else:
+        return given or next(iter(gpus), _IDEAL)
+    return _IDEAL
+
+
+def _check_unused(topology: Topology, problems: Problems) -> None:
+    """Look at the types nothing uses as well; their provenance is of no interest."""
+    catalogue = Catalogue(topology, problems)
+    sections: tuple[Section, ...] = ("chips", "switches", "formats", "link_types", "nics")
+    for section in sections:
+        for name in getattr(topology, section):
+            catalogue.resolve(section, name, (section, name))
+
+
+def _default_channels(nodes: list[Node], links: list[Link]) -> int:
+    """Return one channel per link of the first endpoint, at most 32."""
+    first = next((node.name for node in nodes if node.endpoint is not None), "")
+    return min(32, max(1, sum(link.count for link in links if first in (link.a, link.b))))
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names a range such as ``gpu0..7`` stands for, at most one more than there may be."""
+    match = _RANGE.fullmatch(text) if len(text) <= _MOST_LETTERS else None
+    if match is None:
+        return [text]
+    head, low, high, tail = match.groups()
+    width = len(low) if low.startswith("0") else 0
+    last = min(int(high), int(low) + MAX_NODES)
+    return [f"{head}{number:0{width}d}{tail}" for number in range(int(low), last + 1)]
+
+
+def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
+    nodes: list[Node] = []
+    index: dict[str, int] = {}
+    for key, spec in state.topology.nodes.items():
+        path: Path = ("nodes", key)
+        names = names_of(key)
+        if not names:
+            state.problems.add(path, f"empty range {key!r}; write the lower number first", key=True)
+        if len(nodes) + len(names) > MAX_NODES:
+            state.problems.add(path, f"more than {MAX_NODES} nodes; that is the limit", key=True)
+            break
+        node = replace(_node(state, spec, path), zone=spec.zone)
+        for name in names:
+            if name in index:
+                state.problems.add(
+                    path, f"node {name!r} exists already; names are unique", key=True
+                )
+                break
+            if not _NAME.fullmatch(name):
+                state.problems.add(
+                    path, "not a node name; use letters, digits and _.:/@+-", key=True
+                )
+                break
+            index[name] = len(nodes)
+            nodes.append(replace(node, name=name))
+    return nodes, index
+
+
+_NOT_FOR = {
+    "chip": ("switch", "nic"),
+    "relay": ("switch", "nic", "memory"),
+    "switch": ("gpu", "host", "memory", "nic"),
+    "nic": ("gpu", "host", "memory", "switch"),
+    "store_and_forward": ("gpu", "host", "memory", "nic"),
+}
+"""Kinds of node that do not have a key."""
+
+
+def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+    problems = state.problems
+    for key, kinds in _NOT_FOR.items():
+        if spec.kind in kinds and key in spec.model_fields_set:
+            problems.add((*path, key), f"a {spec.kind} has no {key}; leave it out", key=True)
+    if spec.kind == "switch":
+        return _switch(state, spec, path)
+    if spec.kind == "nic":
+        return _nic(state, spec, path)
+    if spec.chip is None and spec.kind != "host":
+        known = MEMORY if spec.kind == "memory" else _gpu_chips()
+        problems.add(path, f"'chip' is missing; the presets are {', '.join(known)}")
+        return Node("", spec.kind, tier=spec.tier or spec.kind)
+    name = spec.chip or "host"
+    chip = state.resolve("chips", name, (*path, "chip")) or ChipSpec()
+    endpoint = make_endpoint(name, chip)
+    if spec.kind != "memory":
+        _look_at_architecture(state, name, endpoint, path)
+    if endpoint.mem_quantum_ps << 16 < endpoint.mem_cost16:
+        problems.add(
+            (*path, "chip"), "memory moves less than a byte per memory_quantum; give a longer one"
+        )
+    latency = spec.latency or 1
+    return Node(
+        "", spec.kind, latency, spec.relay, endpoint, None, spec.tier or spec.kind, spec.relay
+    )
+
+
+def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: Path) -> None:
+    """Note a chip whose architecture nobody knows: protocols and launching depend on it."""
+    known = endpoint.architecture
+    if known in ARCHITECTURES:
+        return
+    own = name in state.topology.chips
+    place: Path = ("chips", name) if own else (*path, "chip")
+    if known:
+        hint = did_you_mean(known, ARCHITECTURES)
+        state.problems.add((*place, "architecture"), f"unknown architecture {known!r}{hint}")
+    elif not own:
+        state.problems.add(place, f"{name!r} is no GPU; the presets are {', '.join(_gpu_chips())}")
+    else:
+        what = f"'architecture' is missing; give a base, or one of {', '.join(ARCHITECTURES)}"
+        state.problems.add(place, what, key=True)
+
+
+def _gpu_chips() -> list[str]:
+    return [name for name in CHIPS if name not in MEMORY and name != "host"]
+
+
+def _switch(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+    found = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
+    node = make_switch("", found or SwitchSpec(), tier=spec.tier or "")
+    if spec.store_and_forward is not None:
+        node = replace(node, store_and_forward=spec.store_and_forward)
+    return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
+
+
+def _nic(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+    if spec.nic is None:
+        state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
+        return Node("", "nic", tier="nic")
+    found = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
+    node = make_nic("", found, tier=spec.tier or "")
+    return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.nic)
+
+
+def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
+    """Return the architecture's protocols with what the file changes, and the file's own."""
+    result: dict[str, Protocol] = {}
+    for name in [*ARCHITECTURES[architecture], *state.topology.protocols]:
+        own = state.topology.protocols.get(name)
+        path: Path = ("protocols", name)
+        standard = name if name in ARCHITECTURES[architecture] else "simple"
+        spec: ProtocolSpec | None
+        if own is None or own.base is None:
+            spec = state.resolve("protocols", f"{architecture}.{standard}", path)
+            spec = merge(spec, own) if spec is not None and own is not None else spec
+        else:
+            spec = state.resolve("protocols", name, path)
+        if spec is not None:
+            result[name] = make_protocol(name, spec)
+            if result[name].step_bytes < 16:
+                state.problems.add(
+                    path, "a slot holds less than 16 bytes; give a larger buffer or fewer slots"
+                )
+    return result
+
+
+def _links(state: Catalogue, index: dict[str, int]) -> list[Link]:
+    links: list[Link] = []
+    total = 0
+    for number, spec in enumerate(state.topology.links):
+        path: Path = ("links", number)
+        pairs = _pairs(state, spec, path, index)
+        merged = _link_type(state, spec, path)
+        if not pairs or merged is None:
+            continue
+        for a, b, count in pairs:
+            links.append(_link(a, b, count, spec, merged))
+            total += count
+        if total > MAX_LINKS:
+            state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
+            break
+    return links
+
+
+def _pairs(
+    state: Catalogue, spec: LinkSpec, path: Path, index: dict[str, int]
+) -> list[tuple[str, str, int]]:
+    """Return the node pairs of an entry with the number of links of each."""
+    ends = []
+    for key, text in (("from", spec.from_), ("to", spec.to)):
+        names = names_of(text)
+        unknown = next((name for name in names if name not in index), None)
+        if unknown is not None or not names:
+            missing = (
+                f"unknown node {unknown[:80]!r}{did_you_mean(unknown[:80], index)}"
+                if unknown
+                else "empty range"
+            )
+            state.problems.add((*path, key), missing)
+            return []
+        ends.append(names)
+    sources, targets = ends
+    if spec.pair == "zip" and len(sources) != len(targets):
+        state.problems.add(
+            (*path, "pair"),
+            f"zip of {len(sources)} with {len(targets)} nodes; must be equally many",
+        )
+        return []
+    if spec.pair == "blocks" and max(len(sources), len(targets)) % min(len(sources), len(targets)):
+        state.problems.add(
+            (*path, "pair"),
+            f"blocks of {len(sources)} and {len(targets)} nodes; one must be a multiple of the other",
+        )
+        return []
+    counts = spec.count if len(spec.count) > 1 else spec.count * len(targets)
+    if len(counts) != len(targets):
+        state.problems.add(
+            (*path, "count"),
+            f"{len(counts)} counts for {len(targets)} nodes in 'to'; give one or one each",
+        )
+        return []
+    if len(sources) * len(targets) > MAX_LINKS and spec.pair == "all":
+        state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
+        return []
+    if spec.pair == "blocks":
+        pairs = _blocks(sources, targets, counts)
+    elif spec.pair == "zip":
+        pairs = list(zip(sources, targets, counts, strict=True))
+    else:
+        pairs = [(a, b, n) for a in sources for b, n in zip(targets, counts, strict=True)]
+    loop = next((a for a, b, _ in pairs if a == b), None)
+    if loop is not None:
+        state.problems.add(path, f"links {loop!r} to itself; name two different nodes")
+        return []
+    return pairs
+
+
+def _blocks(
+    sources: list[str], targets: list[str], counts: list[int]
+) -> list[tuple[str, str, int]]:
+    """Join each node of the shorter list with as many consecutive nodes of the longer."""
+    longer = max(len(sources), len(targets))
+    each = (longer // len(sources), longer // len(targets))
+    ends = ((number // each[0], number // each[1]) for number in range(longer))
+    return [(sources[a], targets[b], counts[b]) for a, b in ends]
+
+
+def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | None:
+    name = spec.type or spec.base
+    base: LinkTypeSpec | None = None
+    if name is not None:
+        base = state.resolve("link_types", name, (*path, "type" if spec.type else "base"))
+        if base is None:
+            return None
+    merged: LinkTypeSpec = merge(base, spec) if base else spec
+    look_at_thresholds(state.problems, path, merged)
+    if merged.format is None:
+        own = list(state.topology.formats)
+        merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else None})
+    for key in ("rate", "latency", "format"):
+        if getattr(merged, key) is None:
+            state.problems.add(
+                path, f"{key!r} is missing; give it or a type, such as {', '.join(list(LINKS)[:5])}"
+            )
+            return None
+    if merged.rate is not None and merged.rate.num == 0:
+        own_rate = "rate" in spec.model_fields_set
+        state.problems.add(
+            (*path, "rate") if own_rate else path, "zero bandwidth; give a rate above 0"
+        )
+        return None
+    if state.resolve("formats", str(merged.format), (*path, "format")) is None:
+        return None
+    return merged
+
+
+def _link(a: str, b: str, count: int, spec: LinkSpec, merged: LinkTypeSpec) -> Link:
+    return replace(
+        make_link(a, b, merged, count=count, name=spec.type or ""),
+        dim=spec.dim,
+        dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
+    )
+
+
+def _rings(state: Catalogue, nodes: list[Node]) -> tuple[tuple[int, ...], ...] | None:
+    rings = state.topology.rings
+    if rings is None:
+        return None
+    ranks = sum(node.kind in ("gpu", "host") for node in nodes)
+    for number, ring in enumerate(rings):
+        if sorted(ring) != list(range(ranks)):
+            message = f"must name every rank 0..{ranks - 1} once; has {len(ring)} entries"
+            state.problems.add(("rings", number), message)
+    return tuple(tuple(ring) for ring in rings)

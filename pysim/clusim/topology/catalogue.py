@@ -1,0 +1,468 @@
+"""Types by name, the description's own and the hardware presets, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from clusim.base.errors import InternalError
+from clusim.hardware import (
+    ARCHITECTURES,
+    CHIPS,
+    CPUS,
+    FORMATS,
+    LINKS,
+    NICS,
+    RATE_CONTROLS,
+    SWITCHES,
+    Preset,
+)
+from clusim.topology.endpoint import Endpoint, cost16
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
+from clusim.topology.nic_transport import carried_by
+from clusim.topology.node import HostTraits, NicTraits, Node, RateControl, Unit
+from clusim.topology.problems import Path, Problems, did_you_mean
+from clusim.topology.quantities import Spec
+from clusim.topology.schema import (
+    ChipSpec,
+    FormatSpec,
+    LinkTypeSpec,
+    NicSpec,
+    ProtocolSpec,
+    RateControlSpec,
+    SwitchSpec,
+    Topology,
+)
+
+Section = Literal["chips", "switches", "formats", "link_types", "nics", "protocols"]
+_PRESETS: dict[Section, Mapping[str, Preset]] = {
+    "chips": CHIPS,
+    "switches": SWITCHES,
+    "formats": FORMATS,
+    "link_types": LINKS,
+    "nics": NICS,
+    "protocols": {
+        f"{arch}.{name}": preset
+        for arch, table in ARCHITECTURES.items()
+        for name, preset in table.items()
+    },
+}
+_WHAT = {
+    "chips": "chip",
+    "switches": "switch",
+    "formats": "format",
+    "link_types": "link type",
+    "nics": "nic",
+    "protocols": "protocol",
+}
+
+_OPTIONAL = frozenset(
+    {
+        *("base", "architecture", "compute_capability", "peer_access", "memory", "gemm_fraction"),
+        *("power", "kernels", "slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
+    }
+)
+"""What a chip need not say: who needs it asks for it."""
+
+DEFAULT_BUFFER_BYTES = 32_768
+
+_PS_PER_M = {"fibre": 5000, "copper": 4400}
+"""Propagation [ps/m]: 2/3 of the speed of light in glass, somewhat more in a cable."""
+
+S = TypeVar("S", bound=Spec)
+
+
+@cache
+def _preset(section: Section, name: str) -> Any:
+    """Return a hardware preset as the schema's object."""
+    raw = {key: figure.value for key, figure in _PRESETS[section][name].items()}
+    dummy = {"nodes": {"x": {"kind": "switch"}}, section: {"x": raw}}
+    return getattr(Topology.model_validate(dummy), section)["x"]
+
+
+def look_at_thresholds(problems: Problems, path: Path, spec: LinkTypeSpec) -> None:
+    """Note pause and mark thresholds that contradict each other."""
+    pfc, ecn = spec.pfc, spec.ecn
+    if pfc is not None and pfc.xoff > 0:
+        if pfc.xon is not None and pfc.xon >= pfc.xoff:
+            problems.add(
+                (*path, "pfc", "xon"), f"resumes at {pfc.xon} B; must be below xoff, {pfc.xoff} B"
+            )
+        if spec.buffer is not None and pfc.xoff >= spec.buffer:
+            message = f"pauses at {pfc.xoff} B; must leave room in the buffer of {spec.buffer} B"
+            problems.add((*path, "pfc", "xoff"), message)
+    if ecn is not None and ecn.max > 0 and ecn.min > ecn.max:
+        problems.add(
+            (*path, "ecn", "min"), f"marks from {ecn.min} B; must be at most max, {ecn.max} B"
+        )
+
+
+def merge(base: S, over: Spec) -> S:
+    """Return `base` with what `over` sets; mappings are merged key by key, unless there is a new ``default``."""
+    update: dict[str, Any] = {}
+    for key in over.model_fields_set:
+        value = getattr(over, key)
+        if value is None or key == "base" or key not in type(base).model_fields:
+            continue
+        old = getattr(base, key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            replaced = {} if "default" in value else old
+            value = {**replaced, **value}
+        elif isinstance(value, RateControlSpec) and isinstance(old, RateControlSpec):
+            value = merge(old, value) if value.base is None else value
+        update[key] = value
+    return base.model_copy(update=update)
+
+
+@cache
+def _preset_rate_control(name: str) -> RateControlSpec:
+    raw = {key: figure.value for key, figure in RATE_CONTROLS[name].items()}
+    return RateControlSpec.model_validate(raw)
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """The types one description can name, and the provenance of those it uses."""
+
+    topology: Topology
+    problems: Problems
+    sources: dict[str, str] = field(default_factory=dict)
+    resolved: dict[tuple[Section, str], Any] = field(default_factory=dict)
+
+    def resolve(self, section: Section, name: str, path: Path, seen: tuple[str, ...] = ()) -> Any:
+        """Return the spec called `name` with its bases merged in, or None if there is none."""
+        if (section, name) in self.resolved:
+            return self.resolved[section, name]
+        own: Spec | None = getattr(self.topology, section).get(name)
+        what = _WHAT[section]
+        if own is None and name not in _PRESETS[section]:
+            known = [*getattr(self.topology, section), *_PRESETS[section]]
+            self.problems.add(path, f"unknown {what} {name!r}{did_you_mean(name, known)}")
+            return None
+        if own is None:
+            result = _preset(section, name)
+            self._note(section, name)
+        else:
+            self._look_at(section, name, own)
+            result = self._derive(section, name, own, seen)
+        self.resolved[section, name] = result
+        return result
+
+    def _look_at(self, section: Section, name: str, own: Spec) -> None:
+        """Note what is wrong with the file's own type by itself."""
+        if isinstance(own, NicSpec) and own.rate_control is not None:
+            base = own.rate_control.base
+            if base is not None and base not in (*RATE_CONTROLS, "none"):
+                hint = did_you_mean(base, [*RATE_CONTROLS, "none"])
+                path: Path = (section, name, "rate_control")
+                self.problems.add(path, f"unknown rate control {base!r}{hint}")
+                own.rate_control = None
+        if isinstance(own, SwitchSpec) and own.cpu is not None and own.cpu not in CPUS:
+            what = f"unknown processor {own.cpu!r}{did_you_mean(own.cpu, CPUS)}"
+            self.problems.add((section, name, "cpu"), what)
+        if isinstance(own, LinkTypeSpec):
+            look_at_thresholds(self.problems, (section, name), own)
+
+    def _look_for_gaps(self, name: str, own: ChipSpec) -> None:
+        """Note what a chip that stands by itself leaves open: there is nothing to take it from."""
+        given = {key for key in own.model_fields_set if getattr(own, key) is not None}
+        missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
+        if missing:
+            shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            what = (
+                f"has no base and does not say {shown}; give a base, for example 'base: h100-sxm5'"
+            )
+            self.problems.add(("chips", name), what, key=True)
+
+    def _derive(self, section: Section, name: str, own: Spec, seen: tuple[str, ...]) -> Any:
+        base_name: str | None = getattr(own, "base", None)
+        place: Path = (section, name, "base")
+        if isinstance(own, ChipSpec) and base_name is None:
+            self._look_for_gaps(name, own)
+        if base_name is None:
+            return merge(carried_by(NicSpec(), own), own) if isinstance(own, NicSpec) else own
+        if base_name == name and name in _PRESETS[section]:
+            base = _preset(section, name)
+            self._note(section, name)
+        elif base_name in (*seen, name):
+            self.problems.add(place, f"{base_name!r} is its own base; name another")
+            return own
+        else:
+            base = self.resolve(section, base_name, place, (*seen, name))
+        if base is None:
+            return own
+        if isinstance(own, NicSpec):
+            base = carried_by(base, own)
+        for key in own.model_fields_set - {"base"}:
+            self.sources[f"{_WHAT[section]} {name}: {key}"] = "given in the description"
+        return merge(base, own)
+
+    def _note(self, section: Section, name: str) -> None:
+        for key, figure in _PRESETS[section][name].items():
+            if key not in ("format", "class"):
+                self.sources[f"{_WHAT[section]} {name}: {key}"] = str(figure)
+
+
+_CHIP_FIELDS = {
+    "sms": "sms",
+    "cta_slots": "cta_slots",
+    "write_latency": "write_latency_ps",
+    "read_latency": "read_latency_ps",
+    "response_latency": "response_latency_ps",
+    "memory_rate": "mem_Bps",
+    "memory_efficiency": "mem_efficiency",
+    "memory_quantum": "mem_quantum_ps",
+    "links": "links",
+    "peak_flops": "peak_flops",
+    "pcie_rate": "pcie_Bps",
+    "architecture": "architecture",
+    "peer_access": "peer_access",
+    "memory": "mem_bytes",
+    "gemm_fraction": "gemm_fraction",
+    "power": "power_W",
+    "kernels": "kernels",
+}
+_CHIP_SHARES = {
+    "memory_per_delivered": "deliver_256",
+    "memory_per_read": "read_256",
+    "memory_per_injected": "inject_256",
+}
+
+
+def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
+    given: dict[str, Any] = {"chip": name}
+    for key, attribute in _CHIP_FIELDS.items():
+        if (value := getattr(chip, key)) is not None:
+            given[attribute] = value
+    for key, attribute in _CHIP_SHARES.items():
+        if (share := getattr(chip, key)) is not None:
+            given[attribute] = round(share * 256)
+    if chip.compute_capability is not None:
+        given["compute_capability"] = round(chip.compute_capability * 10)
+    if chip.slowdown is not None:
+        given["slow_1024"] = round(chip.slowdown * 1024)
+    return Endpoint(**given)
+
+
+def _make_unit(switch: SwitchSpec) -> Unit | None:
+    keys = ("reduction_latency", "reduction_capacity", "reduction_rate", "reduction_slots")
+    if all(getattr(switch, key) is None for key in keys):
+        return None
+    given: dict[str, int] = {}
+    if switch.reduction_latency is not None:
+        given["latency_ps"] = switch.reduction_latency
+    if switch.reduction_capacity is not None:
+        given["capacity_bytes"] = switch.reduction_capacity
+    if switch.reduction_rate is not None:
+        given["cost16"] = cost16(switch.reduction_rate)
+    if switch.reduction_slots is not None:
+        given["slots"] = switch.reduction_slots
+    return Unit(**given)
+
+
+def _make_host(switch: SwitchSpec) -> HostTraits | None:
+    given = {
+        "thread_ps": switch.thread,
+        "thread_after_ps": switch.thread_after,
+        "look_ps": switch.look,
+    }
+    known = {key: value for key, value in given.items() if value is not None}
+    return HostTraits(**known) if known else None
+
+
+def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0) -> Node:
+    """Return a switch, PCIe switch or root complex of a type; `tier` replaces the type's."""
+    return Node(
+        name,
+        "switch",
+        latency_ps=switch.latency or 1,
+        store_and_forward=bool(switch.store_and_forward),
+        unit=_make_unit(switch),
+        tier=tier or switch.tier or "switch",
+        ports=switch.ports or 0,
+        zone=zone,
+        peer_payload_bytes=switch.peer_payload or 0,
+        buffer_bytes=switch.buffer or 0,
+        cpu=switch.cpu or "",
+        host=_make_host(switch),
+    )
+
+
+_RATE_CONTROL_FIELDS = {
+    "alpha_timer": "alpha_timer_ps",
+    "increase_timer": "increase_timer_ps",
+    "cnp_interval": "cnp_interval_ps",
+    "cnp_delay": "cnp_delay_ps",
+    "byte_counter": "byte_counter",
+    "additive": "additive_Bps",
+    "hyper": "hyper_Bps",
+    "min_rate": "min_Bps",
+    "fast_recovery": "fast_recovery",
+}
+
+
+def _make_rate_control(spec: RateControlSpec) -> RateControl | None:
+    if spec.base == "none":
+        return None
+    if spec.base is not None:
+        spec = merge(_preset_rate_control(spec.base), spec)
+    given = {attribute: getattr(spec, key) for key, attribute in _RATE_CONTROL_FIELDS.items()}
+    if spec.g is not None:
+        given["g_65536"] = round(spec.g * 65536)
+    return RateControl(**{key: value for key, value in given.items() if value is not None})
+
+
+_NIC_FIELDS = {
+    "mtu": "mtu_bytes",
+    "gpudirect": "gpudirect",
+    "post": "post_ps",
+    "eager": "eager_bytes",
+    "rendezvous": "rendezvous_ps",
+    "progress": "progress_ps",
+    "ack": "ack_ps",
+    "completion": "completion_ps",
+    "flush": "flush_ps",
+    "transit": "transit_ps",
+    "adaptive": "adaptive",
+    "speed": "speed_Bps",
+    "plugin": "plugin",
+    "plugin_latency": "plugin_ps",
+}
+
+
+def make_nic(name: str, spec: NicSpec, *, zone: int = 0, tier: str = "") -> Node:
+    """Return a network adapter of a type."""
+    given = {attribute: getattr(spec, key) for key, attribute in _NIC_FIELDS.items()}
+    control = _make_rate_control(spec.rate_control) if spec.rate_control is not None else None
+    nic = NicTraits(
+        rate_control=control, **{key: value for key, value in given.items() if value is not None}
+    )
+    return Node(
+        name,
+        "nic",
+        latency_ps=spec.latency or 1,
+        tier=tier or "nic",
+        ports=spec.ports or 0,
+        nic=nic,
+        zone=zone,
+    )
+
+
+def make_link(a: str, b: str, spec: LinkTypeSpec, *, count: int = 1, name: str = "") -> Link:
+    """Return links of a complete type between two nodes; the cable's propagation is part of the latency."""
+    if spec.rate is None or spec.latency is None or spec.format is None:
+        raise InternalError(f"links: {a} to {b}: no rate, latency or format")
+    cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
+    paused = spec.pfc is not None and spec.pfc.xoff > 0
+    marked = spec.ecn is not None and spec.ecn.max > 0
+    return Link(
+        a=a,
+        b=b,
+        count=count,
+        rate=spec.rate,
+        latency_ps=spec.latency + cable_ps,
+        format=spec.format,
+        buffer_bytes=spec.buffer or DEFAULT_BUFFER_BYTES,
+        replay_ps=spec.replay or 0,
+        error_rate=spec.error_rate or 0.0,
+        weight=spec.weight or 1,
+        cls=spec.class_ or "link",
+        name=name,
+        xoff_bytes=spec.pfc.xoff if spec.pfc is not None and paused else 0,
+        xon_bytes=_xon(spec.pfc.xoff, spec.pfc.xon) if spec.pfc is not None and paused else 0,
+        ecn_min_bytes=spec.ecn.min if spec.ecn is not None and marked else 0,
+        ecn_max_bytes=spec.ecn.max if spec.ecn is not None and marked else 0,
+        ecn_probability=spec.ecn.probability if spec.ecn is not None and marked else 0.0,
+    )
+
+
+def _xon(xoff: int, xon: int | None) -> int:
+    """Return the resume threshold; without one, half of the pause threshold."""
+    return xoff // 2 if xon is None else xon
+
+
+def make_format(name: str, spec: FormatSpec | None) -> Format:
+    if spec is None:
+        return Format(name)
+    header: Any = spec.header or {"default": 16}
+    control: Any = spec.control or {}
+    service: Any = spec.service or {}
+    limit: Any = spec.limit or {}
+    given: dict[str, Any] = {}
+    if spec.payload is not None:
+        given["payload_bytes"] = {"sm": 128, "ce": 128, "nic": 128, **spec.payload}
+    return Format(
+        name=name,
+        flit_bytes=spec.flit or 16,
+        header_bytes=tuple(header.get(kind, header.get("default", 16)) for kind in KIND_NAMES),
+        control_256=tuple(round(control.get(kind, 0) * 256) for kind in KIND_NAMES),
+        service_1024=tuple(round(service.get(kind, 1) * 1024) for kind in KIND_NAMES),
+        limit_bytes=tuple(limit.get(kind, limit.get("default", NO_LIMIT)) for kind in KIND_NAMES),
+        **given,
+    )
+
+
+_PROTOCOL_FIELDS = {
+    "fixed": "fixed_ps",
+    "expand": "expand_120",
+    "tail_fence": "tail_fence_ps",
+    "head_fence": "head_fence_ps",
+    "buffer": "buffer_bytes",
+    "slots": "slots",
+    "chunk_steps": "chunk_steps",
+    "slice_steps": "slice_steps",
+    "grain": "grain_bytes",
+    "message_start": "message_start_ps",
+    "crowding": "crowding",
+    "throughput": "op_Bps",
+}
+
+
+def make_protocol(name: str, spec: ProtocolSpec) -> Protocol:
+    given = {attribute: getattr(spec, key) for key, attribute in _PROTOCOL_FIELDS.items()}
+    return Protocol(name, **{key: value for key, value in given.items() if value is not None})
+
+
+def preset_endpoint(chip: str) -> Endpoint:
+    """Return the endpoint of a chip preset."""
+    return make_endpoint(chip, _preset("chips", chip))
+
+
+def preset_protocols(architecture: str) -> dict[str, Protocol]:
+    """Return the protocols of an architecture preset."""
+    return {
+        name: make_protocol(name, _preset("protocols", f"{architecture}.{name}"))
+        for name in ARCHITECTURES[architecture]
+    }
+
+
+def preset_format(name: str) -> Format:
+    """Return a packet format preset."""
+    return make_format(name, _preset("formats", name))
+
+
+def preset_switch(name: str, node: str, *, tier: str = "", zone: int = 0) -> Node:
+    """Return a node called `node` of a switch preset."""
+    return make_switch(node, _preset("switches", name), tier=tier, zone=zone)
+
+
+def preset_nic(name: str, node: str, *, zone: int = 0) -> Node:
+    """Return a node called `node` of an adapter preset."""
+    return make_nic(node, _preset("nics", name), zone=zone)
+
+
+def preset_link(
+    name: str,
+    a: str,
+    b: str,
+    *,
+    length_m: float = 0.0,
+    medium: Literal["fibre", "copper"] = "fibre",
+) -> Link:
+    """Return links of a preset type between two nodes, over cables of a length [m]."""
+    spec: LinkTypeSpec = _preset("link_types", name)
+    if length_m:
+        spec = spec.model_copy(update={"length": length_m, "medium": medium})
+    return make_link(a, b, spec, name=name)

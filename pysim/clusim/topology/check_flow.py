@@ -1,0 +1,221 @@
+"""How much can cross a fabric: bisection inside a machine and between machines, and oversubscription per tier."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.base.units import format_rate
+from clusim.topology.arrays import FabricArrays
+from clusim.topology.check_links import HOST_CLASSES, Finding
+from clusim.topology.model import Fabric
+from clusim.topology.node import NETWORK
+
+MAX_ENDPOINTS = 512
+MAX_NETWORK_ARCS = 40_000
+"""Beyond, a maximum flow takes more than some seconds."""
+EVEN = 1.001
+"""Ratio of bandwidths up to which they are equal."""
+
+
+def wire_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
+    """Return the rate of every wire [B/s]."""
+    rates: NDArray[np.float64] = arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12
+    return rates
+
+
+def peer_wires(arrays: FabricArrays) -> NDArray[np.bool_]:
+    """Return which wires ranks of a machine talk over: those between GPUs if every rank has some, else all."""
+    classes = arrays.wire_class
+    names = np.array([name in HOST_CLASSES for name in classes.names], bool)
+    own = ~names[classes.codes] if len(names) else np.zeros(0, bool)
+    first = arrays.wires["src"][own]
+    ranks = arrays.endpoints["node"][arrays.rank_endpoint]
+    if np.isin(ranks, first).all():
+        return own
+    return np.ones(len(own), bool)
+
+
+def endpoint_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
+    """Return the bandwidth out of every rank towards other ranks [B/s]."""
+    own = peer_wires(arrays)
+    total = np.zeros(len(arrays.nodes), np.float64)
+    np.add.at(total, arrays.wires["src"][own], wire_rates_Bps(arrays)[own])
+    result: NDArray[np.float64] = total[arrays.endpoints["node"][arrays.rank_endpoint]]
+    return result
+
+
+def bisection_Bps(arrays: FabricArrays, zone: int = 0) -> float:
+    """Return the bandwidth between the lower and the upper half of the ranks of a machine, one way [B/s].
+
+    It is the maximum flow over the directed graph, so it bounds what any routing can move between the halves. Where
+    GPUs have links of their own, those of the host are left out.
+    """
+    from clusim.topology.flow import max_flow
+
+    nodes = arrays.endpoints["node"][arrays.rank_endpoint]
+    nodes = nodes[arrays.nodes["zone"][nodes] == zone]
+    half = len(nodes) // 2
+    return max_flow(
+        arrays, nodes[:half].tolist(), nodes[half : 2 * half].tolist(), only=peer_wires(arrays)
+    )
+
+
+def network_bisection_Bps(arrays: FabricArrays) -> float:
+    """Return the bandwidth between the adapters of the lower and the upper half of the machines, one way [B/s]."""
+    from clusim.topology.flow import max_flow
+
+    zone = arrays.nodes["zone"]
+    nics = arrays.targets["node"][arrays.nic_targets]
+    half = arrays.fabric.num_zones // 2
+    home = zone[nics].astype(np.int64)
+    outside = zone == np.uint32(NETWORK & 0xFFFFFFFF)
+    only = outside[arrays.wires["src"]] | outside[arrays.wires["dst"]]
+    low, high = nics[home < half], nics[(home >= half) & (home < 2 * half)]
+    return max_flow(arrays, low.tolist(), high.tolist(), only=only)
+
+
+def check_flow(fabric: Fabric, arrays: FabricArrays) -> list[Finding]:
+    """Return bisection and oversubscription as findings."""
+    return [
+        *_machine(fabric, arrays),
+        *_network(fabric, arrays),
+        *_host_tiers(fabric),
+        *_network_tiers(fabric),
+    ]
+
+
+def _machine(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
+    homes = arrays.nodes["zone"][arrays.endpoints["node"][arrays.rank_endpoint]]
+    ranks = int((homes == 0).sum())
+    if not 2 <= ranks <= MAX_ENDPOINTS:
+        return
+    width = bisection_Bps(arrays)
+    injected = float(endpoint_rates_Bps(arrays)[homes == 0][: ranks // 2].sum())
+    share = width / injected if injected else 0.0
+    where = "bisection of a machine" if fabric.num_zones > 1 else "bisection"
+    what = (
+        f"{where} {format_rate(width)} one way, {share:.0%} of what half of the endpoints can send"
+    )
+    yield Finding("info", what)
+
+
+def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
+    if fabric.num_zones < 2 or not len(arrays.nic_targets):
+        return
+    arcs = {
+        (link.a, link.b)
+        for link in fabric.links
+        if fabric.nodes[fabric.node_index[link.a]].zone == NETWORK
+        or fabric.nodes[fabric.node_index[link.b]].zone == NETWORK
+    }
+    if len(arcs) > MAX_NETWORK_ARCS:
+        yield Finding("info", "network too large to find its bisection quickly")
+        return
+    width = network_bisection_Bps(arrays)
+    half = fabric.num_zones // 2
+    injected = sum(
+        link.rate.bytes_per_s * link.count
+        for link in fabric.links
+        for name, other in ((link.a, link.b), (link.b, link.a))
+        if 0 <= fabric.nodes[fabric.node_index[name]].zone < half
+        and fabric.nodes[fabric.node_index[other]].zone == NETWORK
+    )
+    share = width / injected if injected else 0.0
+    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of what half of the machines can send"
+    yield Finding("info", what)
+
+
+def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
+    """Say what PCIe switches have below, and towards the root complex."""
+    nodes = {node.name: node for node in fabric.nodes}
+    level = {"pcie": 1, "root": 2}
+    below: Counter[str] = Counter()
+    above: Counter[str] = Counter()
+    for link in fabric.links:
+        if link.cls != "pcie":
+            continue
+        for own, other in ((link.a, link.b), (link.b, link.a)):
+            if nodes[own].tier != "pcie":
+                continue
+            rate = link.rate.bytes_per_s * link.count
+            up = level.get(nodes[other].tier, 0) > 1
+            (above if up else below)[own] += rate  # type: ignore[assignment]
+    groups: dict[str, int] = {}
+    for name, up_Bps in above.items():
+        ratio = below[name] / up_Bps
+        if ratio:
+            text = f"{format_rate(below[name])} below and {format_rate(up_Bps)} towards the host, {ratio:.3g}:1"
+            groups[text] = groups.get(text, 0) + 1
+    for text, count in groups.items():
+        yield Finding("info", f"PCIe switches ({count}): {text}")
+
+
+def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
+    """Say for each tier of network switches how much comes from below, and how much leads further."""
+    tier = {node.name: node.tier for node in fabric.nodes}
+    groups: dict[tuple[str, str], int] = {}
+    for name, rates in _sided(fabric).items():
+        key = (tier[name], _sides(rates))
+        groups[key] = groups.get(key, 0) + 1
+    for (kind, text), count in groups.items():
+        name = "network" if kind == "switch" else kind
+        yield Finding("info", f"{name} switches ({count}): {text}")
+
+
+def never_tapers(fabric: Fabric) -> bool:
+    """Return whether a network has no links across a tier, and as much upwards as downwards wherever it goes on."""
+    return not any(
+        rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
+        for rates in _sided(fabric).values()
+    )
+
+
+def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
+    """Return what the links of every network switch carry ``down``, ``across`` its tier and ``up`` [bytes/s]."""
+    nodes = {node.name: node for node in fabric.nodes}
+    found: dict[str, Counter[str]] = {}
+    if not any(node.zone == NETWORK for node in fabric.nodes):
+        return found
+    height = _heights(fabric)
+    for link in fabric.links:
+        for own, other in ((link.a, link.b), (link.b, link.a)):
+            if nodes[own].zone != NETWORK or own not in height:
+                continue
+            side = "across"
+            if height.get(other, 0) != height[own]:
+                side = "down" if height.get(other, 0) < height[own] else "up"
+            found.setdefault(own, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+    return found
+
+
+def _sides(rates: Counter[str]) -> str:
+    names = (("down", "down"), ("across", "to the same tier"), ("up", "up"))
+    text = ", ".join(f"{format_rate(rates[side])} {word}" for side, word in names if rates[side])
+    if rates["down"] and rates["up"]:
+        ratio = rates["down"] / rates["up"]
+        text += f", {ratio:.3g}:1 oversubscribed" if ratio > EVEN else ", not oversubscribed"
+    return text
+
+
+def _heights(fabric: Fabric) -> dict[str, int]:
+    """Return how many links each network switch is from the nearest adapter."""
+    nodes = {node.name: node for node in fabric.nodes}
+    near: dict[str, list[str]] = {}
+    for link in fabric.links:
+        near.setdefault(link.a, []).append(link.b)
+        near.setdefault(link.b, []).append(link.a)
+    level = [node.name for node in fabric.nodes if node.kind == "nic"]
+    height = dict.fromkeys(level, 0)
+    while level:
+        following = []
+        for name in level:
+            for other in near.get(name, []):
+                if other not in height and nodes[other].zone == NETWORK:
+                    height[other] = height[name] + 1
+                    following.append(other)
+        level = following
+    return height

@@ -1,0 +1,254 @@
+"""Do links fit the chips they hang on, their siblings, and their own cables? Findings about single links and nodes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from clusim.base.units import format_rate, format_size
+from clusim.topology.model import Fabric, Link
+from clusim.topology.node import NETWORK, Node
+
+Level = Literal["error", "warning", "info"]
+
+HOST_CLASSES = frozenset({"pcie", "numa", "dram", "c2c"})
+"""Classes of links that belong to the host and not to a network of GPUs."""
+
+MOST = 4
+"""So many names are listed in one finding."""
+
+TOLERANCE = 1.001
+"""Rates may differ by this: those of PCIe are rounded differently by everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to know about a fabric: an error cannot be simulated, a warning is unusual, info is a figure."""
+
+    level: Level
+    what: str
+
+
+def listed(names: list[str]) -> str:
+    """Write the first names and how many more there are."""
+    more = len(names) - MOST
+    return ", ".join(names[:MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+@dataclass(slots=True)
+class _Ends:
+    """What hangs on one node: links and bandwidth by class [B/s]."""
+
+    count: Counter[str]
+    rate_Bps: Counter[str]
+
+
+def check_links(fabric: Fabric) -> list[Finding]:
+    """Return what is unusual about single links and nodes."""
+    ends = _ends(fabric)
+    by_name = {node.name: node for node in fabric.nodes}
+    return [
+        *_chips(fabric, ends),
+        *_pcie(fabric, by_name),
+        *_ports(fabric, ends),
+        *_siblings(fabric, ends),
+        *_uneven(fabric),
+        *_adapters(fabric, ends, by_name),
+        *_buffers(fabric),
+        *_shared_buffers(fabric),
+    ]
+
+
+def _ends(fabric: Fabric) -> dict[str, _Ends]:
+    found: dict[str, _Ends] = {node.name: _Ends(Counter(), Counter()) for node in fabric.nodes}
+    for link in fabric.links:
+        for name in (link.a, link.b):
+            found[name].count[link.cls] += link.count
+            found[name].rate_Bps[link.cls] += link.count * link.rate.bytes_per_s  # type: ignore[assignment]
+    return found
+
+
+def _grouped(items: Iterator[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Join items of the same text."""
+    groups: dict[str, list[str]] = {}
+    for text, name in items:
+        groups.setdefault(text, []).append(name)
+    yield from groups.items()
+
+
+def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
+    """Compare links between GPUs with what the chip has; a card without its bridge is usual."""
+
+    def wrong() -> Iterator[tuple[str, str]]:
+        for node in fabric.nodes:
+            chip = node.endpoint
+            if chip is None or not chip.links:
+                continue
+            have = sum(n for cls, n in ends[node.name].count.items() if cls not in HOST_CLASSES)
+            if have != chip.links and have:
+                yield f"{have} links, but {chip.chip} has {chip.links}", node.name
+
+    for text, names in _grouped(wrong()):
+        yield Finding("warning", f"{listed(names)}: {text}")
+
+
+def _pcie(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[Finding]:
+    """Look for PCIe links wider or faster than the chip's."""
+
+    def wrong() -> Iterator[tuple[str, str]]:
+        for link in fabric.links:
+            for name in (link.a, link.b):
+                chip = by_name[name].endpoint
+                if link.cls != "pcie" or chip is None or not chip.pcie_Bps:
+                    continue
+                if link.rate.bytes_per_s > chip.pcie_Bps * TOLERANCE:
+                    text = f"PCIe of {format_rate(link.rate)}, but {chip.chip} has"
+                    yield f"{text} {format_rate(chip.pcie_Bps)}", name
+
+    for text, names in _grouped(wrong()):
+        yield Finding("warning", f"{listed(names)}: {text}")
+
+
+def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
+    def wrong() -> Iterator[tuple[str, str]]:
+        for node in fabric.nodes:
+            counts = ends[node.name].count
+            have = sum(
+                n for cls, n in counts.items() if node.kind != "nic" or cls not in HOST_CLASSES
+            )
+            if node.ports and have > node.ports:
+                yield f"{have} links on {node.ports} ports", node.name
+
+    for text, names in _grouped(wrong()):
+        yield Finding("warning", f"{listed(names)}: {text}")
+
+
+def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
+    """Look for ranks with less or more than others, of each class of link."""
+    ranks = set(fabric.ranks)
+    classes = {cls for name in ranks for cls in ends[name].count}
+    found = []
+    for cls in sorted(classes):
+        rates = [(ends[name].rate_Bps[cls], name) for name in fabric.ranks]
+        low, high = min(rates), max(rates, key=lambda item: item[0])
+        if high[0] > low[0] * TOLERANCE:
+            found.append(
+                f"{low[1]} has {format_rate(low[0])} of {cls}, {high[1]} has {format_rate(high[0])}"
+            )
+    for what in found:
+        yield Finding("warning", f"asymmetric: {what}")
+    if not found and ranks:
+        own = ends[fabric.ranks[0]].rate_Bps
+        what = ", ".join(f"{format_rate(rate)} of {cls}" for cls, rate in own.items())
+        yield Finding("info", f"every endpoint has {what} in each direction")
+
+
+def _uneven(fabric: Fabric) -> Iterator[Finding]:
+    """Look for parallel links that differ."""
+    pairs: dict[frozenset[str], list[Link]] = defaultdict(list)
+    for link in fabric.links:
+        pairs[frozenset((link.a, link.b))].append(link)
+    for links in pairs.values():
+        rates = {link.rate.bytes_per_s for link in links}
+        if len(rates) > 1:
+            text = ", ".join(format_rate(rate) for rate in sorted(rates))
+            yield Finding("warning", f"{links[0].a}-{links[0].b}: parallel links differ: {text}")
+
+
+def _adapters(
+    fabric: Fabric, ends: dict[str, _Ends], by_name: dict[str, Node]
+) -> Iterator[Finding]:
+    """Look for adapters faster than their slot, and for adapters on no host or, in a cluster, on no network."""
+
+    def wrong() -> Iterator[tuple[str, str]]:
+        for node in fabric.nodes:
+            if node.kind != "nic":
+                continue
+            rates = ends[node.name].rate_Bps
+            host = sum(rate for cls, rate in rates.items() if cls in HOST_CLASSES)
+            net = sum(rate for cls, rate in rates.items() if cls not in HOST_CLASSES)
+            if net and host and net > host * TOLERANCE:
+                yield f"{format_rate(net)} of network behind {format_rate(host)} of PCIe", node.name
+            if fabric.num_zones > 1 and not net:
+                yield "on no network; link to a switch or leave out", node.name
+
+    for text, names in _grouped(wrong()):
+        yield Finding("warning", f"{listed(names)}: {text}")
+    if fabric.num_zones > 1:
+        homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
+        lost = sorted({by_name[name].zone for name in fabric.ranks} - homes - {NETWORK})
+        if lost:
+            names = [f"machine {zone}" for zone in lost]
+            yield Finding("warning", f"{listed(names)}: no adapter, cannot reach other machines")
+
+
+def _largest_packet(fabric: Fabric, link: Link) -> int:
+    """Return the wire bytes of the largest packet on a link [bytes]."""
+    form = fabric.formats[link.format]
+    mtus = {node.nic.mtu_bytes for node in fabric.nodes if node.nic is not None}
+    payload = max(mtus) if mtus else max(form.payload_bytes.values())
+    return min(form.limit_bytes[0], payload) + form.header_bytes[0]
+
+
+def _buffers(fabric: Fabric) -> Iterator[Finding]:
+    """Compare buffers with what is under way during a round trip: room behind the pause threshold, or credits."""
+    packets = {link.format: _largest_packet(fabric, link) for link in fabric.links}
+    seen: dict[tuple[object, ...], str | None] = {}
+
+    def wrong() -> Iterator[tuple[str, str]]:
+        for link in fabric.links:
+            key = (
+                link.rate,
+                link.latency_ps,
+                link.buffer_bytes,
+                link.xoff_bytes,
+                link.format,
+                link.ecn_min_bytes,
+            )
+            if key not in seen:
+                seen[key] = _buffer_text(link, packets[link.format])
+            if text := seen[key]:
+                yield text, f"{link.a}-{link.b}"
+
+    for text, names in _grouped(wrong()):
+        yield Finding("warning", f"{listed(names)}: {text}")
+
+
+def _buffer_text(link: Link, packet_bytes: int) -> str | None:
+    flight = 2 * link.latency_ps * link.rate.num // link.rate.den
+    trip = f"round trip of {2 * link.latency_ps / 1e6:g} us at {format_rate(link.rate)}"
+    if link.xoff_bytes:
+        room, need = link.buffer_bytes - link.xoff_bytes, flight + 2 * packet_bytes
+        if room < need:
+            return (
+                f"pause headroom {format_size(room)}, but a {trip} and two packets need"
+                f" {format_size(need)}: packets would be lost"
+            )
+        if link.ecn_max_bytes and link.xoff_bytes < link.ecn_min_bytes:
+            return f"pauses at {format_size(link.xoff_bytes)}, before it marks packets"
+        return None
+    if link.buffer_bytes < flight:
+        share = link.buffer_bytes / flight
+        return f"credits for {format_size(link.buffer_bytes)} cover {share:.0%} of a {trip}"
+    return None
+
+
+def _shared_buffers(fabric: Fabric) -> Iterator[Finding]:
+    """Compare the receive buffers of a switch with its packet memory."""
+    memory = {node.name: node.buffer_bytes for node in fabric.nodes if node.buffer_bytes}
+    used: Counter[str] = Counter()
+    for link in fabric.links:
+        for name in (link.a, link.b):
+            if name in memory:
+                used[name] += link.count * link.buffer_bytes
+
+    def wrong() -> Iterator[tuple[str, str]]:
+        for name, size in memory.items():
+            if used[name] > size:
+                text = f"buffers of {format_size(used[name])}, but the switch has"
+                yield f"{text} {format_size(size)}", name
+
+    for text, names in _grouped(wrong()):
+        yield Finding("warning", f"{listed(names)}: {text}")

@@ -1,0 +1,398 @@
+"""Well-known networks by formula: ``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``,
+``star:16``, ``fully-connected:8``.
+
+Endpoints are ideal hosts. The defaults are those packet-level simulators are usually compared at: 400 Gb/s links of
+500 ns, packets of 4096 B with 64 B of header, switches without latency of their own that store and forward.
+
+In rings, meshes and tori every host hangs on a router of its own by a link of 1 ns that is as fast as all other links
+of the router together (``host_rate``, ``host_latency``), so that the network is the limit and not the injection.
+They route dimension-order; the wrap-around links of a torus are datelines, and so are the global links of a
+dragonfly, so all of them are free of deadlock on the two virtual channels of the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+from clusim.base.errors import ClusimError, TopologyError
+from clusim.base.units import Rate, parse_rate, parse_size, parse_time
+from clusim.engine.abi import KINDS
+from clusim.topology.endpoint import Endpoint
+from clusim.topology.model import Fabric, Format, Link
+from clusim.topology.node import Node
+from clusim.topology.problems import did_you_mean
+
+MAX_NODES = 65_536
+MAX_LINKS = 1_000_000
+
+Arguments = dict[str, int]
+
+
+@dataclass(slots=True)
+class _Sketch:
+    """A network being drawn: common link and switch properties, nodes and links so far."""
+
+    rate: Rate = field(default_factory=lambda: parse_rate("400 Gb/s"))
+    latency_ps: int = 500_000
+    switch_latency_ps: int = 1
+    buffer_bytes: int = 131_072
+    header_bytes: int = 64
+    packet_bytes: int = 4096
+    ack_bytes: int = 0
+    store_and_forward: bool = True
+    vcs: int = 2
+    host_rate: Rate | None = None
+    host_latency_ps: int = 1_000
+    endpoint: Endpoint = field(default_factory=Endpoint)
+    nodes: list[Node] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+
+    def host(self, name: str) -> str:
+        """Add a host."""
+        self.nodes.append(Node(name, "host", 1, endpoint=self.endpoint, tier="host"))
+        return name
+
+    def switch(self, name: str, tier: str) -> str:
+        """Add a switch."""
+        latency = self.switch_latency_ps
+        self.nodes.append(Node(name, "switch", latency, self.store_and_forward, tier=tier))
+        return name
+
+    def link(
+        self,
+        a: str,
+        b: str,
+        cls: str,
+        **own: Any,
+    ) -> None:
+        """Add a link of the common kind; `own` are fields of `Link` that it has to itself."""
+        self.links.append(
+            Link(
+                a,
+                b,
+                rate=self.rate,
+                latency_ps=self.latency_ps,
+                format="packet",
+                buffer_bytes=self.buffer_bytes,
+                cls=cls,
+                **own,
+            )
+        )
+
+    def host_link(self, host: str, router: str, radix: int) -> None:
+        """Tie a host to a router of its own, as fast as the router's `radix` other links."""
+        rate = self.host_rate or self.rate * max(1, radix)
+        buffer = self.buffer_bytes * max(1, radix)
+        self.links.append(
+            Link(host, router, 1, rate, self.host_latency_ps, "packet", buffer, cls="host")
+        )
+
+    def format(self) -> Format:
+        """Return the packet format of all links."""
+        return Format(
+            "packet",
+            flit_bytes=1,
+            header_bytes=(self.header_bytes,) * KINDS,
+            control_256=(self.ack_bytes * 256,) + (0,) * (KINDS - 1),
+            payload_bytes=dict.fromkeys(("sm", "ce", "nic"), self.packet_bytes),
+        )
+
+
+def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
+    """k-ary fat tree of three levels; `oversub` times as many hosts per edge switch as uplinks."""
+    k, oversub = args["k"], args["oversub"]
+    if k % 2:
+        raise TopologyError(f"k={k}: must be even; give for example k={k + 1}")
+    half = k // 2
+    per_edge = half * oversub
+    _limit(k * half * per_edge + 2 * k * half + half * half)
+    hosts = [sketch.host(f"host{i}") for i in range(k * half * per_edge)]
+    edges = [sketch.switch(f"edge{i}", "edge") for i in range(k * half)]
+    middle = [sketch.switch(f"agg{i}", "aggregation") for i in range(k * half)]
+    cores = [sketch.switch(f"core{i}", "core") for i in range(half * half)]
+    for index, host in enumerate(hosts):
+        sketch.link(host, edges[index // per_edge], "host")
+    for pod, e, a in product(range(k), range(half), range(half)):
+        sketch.link(edges[pod * half + e], middle[pod * half + a], "edge-aggregation")
+    for pod, a, c in product(range(k), range(half), range(half)):
+        sketch.link(middle[pod * half + a], cores[a * half + c], "aggregation-core")
+
+
+def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
+    """n-dimensional mesh or torus, the last coordinate counting fastest."""
+    _limit(2 * prod(shape))
+    places = list(product(*(range(size) for size in shape)))
+    suffix = {place: ".".join(map(str, place)) for place in places}
+    for index, _ in enumerate(places):
+        sketch.host(f"host{index}")
+    for place in places:
+        sketch.switch(f"router{suffix[place]}", "router")
+    ends = 2 if wrap else 0
+    radix = sum(min(2, size - 1) if wrap or size < 3 else 2 for size in shape)
+    for index, place in enumerate(places):
+        sketch.host_link(f"host{index}", f"router{suffix[place]}", radix)
+    for place in places:
+        for axis, size in enumerate(shape):
+            last = place[axis] == size - 1
+            if last and not (size > ends > 0):
+                continue
+            following = (*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])
+            a, b = f"router{suffix[place]}", f"router{suffix[following]}"
+            sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=(last, last))
+
+
+def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
+    """Groups of `a` fully connected routers with `p` hosts and `h` global links each; minimal routing."""
+    h = args["h"]
+    p, a = args.get("p", h), args.get("a", 2 * h)
+    groups = args.get("groups", a * h + 1)
+    if not 2 <= groups <= a * h + 1:
+        raise TopologyError(
+            f"groups={groups}: must be 2..{a * h + 1} with a={a} routers of h={h} global links"
+        )
+    _limit(groups * a * (p + 1))
+    for index in range(groups * a * p):
+        sketch.host(f"host{index}")
+    routers = [[sketch.switch(f"router{g}.{r}", "router") for r in range(a)] for g in range(groups)]
+    for index in range(groups * a * p):
+        sketch.link(f"host{index}", routers[index // (a * p)][index // p % a], "host")
+    for group in routers:
+        for r, s in product(range(a), range(a)):
+            if r < s:
+                sketch.link(group[r], group[s], "local")
+    copies = a * h // (groups - 1)
+    for i, j in product(range(groups), range(groups)):
+        for copy in range(copies if i < j else 0):
+            one, two = (j - 1) + copy * (groups - 1), i + copy * (groups - 1)
+            sketch.link(
+                routers[i][one // h],
+                routers[j][two // h],
+                "global",
+                weight=4,
+                dateline=(True, True),
+            )
+
+
+def _star(sketch: _Sketch, args: Arguments) -> None:
+    """Hosts around one switch."""
+    count = args["n"]
+    _limit(count + 1)
+    hosts = [sketch.host(f"host{i}") for i in range(count)]
+    hub = sketch.switch("hub", "switch")
+    for host in hosts:
+        sketch.link(host, hub, "host")
+
+
+def _fully_connected(sketch: _Sketch, args: Arguments) -> None:
+    """A link between any two hosts."""
+    count = args["n"]
+    _limit(count)
+    if count > 1024:
+        raise TopologyError(f"n={count}: more than {MAX_LINKS // 2} links; at most 1024 hosts")
+    hosts = [sketch.host(f"host{i}") for i in range(count)]
+    for i, j in product(range(count), range(count)):
+        if i < j:
+            sketch.link(hosts[i], hosts[j], "direct")
+
+
+def _limit(nodes: int) -> None:
+    if nodes > MAX_NODES:
+        raise TopologyError(f"{nodes} nodes; the limit is {MAX_NODES}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Generator:
+    """How to read the arguments of a generator and draw it.
+
+    `arguments` maps names to defaults, None for required ones and 0 for optional ones without default.
+    """
+
+    draw: Callable[[_Sketch, Arguments], None]
+    arguments: Mapping[str, int | None]
+    example: str
+    grid: bool | None = None  # for shapes such as 4x4: whether it wraps around
+
+
+def _no_draw(_sketch: _Sketch, _args: Arguments) -> None:
+    """Grids are drawn from their shape."""
+
+
+GENERATORS: Mapping[str, _Generator] = {
+    "fat-tree": _Generator(_fat_tree, {"k": None, "oversub": 1}, "fat-tree:k=8,oversub=2"),
+    "torus": _Generator(_no_draw, {}, "torus:4x4x4", grid=True),
+    "mesh": _Generator(_no_draw, {}, "mesh:8x8", grid=False),
+    "ring": _Generator(_no_draw, {}, "ring:8", grid=True),
+    "dragonfly": _Generator(_dragonfly, {"h": None, "p": 0, "a": 0, "groups": 0}, "dragonfly:h=2"),
+    "star": _Generator(_star, {"n": None}, "star:16"),
+    "fully-connected": _Generator(_fully_connected, {"n": None}, "fully-connected:8"),
+}
+"""Generators by name."""
+
+
+def _latency(text: object) -> int:
+    return max(1, parse_time(_text(text)))
+
+
+def _flag(text: object) -> bool:
+    if str(text).lower() in ("1", "true", "yes", "on"):
+        return True
+    if str(text).lower() in ("0", "false", "no", "off"):
+        return False
+    raise TopologyError(f"{text!r}: must be yes or no")
+
+
+def _rate(text: object) -> Rate:
+    rate = parse_rate(_text(text))
+    if rate.num == 0:
+        raise TopologyError(f"{text!r}: zero bandwidth; give a rate above 0")
+    return rate
+
+
+def _bytes(low: int, high: int) -> Callable[[object], int]:
+    def read(text: object) -> int:
+        size = parse_size(_text(text))
+        if not low <= size <= high:
+            raise TopologyError(f"{text!r}: must be {low}..{high} bytes")
+        return size
+
+    return read
+
+
+def _vcs(text: object) -> int:
+    count = _integer("vcs", str(text))
+    if count > 16:
+        raise TopologyError(f"{count}: at most 16 virtual channels")
+    return count
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+_OPTIONS: Mapping[str, tuple[str, Callable[[object], object]]] = {
+    "rate": ("rate", _rate),
+    "latency": ("latency_ps", _latency),
+    "switch_latency": ("switch_latency_ps", _latency),
+    "buffer": ("buffer_bytes", _bytes(1, 2**40)),
+    "header": ("header_bytes", _bytes(0, 2**16)),
+    "packet": ("packet_bytes", _bytes(1, 2**20)),
+    "ack": ("ack_bytes", _bytes(0, 2**16)),
+    "store_and_forward": ("store_and_forward", _flag),
+    "vcs": ("vcs", _vcs),
+    "host_rate": ("host_rate", _rate),
+    "host_latency": ("host_latency_ps", _latency),
+}
+"""Options of every generator: attribute and reader."""
+
+
+def is_generator(spec: str) -> bool:
+    """Whether `spec` names a generator (its arguments may still be wrong)."""
+    return spec.partition(":")[0] in GENERATORS
+
+
+def generate(spec: str, **options: object) -> Fabric:
+    """Return the network `spec` stands for, e.g. ``"fat-tree:k=8,oversub=2"`` or ``"torus:4x4,rate=100GB/s"``.
+
+    Parameters
+    ----------
+    spec : str
+        ``name:arguments``, options may follow after commas.
+    **options
+        ``rate``, ``latency``, ``switch_latency``, ``buffer``, ``header``, ``packet``, ``ack`` (bytes a packet owes to
+        the reverse wire), ``store_and_forward``, ``vcs``, ``host_rate``, ``host_latency``; they win over `spec`.
+    """
+    name, _, rest = spec.partition(":")
+    if name not in GENERATORS:
+        raise TopologyError(f"{spec!r}: no such generator{did_you_mean(name, GENERATORS)}")
+    try:
+        return _generate(spec, name, rest, options)
+    except ClusimError as error:
+        shown = spec if len(spec) <= 80 else f"{spec[:77]}..."
+        raise TopologyError(f"{shown}: {error}") from None
+
+
+def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) -> Fabric:
+    from clusim.topology.catalogue import preset_endpoint, preset_protocols
+
+    title = spec + "".join(f",{key}={value}" for key, value in options.items())
+    generator = GENERATORS[name]
+    shape, args, given = _arguments(generator, rest)
+    given.update(options)
+    sketch = _Sketch(endpoint=preset_endpoint("host"))
+    for key, value in given.items():
+        _known_option(generator, key)
+        attribute, read = _OPTIONS[key]
+        try:
+            setattr(sketch, attribute, read(value))
+        except ClusimError as error:
+            raise TopologyError(f"{key}: {error}") from None
+    if generator.grid is not None:
+        _grid(sketch, shape, wrap=generator.grid)
+    else:
+        generator.draw(sketch, args)
+    return Fabric(
+        name=title,
+        nodes=tuple(sketch.nodes),
+        links=tuple(sketch.links),
+        formats={"packet": sketch.format()},
+        num_vcs=sketch.vcs,
+        protocols=preset_protocols("host"),
+        routing="dimension-order" if generator.grid is not None else "shortest",
+        description=f"generated: {name}",
+        sources={"generator": title},
+    )
+
+
+def _known_option(generator: _Generator, key: str, *, sized: bool = True) -> None:
+    if key not in _OPTIONS:
+        known = [*generator.arguments, *_OPTIONS]
+        unsized = generator.grid is not None and not sized
+        sizes = f"; sizes have no name: {generator.example}" if unsized else ""
+        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}{sizes}")
+
+
+def _arguments(
+    generator: _Generator, rest: str
+) -> tuple[tuple[int, ...], Arguments, dict[str, object]]:
+    """Split ``4x4,rate=...`` or ``k=8,...`` into shape, own arguments and common options."""
+    shape: tuple[int, ...] = ()
+    args: Arguments = {key: value for key, value in generator.arguments.items() if value}
+    given: dict[str, object] = {}
+    for number, part in enumerate(rest.split(",") if rest else []):
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals and not number and generator.grid is not None:
+            shape = tuple(_integer("size", size) for size in key.split("x"))
+        elif not equals and not number and list(generator.arguments)[:1]:
+            first = next(iter(generator.arguments))
+            args[first] = _integer(first, key)
+        elif not equals:
+            raise TopologyError(f"{part!r}: must be option=value; for example {generator.example}")
+        elif key in generator.arguments:
+            args[key] = _integer(key, value)
+        else:
+            _known_option(generator, key, sized=bool(shape))
+            given[key] = value.strip()
+    missing = [
+        key for key, value in generator.arguments.items() if value is None and key not in args
+    ]
+    if missing or (generator.grid is not None and not shape):
+        raise TopologyError(
+            f"needs {missing[0] if missing else 'sizes'}; for example {generator.example}"
+        )
+    if generator.grid is not None and (prod(shape) < 2 or len(shape) > 8):
+        raise TopologyError("needs at least 2 hosts in at most 8 dimensions")
+    return shape, args, given
+
+
+def _integer(name: str, text: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
+        raise TopologyError(f"{name}={text!r}: must be a whole number above 0")
+    if len(text) > 6:
+        raise TopologyError(f"{name}={text[:20]}: too large; the limit is {MAX_NODES} nodes")
+    return int(text)

@@ -1,0 +1,210 @@
+"""Topology by name, by file or by generator specification -> `Fabric`; alone or several of them in a cluster."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusim.base import resources
+from clusim.base.errors import TopologyError, one_line, suggest
+from clusim.base.files import noting
+from clusim.topology import importer_hook as foreign
+from clusim.topology.described import describe, read_text
+from clusim.topology.model import Fabric
+
+if TYPE_CHECKING:
+    from clusim.topology.problems import Problems
+    from clusim.topology.schema import Topology
+
+OF_CHIP = {
+    **{
+        "p100": "dgx-1p",
+        "v100": "dgx-1v",
+        "a100": "dgx-a100",
+        "h100": "dgx-h100",
+        "h200": "dgx-h200",
+    },
+    **{"b200": "hgx-b200", "b300": "hgx-b300", "gh200": "alps-gh200", "h800": "hgx-h800"},
+    **{"dgx-1": "dgx-1v", "dgx-b200": "hgx-b200", "dgx": "dgx-h100", "nvl72": "gb200-nvl72"},
+}
+"""Chips and other names that people give for a machine, and the preset that is meant."""
+
+
+def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
+    """Return the fabric called or described by `name_or_path`.
+
+    A shipped preset (``dgx-a100``), a YAML file (anything with a directory or a suffix, or an existing file), a
+    generator specification (``fat-tree:k=8``), or a cluster of them (``aws-p5:nodes=4``, ``superpod-h100:nodes=32``).
+
+    Parameters
+    ----------
+    nodes : int or None
+        Join so many of these machines by the network that they usually have; 1 is the machine alone.
+    """
+    with noting() as read:
+        fabric = _load(os.fspath(name_or_path), nodes)
+    # In place: `replace` would throw away what is known of the fabric already.
+    object.__setattr__(fabric, "source_files", tuple(read))
+    return fabric
+
+
+def names_machine(word: str) -> bool:
+    """Return whether a word among files of jobs names a machine: a preset, a generator, a file in YAML or NCCL's XML.
+
+    A word without a suffix or directory that is no file is one, too, if a misspelt one.
+    """
+    from clusim.topology.cluster_names import is_cluster_name
+    from clusim.topology.generators import is_generator
+
+    if resources.find_topology(word) is not None or is_generator(word) or is_cluster_name(word):
+        return True
+    suffix = Path(word).suffix
+    if os.path.exists(word) or suffix or os.sep in word:
+        return suffix.lower() in (".yaml", ".yml", ".xml")
+    return word != "-"
+
+
+def _load(name: str, nodes: int | None) -> Fabric:
+    shown = _printable(name)
+    if not name or "\0" in name:
+        raise TopologyError(f"topology {shown!r}: not a name; give a preset or a file")
+    if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
+        raise TopologyError(f"nodes={nodes}: must be at least 1")
+    from clusim.topology.cluster_names import is_cluster_name
+    from clusim.topology.generators import GENERATORS, generate, is_generator
+
+    preset = resources.find_topology(name)
+    path = Path(name)
+    if preset is None and not os.path.exists(name) and is_cluster_name(name):
+        return _named_cluster(name, shown, nodes)
+    if is_generator(name):
+        if nodes not in (None, 1):
+            raise TopologyError(
+                f"{shown}: is no machine with NICs; give nodes for a preset or file"
+            )
+        return generate(name)
+    if preset is not None:
+        return _load_file(preset, preset.name, name, nodes)
+    if os.sep in name or path.suffix in (".yaml", ".yml") or os.path.exists(name):
+        return _load_file(path, shown, name, nodes)
+    from clusim.topology.preset_signature import superpods
+
+    known = [*resources.shipped_topologies(), *GENERATORS, *superpods()]
+    hint = suggest(name.partition(":")[0], known, OF_CHIP)
+    raise TopologyError(f"topology {shown!r}: no such preset or file{hint}")
+
+
+def loads(
+    text: str,
+    where: str = "<text>",
+    *,
+    default_name: str = "custom",
+    base: Path | None = None,
+) -> Fabric:
+    """Return the fabric described by a YAML text; `where` is its name in errors.
+
+    Parameters
+    ----------
+    base : Path or None
+        Directory that the file names in the text start from.
+    """
+    topology, problems = describe(text, where, default_name)
+    return build_topology(topology, problems, text, base)
+
+
+def build(described: foreign.Described) -> Fabric:
+    """Return the fabric that a file of another tool describes."""
+    return loads(described.to_yaml(), described.name, default_name=described.name)
+
+
+def build_topology(
+    topology: Topology, problems: Problems, text: str, base: Path | None = None
+) -> Fabric:
+    """Return the fabric that a valid description stands for; `text` and `base` are as in `loads`."""
+    from clusim.topology.assemble import assemble
+    from clusim.topology.check import raise_on_errors
+
+    for chip in topology.chips.values():
+        if base is not None and chip.kernels is not None and (base / chip.kernels).is_file():
+            chip.kernels = os.fspath(base / chip.kernels)
+    if topology.cluster is not None:
+        from clusim.topology.cluster import build_cluster
+
+        fabric = build_cluster(topology, problems, partial(_machine, base), source_text=text)
+    else:
+        fabric = assemble(topology, problems, source_text=text)
+    raise_on_errors(fabric, problems.where)
+    return fabric
+
+
+def joined(machine: Fabric, nodes: int) -> Fabric:
+    """Return so many of a machine, joined by the network that it says it usually has."""
+    import yaml
+
+    from clusim.topology.cluster import build_cluster
+    from clusim.topology.problems import Problems
+    from clusim.topology.validate import validate
+
+    if nodes < 2:
+        return machine
+    where = f"{machine.name}:nodes={nodes}"
+    data = {"name": where, "cluster": {"node": machine.name, "nodes": nodes}}
+    problems = Problems(where)
+    text = yaml.safe_dump(data, sort_keys=False)
+    return build_cluster(validate(data, problems), problems, lambda _: machine, source_text=text)
+
+
+def _machine(base: Path | None, name: str) -> Fabric:
+    """Return the fabric that a description names; relative files are looked for in `base` first."""
+    if base is not None and resources.find_topology(name) is None and (base / name).exists():
+        return load(base / name)
+    return load(name)
+
+
+def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
+    try:
+        text = read_text(path, where)
+    except OSError as error:
+        reason = (error.strerror or "error").lower()
+        raise TopologyError(
+            f"{where}: cannot be read: {reason}; give a readable YAML file"
+        ) from None
+    others = foreign.reader()
+    if others.detect(text) is not None:
+        if nodes not in (None, 1):
+            return _named_cluster(name, where, nodes)
+        return build(others.import_text(text, where))
+    topology, problems = describe(text, where, _printable(path.stem))
+    if nodes is not None and topology.cluster is not None:
+        cluster = topology.cluster.model_copy(update={"nodes": nodes})
+        topology = topology.model_copy(update={"cluster": cluster})
+    elif nodes not in (None, 1):
+        return _named_cluster(name, where, nodes)
+    return build_topology(topology, problems, text, path.parent)
+
+
+def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
+    """Return the cluster that a name such as ``aws-p5:nodes=4`` stands for."""
+    import yaml
+
+    from clusim.topology.cluster_names import cluster_data
+    from clusim.topology.problems import Problems
+    from clusim.topology.validate import validate
+
+    try:
+        data = cluster_data(name, nodes)
+    except TopologyError as error:
+        raise TopologyError(f"{shown}: {error}") from None
+    where = _printable(data["name"])
+    if data["cluster"]["nodes"] == 1 and "network" not in data["cluster"]:
+        return load(data["cluster"]["node"])
+    problems = Problems(where)
+    text = yaml.safe_dump(data, sort_keys=False)
+    return build_topology(validate(data, problems), problems, text)
+
+
+def _printable(text: str) -> str:
+    shown = one_line(text)
+    return shown if len(shown) <= 200 else f"{shown[:197]}..."

@@ -1,0 +1,334 @@
+"""The fabric: nodes, links, packet formats and protocols as plain immutable descriptions.
+
+Everything that builds a fabric (YAML files, `FabricBuilder`, the generators, networkx graphs) ends here, and
+everything that simulates one starts from its arrays (`clusim.topology.arrays`). Names carry units; rates are exact
+rationals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from clusim.base.display import Columns, Shown, Summary, columns_of
+from clusim.base.units import Rate
+from clusim.engine.abi import KINDS, NONE, Kind
+from clusim.topology.endpoint import cost16
+from clusim.topology.node import (
+    Node,
+    counted_nodes,
+    kind_of,
+)
+
+_KIND_NAMES = {
+    Kind.WRITE: "write",
+    Kind.READ_REQ: "read_request",
+    Kind.READ_RESP: "read_response",
+    Kind.MCAST: "multicast",
+    Kind.RED_REQ: "reduce_request",
+    Kind.RED_FETCH: "reduce_fetch",
+    Kind.RED_DATA: "reduce_data",
+    Kind.RED_RESULT: "reduce_result",
+    Kind.FETCH: "fetch",
+    Kind.AGG_UP: "aggregate",
+    Kind.AGG_DOWN: "aggregate_result",
+}
+KIND_NAMES = tuple(_KIND_NAMES[kind] for kind in Kind)
+"""Packet kinds in the order of the tables of a `Format`."""
+
+NO_LIMIT = NONE
+"""A format that cuts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How messages become packets on a class of wires.
+
+    Attributes
+    ----------
+    flit_bytes : int
+        Packets occupy whole flits [bytes].
+    header_bytes : tuple of int
+        Header per packet kind, in the order of `KIND_NAMES` [bytes].
+    control_256 : tuple of int
+        Bytes owed to the opposite wire per packet of each kind [1/256 byte].
+    service_1024 : tuple of int
+        Factor on the occupancy of the wire, per kind; 1024 is none.
+    payload_bytes : dict
+        Largest payload of a packet per requester class ``sm``, ``ce``, ``nic`` [bytes].
+    limit_bytes : tuple of int
+        Largest payload of a packet of each kind on these wires [bytes]: a node that sends over them cuts what is
+        larger (PCIe: maximum payload and read request sizes). `NO_LIMIT` is none.
+    """
+
+    name: str
+    flit_bytes: int = 16
+    header_bytes: tuple[int, ...] = (16,) * KINDS
+    control_256: tuple[int, ...] = (0,) * KINDS
+    service_1024: tuple[int, ...] = (1024,) * KINDS
+    payload_bytes: Mapping[str, int] = field(
+        default_factory=lambda: {"sm": 128, "ce": 256, "nic": 128}
+    )
+    limit_bytes: tuple[int, ...] = (NO_LIMIT,) * KINDS
+
+    def header_wire_bytes(self, kind: int = 0) -> int:
+        """Return the wire bytes of a packet of `kind` without payload."""
+        return -(-self.header_bytes[kind] // self.flit_bytes) * self.flit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """`count` duplex links between two nodes; each is two wires.
+
+    Attributes
+    ----------
+    rate : Rate
+        Payload-layer rate of one link in each direction.
+    latency_ps : int
+        Propagation and SerDes, one way [ps], at least 1.
+    buffer_bytes : int
+        Receive buffer per virtual channel [bytes].
+    replay_ps : int
+        Extra time of a replayed packet [ps]; `error_rate` is the probability that a packet is replayed.
+    dim : int
+        Dimension for dimension-order routing and VC classes; 0 is outside of it.
+    weight : int
+        Hops it counts as when shortest paths are sought.
+    dateline : tuple of bool
+        Whether the directions a->b and b->a move packets to the next VC.
+    xoff_bytes, xon_bytes : int
+        Pause and resume thresholds of the receive buffer per VC (PFC) [bytes]; 0: credits are used instead.
+    ecn_min_bytes, ecn_max_bytes : int
+        A packet that finds this much queued for the link is marked: never below, always above [bytes]; 0 is never.
+    ecn_probability : float
+        Probability of a mark just below `ecn_max_bytes`.
+    cls : str
+        Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
+    name : str
+        Name of the type it was made from, for people.
+    """
+
+    a: str
+    b: str
+    count: int = 1
+    rate: Rate = Rate(1, 40)  # noqa: RUF009 - immutable
+    latency_ps: int = 150_000
+    format: str = "nvlink"
+    buffer_bytes: int = 32_768
+    replay_ps: int = 0
+    error_rate: float = 0.0
+    dim: int = 0
+    weight: int = 1
+    dateline: tuple[bool, bool] = (False, False)
+    cls: str = "nvlink"
+    name: str = field(default="", compare=False)
+    xoff_bytes: int = 0
+    xon_bytes: int = 0
+    ecn_min_bytes: int = 0
+    ecn_max_bytes: int = 0
+    ecn_probability: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What a CTA pays to move data: ``simple``, ``ll`` or ``ll128``.
+
+    Attributes
+    ----------
+    fixed_ps : int
+        Cost of a slice step before its first byte moves [ps].
+    op_Bps : dict
+        Throughput of a CTA per opcode [B/s]; ``default`` for opcodes that are not named.
+    expand_120 : int
+        Wire payload per 120 data bytes: 120 Simple, 240 LL, 128 LL128.
+    tail_fence_ps, head_fence_ps : int
+        Added to the flight time of the tail and head counters [ps].
+    buffer_bytes : int
+        FIFO of one connection of one channel, `slots` slots [wire bytes].
+    chunk_steps, slice_steps : int
+        Slots per chunk and per slice of the ring collectives (all others use one and one).
+    grain_bytes : int
+        Chunks are cut at multiples of this [bytes].
+    message_start_ps : int
+        From the start of a CTA to the first step of a message by NCCL: it looks up which part of which is its own [ps].
+    crowding : float
+        How much longer a byte takes where the CTAs of a kernel together send as fast as memory is.
+    """
+
+    name: str
+    fixed_ps: int = 1_100_000
+    op_Bps: Mapping[str, float] = field(default_factory=lambda: {"default": 40e9})
+    expand_120: int = 120
+    tail_fence_ps: int = 0
+    head_fence_ps: int = 0
+    buffer_bytes: int = 4_194_304
+    slots: int = 8
+    chunk_steps: int = 4
+    slice_steps: int = 2
+    grain_bytes: int = 512
+    message_start_ps: int = 0
+    crowding: float = 0.0
+
+    @property
+    def step_bytes(self) -> int:
+        """Data bytes that fit into one slot."""
+        return self.buffer_bytes // self.slots * 120 // self.expand_120
+
+    def rate_Bps(self, opcode: str) -> float:
+        """Return the throughput of a CTA for `opcode` [B/s]."""
+        return self.op_Bps.get(opcode, self.op_Bps.get("default", float("inf")))
+
+    def cost16(self, opcode: str) -> int:
+        """Return the time a byte of `opcode` takes a CTA [2^-16 ps]."""
+        return cost16(self.rate_Bps(opcode))
+
+
+Routing = Literal["shortest", "dimension-order"]
+P2pLevel = Literal["loc", "nvl", "nvb", "pix", "pxb", "phb", "sys"]
+GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
+
+
+@dataclass(frozen=True, repr=False)
+class Fabric(Shown):
+    """Nodes, links and how they are used: one of the two descriptions a simulation takes.
+
+    Attributes
+    ----------
+    num_vcs : int
+        Virtual channels per wire; requests use 0, responses `response_vc`.
+    p2p : str
+        Whether a point-to-point connection pushes (``write``) or the receiver pulls (``read``).
+    cta_skew_ps : int
+        Time from the start of one CTA of a kernel to that of the next [ps].
+    window_bytes : int
+        Bytes a CTA may have requested and not yet received [bytes]; 0 is unlimited.
+    channels : dict
+        Default number of channels per algorithm, ``default`` for the others.
+    ring_orders : tuple of tuple of int, or None
+        Rank orders the rings of a fabric without a full crossbar must follow.
+    p2p_level : str
+        Furthest path on which GPUs access each other's memory (NCCL's P2P transport): ``loc`` none, ``nvl`` NVLink,
+        ``nvb`` NVLink through another GPU, ``pix`` and ``pxb`` below one or several PCIe switches, ``phb`` and ``sys``
+        through root complexes too. Beyond, host memory is used.
+    gdr_level : str
+        Furthest path on which NICs read and write GPU memory themselves, in the same words; a coherent link to the
+        CPU counts as ``pxb``.
+    gdr_read, pxn, nvb, shm : bool
+        True if NICs read GPU memory to send (GPUDirect reads), if GPUs reach the NIC of another GPU over NVLink (PXN)
+        and GPUs behind another one (NVB), and if ranks of a node exchange data through host memory (SHM).
+    nic_names : dict
+        Device names of NICs, as NCCL reads them: NIC -> ``mlx5_3``, or ``mlx5_3:2`` for the second port.
+    routing : str
+        ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing` is
+        the same for the switches between machines.
+    told : dict
+        NVLinks of GPUs as NCCL is told of them, where that is not what is there: GPU -> GPU or ``switch`` -> links.
+    told_pcie : dict
+        Slots of GPUs and adapters as NCCL is told of them, where they are others: node -> ``gen4-x8``.
+    network : dict
+        What usually joins machines of this kind, or what joins those of this cluster; keys of `NetworkSpec`.
+    faults : tuple of str
+        What breaks and when, in the words of ``--fault``.
+    sources : dict
+        Provenance: figure -> where it comes from.
+    source_text : str
+        The file it was read from, verbatim.
+    source_files : tuple of str
+        Files that were read for it, which are never written over.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    formats: Mapping[str, Format]
+    num_vcs: int = 2
+    p2p: Literal["read", "write"] = "write"
+    window_bytes: int = 65_536
+    cta_skew_ps: int = 0
+    protocols: Mapping[str, Protocol] = field(default_factory=dict)
+    channels: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
+    ring_orders: tuple[tuple[int, ...], ...] | None = None
+    p2p_level: P2pLevel = "pxb"
+    gdr_level: GdrLevel = "pxb"
+    gdr_read: bool = True
+    pxn: bool = True
+    nvb: bool = True
+    shm: bool = True
+    nic_names: Mapping[str, str] = field(default_factory=dict)
+    routing: Routing = "shortest"
+    network_routing: Routing = "shortest"
+    told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    told_pcie: Mapping[str, str] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    description: str = ""
+    faults: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    source_text: str = field(default="", compare=False)
+    source_files: tuple[str, ...] = field(default=(), compare=False)
+
+    def __hash__(self) -> int:
+        """Hash what is quick to look at."""
+        return hash((self.name, len(self.nodes), len(self.links)))
+
+    @cached_property
+    def ranks(self) -> tuple[str, ...]:
+        """Names of the endpoints that can have a rank, GPUs and hosts; rank i is the i-th."""
+        return tuple(node.name for node in self.nodes if node.kind in ("gpu", "host"))
+
+    @cached_property
+    def num_zones(self) -> int:
+        """How many machines the fabric joins."""
+        return 1 + max((node.zone for node in self.nodes), default=0)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks a job can have."""
+        return len(self.ranks)
+
+    @cached_property
+    def node_index(self) -> Mapping[str, int]:
+        """Index of every node by name."""
+        return {node.name: index for index, node in enumerate(self.nodes)}
+
+    @property
+    def response_vc(self) -> int:
+        """VC of responses; it leaves room for the dateline class of the requests."""
+        return self.num_vcs // 2
+
+    def num_channels(self, algorithm: str) -> int:
+        """Return the default number of channels of an algorithm."""
+        return self.channels.get(algorithm, self.channels.get("default", 1))
+
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What others made of the fabric and keep with it, by name; a changed copy starts anew."""
+        return {}
+
+    def summary(self) -> Summary:
+        """Return what it is made of, in a line."""
+        machines = [f"{self.num_zones} machines"] if self.num_zones > 1 else []
+        links = f"{sum(link.count for link in self.links)} links"
+        return Summary(self.name, (*machines, *counted_nodes(self.nodes), links), self.description)
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return its nodes and its links."""
+        return {"nodes": self._node_columns, "links": self._link_columns}
+
+    def _node_columns(self) -> Columns:
+        chips = [node.endpoint.chip if node.endpoint else "" for node in self.nodes]
+        kinds = [kind_of(node) for node in self.nodes]
+        plain = columns_of(Node, self.nodes, ("kind", "endpoint", "unit", "nic", "host"))
+        return {"name": plain["name"], "kind": kinds, "chip": chips, **plain}
+
+    def _link_columns(self) -> Columns:
+        rates = [link.rate.bytes_per_s for link in self.links]
+        plain = columns_of(Link, self.links, ("rate", "dateline"))
+        return {
+            "a": plain["a"],
+            "b": plain["b"],
+            "count": plain["count"],
+            "rate_Bps": rates,
+            **plain,
+        }

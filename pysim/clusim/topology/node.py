@@ -1,0 +1,236 @@
+"""Nodes of a fabric: endpoints, switches and adapters, what they do, and what people call them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from clusim.topology.endpoint import Endpoint
+
+NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
+"""``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
+
+NETWORK = -1
+"""Zone of the switches between machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Reduction unit of a switch.
+
+    Attributes
+    ----------
+    latency_ps : int
+        Last operand in -> result out [ps].
+    capacity_bytes : int
+        Payload of results that can be under way at once [bytes].
+    cost16 : int
+        Time per operand byte [2^-16 ps].
+    slots : int
+        Packets that each aggregation tree may have open in the unit at once, at least 1.
+    """
+
+    latency_ps: int = 100_000
+    capacity_bytes: int = 65_536
+    cost16: int = 1
+    slots: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RateControl:
+    """How a sender reacts to congestion marks: DCQCN (Zhu et al., SIGCOMM 2015).
+
+    Attributes
+    ----------
+    g_65536 : int
+        Weight of the newest mark in the moving average alpha [1/65536].
+    alpha_timer_ps, increase_timer_ps, cnp_interval_ps : int
+        Alpha decays, the rate rises, and notifications are sent at most, once in this time [ps].
+    cnp_delay_ps : int
+        A marked packet is delivered -> the sender knows [ps].
+    byte_counter : int
+        The rate also rises each time this much was sent [bytes].
+    additive_Bps, hyper_Bps, min_Bps : float
+        Steps of additive and hyper increase, and the lowest rate [B/s].
+    fast_recovery : int
+        Rises towards the target rate before the target itself rises.
+    """
+
+    g_65536: int = 256
+    alpha_timer_ps: int = 55_000_000
+    increase_timer_ps: int = 55_000_000
+    cnp_interval_ps: int = 50_000_000
+    cnp_delay_ps: int = 2_000_000
+    byte_counter: int = 10_000_000
+    additive_Bps: float = 5e6
+    hyper_Bps: float = 25e6
+    min_Bps: float = 12.5e6
+    fast_recovery: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HostTraits:
+    """What the host threads of a processor take that serve messages, one thread for a rank.
+
+    Attributes
+    ----------
+    thread_ps, thread_after_ps : int
+        Time until a message is posted, and for what comes with it later: its completion, posting and completing a
+        receive [ps].
+    look_ps : int
+        Time to look at a line of LL, 8 bytes of data, in host memory [ps].
+    """
+
+    thread_ps: int = 500_000
+    thread_after_ps: int = 500_000
+    look_ps: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class NicTraits:
+    """What a network adapter does between host and network.
+
+    Attributes
+    ----------
+    mtu_bytes : int
+        Payload of a packet on the network [bytes].
+    gpudirect : bool
+        Reads and writes GPU memory itself; otherwise data are staged in host memory.
+    post_ps : int
+        A work request is posted -> the adapter starts to fetch [ps].
+    eager_bytes : int
+        Messages of up to so many bytes are sent before the receiver has asked for them.
+    transit_ps : int
+        Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
+    progress_ps : int
+        Time of the host thread per message for the transport's own work, after it has posted one [ps].
+    rendezvous_ps : int
+        Further delay of messages above `eager_bytes` [ps].
+    ack_ps : int
+        Delay in the transport of the word that a message has arrived, before its sender has its completion [ps].
+    completion_ps : int
+        The last packet is in memory -> the receiving host has seen the completion [ps].
+    flush_ps : int
+        Read that makes data of a peer's write visible to the GPU [ps]; 0 is none.
+    rate_control : RateControl or None
+        Reaction to congestion marks (RoCE).
+    adaptive : bool
+        Packets of a message may take different paths; switches choose the emptiest output.
+    speed_Bps : float
+        Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
+    plugin : str
+        Transport by which NCCL reaches it (`clusim.hardware.TRANSPORTS`).
+    plugin_ps : int
+        Latency that the plugin states [ps].
+    """
+
+    mtu_bytes: int = 4096
+    gpudirect: bool = True
+    post_ps: int = 300_000
+    eager_bytes: int = 0
+    progress_ps: int = 0
+    rendezvous_ps: int = 0
+    ack_ps: int = 0
+    completion_ps: int = 300_000
+    flush_ps: int = 1_000_000
+    transit_ps: int = 0
+    rate_control: RateControl | None = None
+    adaptive: bool = False
+    speed_Bps: float = 0.0
+    plugin: str = "verbs"
+    plugin_ps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place where wires meet: an endpoint, a switch or a network adapter.
+
+    Attributes
+    ----------
+    latency_ps : int
+        Time to forward a packet [ps], at least 1.
+    store_and_forward : bool
+        Forward only when the tail is here; otherwise virtual cut-through.
+    tier : str
+        Where people draw it: ``gpu``, ``host``, ``edge``, ``core`` ...
+    relay : bool
+        The endpoint forwards packets for others, store-and-forward.
+    ports : int
+        How many links a switch takes; 0 is any number.
+    nic : NicTraits or None
+        What a network adapter does; it forwards like a switch, and packets are steered to it.
+    zone : int
+        Number of the machine the node is part of, or `NETWORK` for switches between machines.
+    peer_payload_bytes : int
+        Payload of packets between two PCIe devices that pass this root complex [bytes]; 0: as everywhere.
+    buffer_bytes : int
+        Packet memory that all ports of a switch share [bytes]; 0 is unknown.
+    model : str
+        Name of the type a switch, root complex or adapter was made from, for people.
+    host : HostTraits or None
+        Of root complexes: what threads on that processor take.
+    cpu : str
+        Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
+    """
+
+    name: str
+    kind: NodeKind
+    latency_ps: int = 100_000
+    store_and_forward: bool = False
+    endpoint: Endpoint | None = None
+    unit: Unit | None = None
+    tier: str = ""
+    relay: bool = False
+    ports: int = 0
+    nic: NicTraits | None = None
+    zone: int = 0
+    peer_payload_bytes: int = 0
+    buffer_bytes: int = 0
+    model: str = field(default="", compare=False)
+    cpu: str = ""
+    host: HostTraits | None = None
+
+    @property
+    def forwards(self) -> bool:
+        """Whether packets for others may pass through."""
+        return self.endpoint is None or self.relay
+
+
+def kind_of(node: Node) -> str:
+    """Return what a node is for people: its kind, or the kind of switch (cpu, pcie, nvswitch, switch)."""
+    if node.kind != "switch":
+        return node.kind
+    if node.tier == "root":
+        return "cpu"
+    if node.tier == "nvswitch" or node.model.startswith("nvswitch"):
+        return "nvswitch"
+    return "pcie" if node.tier == "pcie" else "switch"
+
+
+KIND_WORDS = {
+    "host": "hosts",
+    "nic": "adapters",
+    "nvswitch": "NVSwitches",
+    "pcie": "PCIe switches",
+    "cpu": "CPUs",
+    "switch": "switches",
+}
+"""What several nodes of a kind are called, in the order in which they are counted."""
+
+
+def counted_nodes(nodes: Iterable[Node]) -> list[str]:
+    """Return how many there are of every chip and of every kind of node, in words."""
+    found = list(nodes)
+    chips = Counter(n.endpoint.chip for n in found if n.endpoint and n.kind == "gpu")
+    kinds = Counter(map(kind_of, found))
+    counted = [(kinds[kind], word) for kind, word in KIND_WORDS.items() if kinds[kind]]
+    return [
+        *(f"{count} x {chip}" for chip, count in chips.items()),
+        *(f"{count} {word if count > 1 else _one(word)}" for count, word in counted),
+    ]
+
+
+def _one(word: str) -> str:
+    return word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")

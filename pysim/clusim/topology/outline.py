@@ -1,0 +1,233 @@
+"""A fabric sorted for people: machines as trees below their CPUs, GPU links, and the tiers of the network.
+
+`tree` writes it as text, `draw` as a picture. Nothing here changes or computes what is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from clusim.base.units import Rate
+from clusim.topology.model import Fabric, Link
+from clusim.topology.node import NETWORK, Node, kind_of
+
+Signature = tuple[object, ...]
+"""What makes two parts look alike: everything but names."""
+
+TIERS = ("leaf", "edge", "tor", "spine", "aggregation", "core")
+"""Network tiers from the machines upward; others come after them, in the order of the fabric."""
+
+
+@dataclass(slots=True)
+class Branch:
+    """A node, the links to the node above it, and what is below it."""
+
+    node: Node
+    links: list[Link] = field(default_factory=list)
+    children: list[Branch] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Branch]:
+        """Yield this branch and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def signature(self) -> Signature:
+        """Return what it looks like without names."""
+        return (
+            kind_of(self.node),
+            self.node.model or (self.node.endpoint.chip if self.node.endpoint else ""),
+            tuple((link.count, link.rate, link.name) for link in self.links),
+            tuple(child.signature() for child in self.children),
+        )
+
+
+@dataclass(slots=True)
+class OutlinedMachine:
+    """The nodes of one zone.
+
+    Attributes
+    ----------
+    roots : list of Branch
+        Trees below CPUs, and below whatever is not reached from one.
+    switches : list of Node
+        NVSwitches.
+    gpu_links : list of Link
+        Between GPUs, or a GPU and an NVSwitch, or two NVSwitches.
+    side_links : list of Link
+        Between CPUs, and what else is no part of a tree.
+    """
+
+    zone: int
+    roots: list[Branch] = field(default_factory=list)
+    switches: list[Node] = field(default_factory=list)
+    gpu_links: list[Link] = field(default_factory=list)
+    side_links: list[Link] = field(default_factory=list)
+
+    def shown_roots(self, most: int, kept: int) -> list[tuple[Branch, list[Branch]]]:
+        """Return the trees to show: of more than `most` alike, the first `kept`, the last with those it stands for."""
+        alike: dict[Signature, list[Branch]] = {}
+        for root in self.roots:
+            alike.setdefault(root.signature(), []).append(root)
+        shown: list[tuple[Branch, list[Branch]]] = []
+        for root in self.roots:
+            same = alike[root.signature()]
+            place = next(number for number, other in enumerate(same) if other is root)
+            if len(same) <= most or place < kept:
+                rest = same[kept:] if len(same) > most and place == kept - 1 else []
+                shown.append((root, rest))
+        return shown
+
+    def gpus(self) -> list[Node]:
+        """Return the ranks of the machine in order."""
+        found = {b.node.name: b.node for root in self.roots for b in root.walk()}
+        return [node for node in found.values() if node.kind in ("gpu", "host")]
+
+    def signature(self) -> Signature:
+        """Return what it looks like without names."""
+        return (
+            tuple(root.signature() for root in self.roots),
+            len(self.switches),
+            tuple(sorted((link.name, link.count, str(link.rate)) for link in self.gpu_links)),
+            tuple((link.name, link.count, link.rate) for link in self.side_links),
+        )
+
+
+@dataclass(slots=True)
+class Outline:
+    """A whole fabric.
+
+    Attributes
+    ----------
+    machines : list of OutlinedMachine
+        By zone; empty for plain networks of hosts.
+    tiers : list of (str, list of Node)
+        Hosts and switches of the network, from the machines upward.
+    cables : list of Link
+        Links of the network, those of adapters among them.
+    """
+
+    fabric: Fabric
+    machines: list[OutlinedMachine] = field(default_factory=list)
+    tiers: list[tuple[str, list[Node]]] = field(default_factory=list)
+    cables: list[Link] = field(default_factory=list)
+
+    def alike(self) -> list[list[OutlinedMachine]]:
+        """Return the machines in groups that look alike."""
+        groups: dict[Signature, list[OutlinedMachine]] = {}
+        for machine in self.machines:
+            groups.setdefault(machine.signature(), []).append(machine)
+        return list(groups.values())
+
+
+def link_name(link: Link) -> str:
+    """Return the type of a link for people."""
+    return link.name or link.cls
+
+
+def is_gpu_link(one: Node, other: Node) -> bool:
+    """Return whether a link between two nodes is one between GPUs, direct or over NVSwitches."""
+    kinds = {kind_of(one), kind_of(other)}
+    return kinds <= {"gpu", "nvswitch"}
+
+
+def total(links: Iterable[Link]) -> Rate:
+    """Return the rate of links together."""
+    result = Rate(0, 1)
+    for link in links:
+        more = link.rate * link.count
+        result = Rate(result.num * more.den + more.num * result.den, result.den * more.den)
+    return result
+
+
+def outline(fabric: Fabric) -> Outline:
+    """Return the fabric sorted into machines and network."""
+    result = Outline(fabric)
+    nodes = {node.name: node for node in fabric.nodes}
+    kinds = {name: kind_of(node) for name, node in nodes.items()}
+    is_machine = any(kind in ("cpu", "pcie", "nvswitch", "nic") for kind in kinds.values()) or (
+        not any(kind == "switch" for kind in kinds.values())
+    )
+    network = {
+        name
+        for name, node in nodes.items()
+        if node.zone == NETWORK or not is_machine or (kinds[name] == "switch" and _between(node))
+    }
+    _sort_network(result, nodes, network)
+    if is_machine:
+        zones: dict[int, list[Node]] = {}
+        for node in fabric.nodes:
+            if node.name not in network:
+                zones.setdefault(node.zone, []).append(node)
+        inside: dict[int, list[Link]] = {zone: [] for zone in zones}
+        for link in fabric.links:
+            if link.a not in network and link.b not in network:
+                inside[nodes[link.a].zone].append(link)
+        result.machines = [_machine(zone, zones[zone], inside[zone]) for zone in sorted(zones)]
+    return result
+
+
+def _between(node: Node) -> bool:
+    return node.tier in TIERS
+
+
+def _sort_network(result: Outline, nodes: dict[str, Node], network: set[str]) -> None:
+    tiers: dict[str, list[Node]] = {}
+    for name in nodes:
+        if name in network:
+            node = nodes[name]
+            tiers.setdefault(node.tier or node.kind, []).append(node)
+    order = {tier: number for number, tier in enumerate(("host", "gpu", *TIERS))}
+    result.tiers = sorted(tiers.items(), key=lambda item: order.get(item[0], len(order)))
+    result.cables = [link for link in result.fabric.links if link.a in network or link.b in network]
+
+
+def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachine:
+    machine = OutlinedMachine(zone)
+    nodes = {node.name: node for node in members}
+    near: dict[str, list[tuple[str, Link]]] = {name: [] for name in nodes}
+    for link in links:
+        one, other = nodes[link.a], nodes[link.b]
+        if is_gpu_link(one, other):
+            machine.gpu_links.append(link)
+        elif kind_of(one) == kind_of(other) == "cpu":
+            machine.side_links.append(link)
+        else:
+            near[link.a].append((link.b, link))
+            near[link.b].append((link.a, link))
+    machine.switches = [node for node in members if kind_of(node) == "nvswitch"]
+    seen: set[str] = set()
+    used: set[int] = set()
+    firsts = [node for node in members if kind_of(node) == "cpu"]
+    firsts += [node for node in members if kind_of(node) in ("pcie", "switch")]
+    firsts += [node for node in members if kind_of(node) == "nic"]
+    firsts += [node for node in members if kind_of(node) != "nvswitch"]
+    waiting = {node.name for node in members if kind_of(node) == "cpu"}
+    for node in firsts:
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        root = Branch(node)
+        machine.roots.append(root)
+        # Breadth first, so that every node hangs where it is nearest to a CPU.
+        queue = [root]
+        while queue:
+            branch = queue.pop(0)
+            for name, _ in near[branch.node.name]:
+                if name in seen or name in waiting:
+                    continue
+                seen.add(name)
+                own = [item for other, item in near[name] if other == branch.node.name]
+                used.update(map(id, own))
+                child = Branch(nodes[name], own)
+                branch.children.append(child)
+                queue.append(child)
+    machine.side_links += [
+        link
+        for link in links
+        if id(link) not in used
+        and not is_gpu_link(nodes[link.a], nodes[link.b])
+        and not kind_of(nodes[link.a]) == kind_of(nodes[link.b]) == "cpu"
+    ]
+    return machine

@@ -1,0 +1,176 @@
+"""How far ranks of a machine are from each other and from its NICs, and which NIC serves whom.
+
+**Hardware** The way between two PCIe devices decides what they may do: below one switch or several they talk to each
+other directly; through a root complex, or from socket to socket, that is slow or forbidden. NCCL calls the classes PIX,
+PXB, PHB and SYS (``nvidia-smi topo -m`` does, too), and P2C where a GPU reaches PCIe over its link to the CPU.
+**Model** The class of a way follows from the tiers of the nodes on it. A rail is the number of a NIC among those of its
+machine, whether it is on the network or not; ranks that are equally near to the same NICs share them evenly.
+**Not modelled** Access control and the settings of an IOMMU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from clusim.topology.arrays import FabricArrays
+
+_HOST_CLASSES = frozenset({"pcie", "numa", "dram"})
+"""Classes of wires that belong to the host and not to a network of GPUs."""
+
+
+class PathType(IntEnum):
+    """Class of a way inside a machine, better ones first."""
+
+    LOC = 0  # no path between devices: the level that allows none
+    NVL = 1  # NVLink, xGMI, or any fabric without a host on the way
+    NVB = 2  # NVLink through another GPU: the level that allows it, as `path_type` calls it NVL
+    PIX = 3  # at most one PCIe switch
+    PXB = 4  # several PCIe switches
+    C2C = 5  # a coherent link to the CPU, then its PCIe
+    PHB = 6  # a root complex
+    SYS = 7  # from one root complex to another
+    NONE = 8  # no way at all: trays of a rack share NVLink only
+
+
+def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:
+    """Return the class of a way."""
+    classes = {arrays.wire_class[wire] for wire in wires}
+    if classes.isdisjoint(_HOST_CLASSES):
+        return PathType.NVL
+    nodes = arrays.fabric.nodes
+    between = [nodes[int(arrays.wires["src"][wire])].tier for wire in wires[1:]]
+    roots = between.count("root")
+    if roots > 1 or "numa" in classes:
+        return PathType.SYS
+    if roots:
+        ends = {arrays.wire_class[wires[0]], arrays.wire_class[wires[-1]]}
+        return PathType.C2C if "c2c" in ends else PathType.PHB
+    return PathType.PIX if between.count("pcie") <= 1 else PathType.PXB
+
+
+class Rails:
+    """Which NICs of a machine serve which ranks."""
+
+    def __init__(self, arrays: FabricArrays) -> None:
+        self.arrays = arrays
+        self._near: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._types: dict[tuple[int, ...], tuple[PathType, int]] = {}
+        self._mates: dict[int, dict[tuple[int, ...], list[int]]] = {}
+        self._nics: dict[int, list[int]] = {}
+        self._live: dict[int, tuple[int, ...]] = {}
+        self._keys: dict[int, tuple[int, ...]] = {}
+
+    def nics(self, zone: int) -> list[int]:
+        """Return the NICs of a machine (target indices) by rail."""
+        if zone not in self._nics:
+            low, high = self.arrays.machines.target_lo[zone : zone + 2]
+            own = self.arrays.machines.targets[low:high]
+            found: list[int] = own[own >= len(self.arrays.endpoints)].tolist()
+            self._nics[zone] = found
+            on = set(self.arrays.nics(zone))
+            self._live[zone] = tuple(rail for rail, nic in enumerate(found) if nic in on)
+        return self._nics[zone]
+
+    def live(self, zones: Iterable[int]) -> list[int]:
+        """Return the rails that are on the network in all of `zones`."""
+        sets = []
+        for zone in zones:
+            self.nics(zone)
+            sets.append(set(self._live[zone]))
+        return sorted(set.intersection(*sets)) if sets else []
+
+    def partner(self, rank: int, rail: int, nic: int) -> int:
+        """Return the rail over which a rank reaches `nic` of another machine: `rail`, else the nearest; or -1."""
+        nics = self.nics(self.arrays.zone_of(rank))
+        live = self._live[self.arrays.zone_of(rank)]
+        if rail in live and self.arrays.joined(nics[rail], nic):
+            return rail
+        order = sorted(
+            self.live((self.arrays.zone_of(rank),)),
+            key=lambda own: (own != rail, self.way(rank, own), own),
+        )
+        return next((own for own in order if self.arrays.joined(nics[own], nic)), -1)
+
+    def way(self, rank: int, rail: int) -> tuple[PathType, int]:
+        """Return the class and the weight of the way from a rank to a NIC of its machine."""
+        key = (*self._alike(rank), rail)
+        if key not in self._types:
+            arrays = self.arrays
+            nic = self.nics(arrays.zone_of(rank))[rail]
+            weight = arrays.distance(arrays.node_of(rank), nic)
+            kind = PathType.NONE
+            if weight >= 0:
+                kind = path_type(arrays, arrays.steps(arrays.node_of(rank), (nic,)))
+            self._types[key] = kind, weight
+        return self._types[key]
+
+    def direct(self, rank: int, rail: int) -> bool:
+        """Return whether a NIC may read and write the memory of a rank itself: GPUDirect up to `Fabric.gdr_level`.
+
+        Hosts and GPUs without PCIe hang on their NICs themselves; a coherent link to the CPU counts as ``pxb``.
+        """
+        level = PathType[self.arrays.fabric.gdr_level.upper()]
+        return self.way(rank, rail)[0] <= (PathType.C2C if level == PathType.PXB else level)
+
+    def near(self, rank: int) -> tuple[int, ...]:
+        """Return the rails that are nearest to a rank."""
+        key = self._alike(rank)
+        if key not in self._near:
+            zone = self.arrays.zone_of(rank)
+            near = set(self.arrays.nearest_nics(rank))
+            known = [rail for rail, nic in enumerate(self.nics(zone)) if nic in near]
+            ways = {rail: self.way(rank, rail) for rail in known}
+            best = min(ways.values(), default=None)
+            self._near[key] = tuple(rail for rail, way in ways.items() if way == best)
+        return self._near[key]
+
+    def choice(self, rank: int, channel: int) -> int:
+        """Return the rail a rank uses on a channel: ranks with the same nearest NICs take turns; -1 if it has none."""
+        near = self.near(rank)
+        if not near:
+            return -1
+        zone = self.arrays.zone_of(rank)
+        if zone not in self._mates:
+            mates: dict[tuple[int, ...], list[int]] = {}
+            for other in self._ranks_in(zone):
+                mates.setdefault(self.near(other), []).append(other)
+            self._mates[zone] = mates
+        sharers = self._mates[zone][near]
+        return near[(sharers.index(rank) + channel * len(sharers)) % len(near)]
+
+    def _ranks_in(self, zone: int) -> list[int]:
+        arrays = self.arrays
+        home = arrays.nodes["zone"][arrays.endpoints["node"][arrays.rank_endpoint]]
+        found: list[int] = np.flatnonzero(home == zone).tolist()
+        return found
+
+    def heads(self, ranks: Sequence[int], rail: int) -> list[int]:
+        """Return those of `ranks`, all of one machine, that are nearest to a NIC; its own first."""
+        ways = {
+            rank: self.way(rank, rail)
+            for rank in ranks
+            if rail < len(self.nics(self.arrays.zone_of(rank)))
+        }
+        best = min(ways.values(), default=(PathType.NONE, 0))
+        found = [rank for rank, way in ways.items() if way == best and way[0] < PathType.NONE]
+        if len(found) > 1:
+            first = self.near(found[0])
+            turn = first.index(rail) if rail in first else rail
+            found = found[turn % len(found) :] + found[: turn % len(found)]
+        return found
+
+    def _alike(self, rank: int) -> tuple[int, ...]:
+        """Return a key that ranks in the same place of machines that are alike share."""
+        known = self._keys.get(rank)
+        if known is not None:
+            return known
+        arrays = self.arrays
+        node = arrays.node_of(rank)
+        zone = int(arrays.nodes["zone"][node])
+        machines = arrays.machines
+        self.nics(zone)
+        key = int(machines.template[zone]), int(machines.position[node]), *self._live[zone]
+        return self._keys.setdefault(rank, key)

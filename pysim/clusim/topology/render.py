@@ -1,0 +1,239 @@
+"""A fabric as text for people: what is in it, how it is connected, and where every figure comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from clusim.base.units import Rate, format_rate, format_size, format_time
+from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS
+from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
+from clusim.topology.node import NicTraits, Node
+
+_NUMBERED = re.compile(r"(.*?)([0-9]+)")
+
+MOST_LINES = 24
+"""So many link lines are shown before the rest is counted."""
+
+
+def ranges(names: Iterable[str]) -> str:
+    """Write names compactly: ``gpu0..7, host``."""
+    parts: list[str] = []
+    first: tuple[str, int] | None = None
+    last = 0
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        key = (match[1], int(match[2])) if match and str(int(match[2])) == match[2] else None
+        if first is not None and key is not None and key == (first[0], last + 1):
+            last += 1
+            parts[-1] = f"{first[0]}{first[1]}..{last}"
+            continue
+        first = key
+        last = key[1] if key else 0
+        parts.append(name)
+    return ", ".join(parts) if len(parts) <= 6 else f"{', '.join(parts[:5])}, ... {parts[-1]}"
+
+
+def describe(fabric: Fabric, *, sources: bool = True) -> str:
+    """Return the fabric as an indented text; with `sources` the provenance of its figures follows."""
+    lines = [f"{fabric.name}: {fabric.description}".rstrip(": ")]
+    for title, body in (
+        ("nodes", _nodes(fabric)),
+        ("links", _links(fabric)),
+        ("bandwidth", _bandwidth(fabric)),
+        ("packet formats", (line for form in fabric.formats.values() for line in _format(form))),
+        ("protocols", (_protocol(protocol) for protocol in fabric.protocols.values())),
+        ("use", _use(fabric)),
+        ("figures and their sources", _sources(fabric) if sources else iter(())),
+        ("launches and kernels", _around(fabric) if sources else iter(())),
+    ):
+        text = [f"    {line}" for line in body]
+        if text:
+            lines += [f"  {title}", *text]
+    return "\n".join(lines)
+
+
+def _nodes(fabric: Fabric) -> Iterator[str]:
+    groups: dict[str, list[str]] = {}
+    for node in fabric.nodes:
+        groups.setdefault(_node(node), []).append(node.name)
+    for text, names in groups.items():
+        yield f"{ranges(names)} ({len(names)}): {text}"
+
+
+def _node(node: Node) -> str:
+    end = node.endpoint
+    if end is None:
+        text = f"{node.tier}, {format_time(node.latency_ps)}"
+        text += ", store-and-forward" if node.store_and_forward else ", cut-through"
+        if node.ports:
+            text += f", {node.ports} ports"
+        if node.unit is not None:
+            unit = node.unit
+            text += f", reduction unit {format_time(unit.latency_ps)}, {format_size(unit.capacity_bytes)}"
+            text += f", {unit.slots} slots per tree"
+        if node.peer_payload_bytes:
+            text += f", {node.peer_payload_bytes} B packets between PCIe peers"
+        if node.host is not None:
+            host = node.host
+            text += f", a thread takes {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)} a message"
+            text += f", {format_time(host.look_ps)} a line of LL"
+        if node.buffer_bytes:
+            text += f", {format_size(node.buffer_bytes)} packet memory"
+        return text + (_nic(node.nic) if node.nic is not None else "")
+    text = f"{node.kind} {end.chip}, {end.sms} SMs, {end.cta_slots} CTA slots, memory {format_rate(end.mem_Bps)}"
+    text += f" x {end.mem_efficiency:g}"
+    if node.relay:
+        text += f", relays after {format_time(node.latency_ps)}"
+    return text
+
+
+def _nic(nic: NicTraits) -> str:
+    text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
+    text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
+    if nic.transit_ps:
+        text += f", transit {format_time(nic.transit_ps)}"
+    if nic.eager_bytes:
+        text += f", eager up to {format_size(nic.eager_bytes)}"
+    if nic.flush_ps and nic.gpudirect:
+        text += f", flush {format_time(nic.flush_ps)}"
+    if nic.rate_control is not None:
+        text += ", DCQCN"
+    return text + (", adaptive" if nic.adaptive else "")
+
+
+def _links(fabric: Fabric) -> Iterator[str]:
+    groups: dict[str, list[Link]] = {}
+    for link in fabric.links:
+        groups.setdefault(_link(link), []).append(link)
+    for number, (text, links) in enumerate(groups.items()):
+        if number == MOST_LINES:
+            yield f"... and {len(groups) - number} more kinds"
+            return
+        ends = f"{ranges(dict.fromkeys(link.a for link in links))} - {ranges(dict.fromkeys(link.b for link in links))}"
+        yield f"{ends} ({len(links)} pairs): {text}"
+
+
+def _link(link: Link) -> str:
+    text = f"{link.count} x {format_rate(link.rate)}, {format_time(link.latency_ps)}"
+    text += f", {format_size(link.buffer_bytes)} per VC, {link.cls} ({link.format})"
+    if link.dim:
+        text += f", dimension {link.dim}"
+    if link.weight != 1:
+        text += f", weight {link.weight}"
+    if link.xoff_bytes:
+        text += f", pause {format_size(link.xoff_bytes)}/{format_size(link.xon_bytes)}"
+    if link.ecn_max_bytes:
+        text += f", marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
+    if any(link.dateline):
+        text += ", dateline"
+    if link.error_rate:
+        text += f", {link.error_rate:g} of packets replayed after {format_time(link.replay_ps)}"
+    return text
+
+
+def _bandwidth(fabric: Fabric) -> Iterator[str]:
+    rates: dict[tuple[str, str], Rate] = {}
+    counts: dict[tuple[str, str], int] = {}
+    classes: dict[str, list[str]] = {name: [] for name in fabric.ranks}
+    for link in fabric.links:
+        for end in (link.a, link.b):
+            if end not in classes:
+                continue
+            key = (end, link.cls)
+            if key not in rates:
+                classes[end].append(link.cls)
+            have, more = rates.get(key, Rate(0, 1)), link.rate * link.count
+            rates[key] = Rate(have.num * more.den + more.num * have.den, have.den * more.den)
+            counts[key] = counts.get(key, 0) + link.count
+    groups: dict[str, list[str]] = {}
+    for name, own in classes.items():
+        parts = [
+            f"{counts[name, cls]} {cls}, {format_rate(rates[name, cls])} in each direction"
+            for cls in own
+        ]
+        groups.setdefault("; ".join(parts) or "no links", []).append(name)
+    for text, names in groups.items():
+        yield f"{ranges(names)}: {text}"
+
+
+def _format(form: Format) -> Iterator[str]:
+    payload = ", ".join(f"{name} {format_size(size)}" for name, size in form.payload_bytes.items())
+    headers = sorted(set(form.header_bytes))
+    yield f"{form.name}: flit {form.flit_bytes} B, header {'/'.join(map(str, headers))} B, payload {payload}"
+    limits: dict[str, float] = {k: v for k, v in _kinds(form.limit_bytes) if v != NO_LIMIT}
+    control = {k: v / 256 for k, v in _kinds(form.control_256) if v}
+    for what, values in (
+        ("at most per packet", limits),
+        ("owed to the opposite wire per packet", control),
+    ):
+        if values:
+            yield f"  {what}: {_by_value(values, ' B')}"
+    service = {k: v / 1024 for k, v in _kinds(form.service_1024) if v != 1024}
+    if service:
+        yield f"  occupancy factor: {_by_value(service, '')}"
+
+
+def _kinds(table: Iterable[int]) -> Iterator[tuple[str, int]]:
+    return zip(KIND_NAMES, table, strict=True)
+
+
+def _by_value(values: dict[str, float], unit: str) -> str:
+    """Write values with the names that have them; the most frequent one as that of all others."""
+    groups: dict[float, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    if len(values) == len(KIND_NAMES):
+        common = max(groups, key=lambda value: len(groups[value]))
+        groups[common] = ["others" if len(groups) > 1 else "all"]
+    return ", ".join(f"{value:.4g}{unit} {' '.join(names)}" for value, names in groups.items())
+
+
+def _protocol(protocol: Protocol) -> str:
+    rates = sorted(protocol.op_Bps.values())
+    text = f"{protocol.name}: {format_time(protocol.fixed_ps)} per slice step"
+    if rates:
+        low, high = format_rate(rates[0]), format_rate(rates[-1])
+        text += f", CTA {low}" + (f" to {high}" if low != high else "")
+    text += f", {protocol.expand_120 / 120:.4g} wire bytes per byte"
+    text += f", fence {format_time(protocol.tail_fence_ps)}"
+    return f"{text}, FIFO {protocol.slots} x {format_size(protocol.buffer_bytes // protocol.slots)}"
+
+
+def _use(fabric: Fabric) -> Iterator[str]:
+    yield f"point to point by {fabric.p2p}, window {format_size(fabric.window_bytes)} per CTA"
+    yield f"a kernel's CTAs start {format_time(fabric.cta_skew_ps)} apart"
+    yield f"peers over PCIe up to {fabric.p2p_level}, GPUDirect up to {fabric.gdr_level}"
+    off = [("GPUDirect reads", fabric.gdr_read), ("PXN", fabric.pxn), ("NVB", fabric.nvb)]
+    off += [("SHM", fabric.shm)]
+    if not all(on for _, on in off):
+        yield "disabled: " + ", ".join(name for name, on in off if not on)
+    yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
+    yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
+    if fabric.ring_orders:
+        yield f"{len(fabric.ring_orders)} given ring orders"
+    if fabric.network:
+        own = {key: value for key, value in fabric.network.items() if not isinstance(value, dict)}
+        yield "network " + ", ".join(f"{key} {value}" for key, value in own.items())
+    for fault in fabric.faults:
+        yield f"fault {fault}"
+
+
+def _sources(fabric: Fabric) -> Iterator[str]:
+    for figure, source in fabric.sources.items():
+        yield f"{figure}: {source}"
+
+
+def _around(fabric: Fabric) -> Iterator[str]:
+    """Write the figures that are of no part of the fabric: what launching kernels costs, and how long those run."""
+    chips = {node.endpoint.architecture for node in fabric.nodes if node.endpoint is not None}
+    for name in sorted(chips & FAMILIES.keys()):
+        for key, figure in FAMILIES[name].named_figures():
+            if key != "p2p":
+                yield f"architecture {name}: {key}: {figure}"
+    vendors = {node.cpu.partition(" ")[0] for node in fabric.nodes}
+    for vendor in sorted(vendors & HOST_COSTS.keys()):
+        for key, figure in HOST_COSTS[vendor].named_figures():
+            yield f"host {vendor}: {key}: {figure}"
+    for key, figure in KERNELS.items():
+        yield f"kernels: {key}: {figure}"

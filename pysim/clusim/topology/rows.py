@@ -1,0 +1,146 @@
+"""Rows of an image: the nodes, endpoints, units, formats and wires of a fabric, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.engine.abi import NONE, NodeFlag, NodeKind
+from clusim.engine.image import empty
+from clusim.topology.model import Fabric, Link
+from clusim.topology.node import NETWORK
+from clusim.topology.wirenames import WireClasses
+
+Array = NDArray[Any]
+
+
+def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
+    """Return the rows of nodes, endpoints and reduction units."""
+    nodes = empty("nodes", len(fabric.nodes))
+    ends = [i for i, node in enumerate(fabric.nodes) if node.endpoint is not None]
+    with_unit = [i for i, node in enumerate(fabric.nodes) if node.unit is not None]
+    endpoints, units = empty("endpoints", len(ends)), empty("units", len(with_unit))
+    nodes["latency_ps"] = [node.latency_ps for node in fabric.nodes]
+    nodes["kind"] = [
+        NodeKind.SWITCH if node.endpoint is None else NodeKind.ENDPOINT for node in fabric.nodes
+    ]
+    nodes["flags"] = [
+        NodeFlag.STORE_FORWARD * (node.store_and_forward or node.endpoint is not None)
+        + NodeFlag.BRIDGE * (node.kind == "nic")
+        for node in fabric.nodes
+    ]
+    zone = np.array([node.zone for node in fabric.nodes], np.int64)
+    nodes["zone"] = np.where(zone == NETWORK, NONE, zone)
+    nodes["endpoint"] = nodes["unit"] = NONE
+    nodes["endpoint"][ends] = np.arange(len(ends))
+    nodes["unit"][with_unit] = np.arange(len(with_unit))
+    endpoints["node"] = ends
+    units["node"] = with_unit
+    own = [fabric.nodes[i].endpoint for i in ends]
+    for name in _ENDPOINT_FIELDS:
+        endpoints[name] = _values(own, name)
+    own_units = [fabric.nodes[i].unit for i in with_unit]
+    for name in ("latency_ps", "capacity_bytes", "cost16"):
+        units[name] = _values(own_units, name)
+    return nodes, endpoints, units
+
+
+def _values(items: Sequence[Any], name: str) -> list[int]:
+    """Return an attribute of every item, looked up once per distinct object."""
+    known: dict[int, int] = {}
+    found = []
+    for item in items:
+        value = known.get(id(item))
+        if value is None:
+            value = known[id(item)] = getattr(item, name)
+        found.append(value)
+    return found
+
+
+_ENDPOINT_FIELDS = (
+    "write_latency_ps",
+    "read_latency_ps",
+    "response_latency_ps",
+    "mem_quantum_ps",
+    "sms",
+    "cta_slots",
+    "slow_1024",
+    "mem_cost16",
+    "deliver_256",
+    "read_256",
+    "inject_256",
+)
+
+
+def lower_formats(fabric: Fabric, names: list[str]) -> Array:
+    """Return the rows of packet formats, in order of `names`."""
+    formats = empty("formats", len(names))
+    for row, name in zip(formats, names, strict=True):
+        form = fabric.formats[name]
+        row["flit_bytes"] = form.flit_bytes
+        row["header_bytes"] = form.header_bytes
+        row["control_256"] = form.control_256
+        row["service_1024"] = form.service_1024
+        row["limit_bytes"] = form.limit_bytes
+    return formats
+
+
+def _threshold(probability: float) -> int:
+    return min(round(probability * 2**32), 2**32 - 1)
+
+
+_WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
+    "rate_num": lambda link: link.rate.num,
+    "rate_den": lambda link: link.rate.den,
+    "latency_ps": lambda link: link.latency_ps,
+    "buffer_bytes": lambda link: link.buffer_bytes,
+    "replay_ps": lambda link: link.replay_ps,
+    "xoff_bytes": lambda link: link.xoff_bytes,
+    "xon_bytes": lambda link: link.xon_bytes,
+    "ecn_min_bytes": lambda link: link.ecn_min_bytes,
+    "ecn_max_bytes": lambda link: link.ecn_max_bytes,
+    "error_threshold": lambda link: _threshold(link.error_rate),
+    "dim": lambda link: link.dim,
+    "ecn_threshold": lambda link: _threshold(link.ecn_probability),
+}
+"""What both wires of a link have alike."""
+
+
+def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, WireClasses]:
+    """Return rows, weights and classes of wires: two per link, in order of links, a->b before b->a."""
+    links = fabric.links
+    times = np.array([2 * link.count for link in links], np.int64)
+    wires = empty("wires", int(times.sum()))
+    for name, value in _WIRE_FIELDS.items():
+        wires[name] = np.repeat(np.array([value(link) for link in links], wires.dtype[name]), times)
+    format_index = {name: index for index, name in enumerate(format_names)}
+    forms = np.array([format_index[link.format] for link in links], np.uint32)
+    wires["format"] = np.repeat(forms, times)
+    index = fabric.node_index
+    ends = np.array([(index[link.a], index[link.b]) for link in links], np.uint32).reshape(-1, 2)
+    datelines = np.array([link.dateline for link in links], np.uint16).reshape(-1, 2)
+    for back in (0, 1):
+        wires["src"][back::2] = np.repeat(ends[:, back], times // 2)
+        wires["dst"][back::2] = np.repeat(ends[:, 1 - back], times // 2)
+        wires["dateline"][back::2] = np.repeat(datelines[:, back], times // 2)
+    wires["reverse"] = np.arange(len(wires)) ^ 1
+    wires["ordinal"] = _ordinals(wires, len(fabric.nodes))
+    weight = np.repeat(np.array([link.weight for link in links], np.int64), times)
+    names = list(dict.fromkeys(link.cls for link in links))
+    code = {name: number for number, name in enumerate(names)}
+    codes = np.repeat(np.array([code[link.cls] for link in links], np.int32), times)
+    return wires, weight, WireClasses(names, codes)
+
+
+def _ordinals(wires: Array, num_nodes: int) -> Array:
+    """Number the wires with the same two ends by id."""
+    pair = wires["src"].astype(np.int64) * num_nodes + wires["dst"]
+    order = np.argsort(pair, kind="stable")
+    starts = np.flatnonzero(np.diff(pair[order], prepend=-1))
+    place = np.arange(len(pair))
+    ordinals = np.empty(len(pair), np.uint32)
+    ordinals[order] = place - np.repeat(starts, np.diff(starts, append=len(pair)))
+    return ordinals

@@ -1,0 +1,147 @@
+"""Plain data -> `Topology`, with pydantic's errors said in the words of the file."""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from clusim.topology.problems import Path, Problems, did_you_mean
+from clusim.topology.schema import Topology
+
+
+def validate(data: Any, problems: Problems) -> Topology:
+    """Return the validated description; raises `TopologyError` with every problem."""
+    if not isinstance(data, dict):
+        problems.add((), "must be a mapping with 'nodes' and 'links'")
+        problems.raise_if_any()
+    try:
+        topology = Topology.model_validate(data)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            _explain(item, problems)
+        problems.raise_if_any()
+        raise
+    given = topology.model_fields_set
+    if topology.cluster is None and "nodes" not in given:
+        problems.add((), f"'nodes' is missing; {_example('nodes')}")
+        problems.raise_if_any()
+    elif topology.cluster is not None and given & {"nodes", "links"}:
+        problems.add(
+            ("cluster",), "a file has either a cluster or nodes and links; remove one", key=True
+        )
+        problems.raise_if_any()
+    return topology
+
+
+def _explain(item: Any, problems: Problems) -> None:
+    path = tuple(part for part in item["loc"] if part != "[key]")
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        hint = did_you_mean(str(path[-1]), _keys_at(path[:-1]))
+        problems.add(path, f"unknown key{hint}", key=True)
+    elif kind == "missing":
+        problems.add(path[:-1], f"{path[-1]!r} is missing; {_example(str(path[-1]))}")
+    elif kind == "literal_error":
+        words = _words_at(path)
+        got = path[-1] if "[key]" in item["loc"] else item["input"]
+        problems.add(
+            path,
+            f"{_show(got)} is not known{did_you_mean(str(got), words)}",
+            key="[key]" in item["loc"],
+        )
+    elif kind == "unit":
+        problems.add(path, item["msg"])
+    elif path[-1] in ("from", "to") and isinstance(item["input"], list):
+        problems.add(path, "a list: must be a node or a range of them, such as gpu1..3")
+    else:
+        problems.add(path, f"{_show(item['input'])}: {_lower(item['msg'])}")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:56]}..."
+
+
+def _lower(message: str) -> str:
+    """Write pydantic's sentence as the second half of ours."""
+    text = message.replace("Input should be", "must be").replace("dictionary", "mapping")
+    text = text.partition(" or instance of ")[0]
+    return text[:1].lower() + text[1:]
+
+
+def _example(key: str) -> str:
+    examples = {
+        "nodes": "give for example nodes: {gpu0..7: {kind: gpu, chip: h100-sxm5}}",
+        "kind": "give kind: gpu, host, memory, switch or nic",
+        "xoff": "give the bytes at which it pauses",
+        "max": "give the bytes from which on every packet is marked",
+        "from": "give the node, or the range of nodes, the links start at",
+        "to": "give the node, or the range of nodes, the links end at",
+    }
+    return examples.get(key, "give a value")
+
+
+def _unwrap(annotation: Any) -> Any:
+    """Strip ``Annotated`` and ``| None``."""
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            inner = [arg for arg in get_args(annotation) if arg is not type(None)]
+            if len(inner) != 1:
+                return annotation
+            annotation = inner[0]
+        else:
+            return annotation
+
+
+def _type_at(path: Path) -> Any:
+    """Return the type of the schema at `path`."""
+    current: Any = Topology
+    for part in path:
+        current = _unwrap(current)
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            names = {
+                info.alias or name: info.annotation for name, info in current.model_fields.items()
+            }
+            current = names.get(str(part))
+        elif get_origin(current) in (dict, list):
+            current = get_args(current)[-1]
+        else:
+            return None
+    return _unwrap(current)
+
+
+def _keys_at(path: Path) -> list[str]:
+    current = _type_at(path)
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return [info.alias or name for name, info in current.model_fields.items()]
+    return []
+
+
+def _words_at(path: Path) -> list[str]:
+    """Return the words a literal at `path` (or the keys of its mapping) may be."""
+    for candidate in (_type_at(path), _type_at(path[:-1])):
+        keys = get_args(candidate)[0] if get_origin(candidate) is dict else candidate
+        words = [word for word in _literals(keys) if isinstance(word, str)]
+        if words:
+            return words
+    return []
+
+
+def _literals(annotation: Any) -> list[Any]:
+    annotation = _unwrap(annotation)
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [word for arg in get_args(annotation) for word in _literals(arg)]
+    return []
