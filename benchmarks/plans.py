@@ -13,7 +13,7 @@ from pathlib import Path
 
 import clusim
 from clusim.base.errors import ClusimError
-from clusim.plans import msccl, msccl_xml, mscclpp, mscclpp_json
+from clusim.formats.algorithms import msccl, msccl_xml, mscclpp, mscclpp_json
 from clusim.schedule import Schedule
 from clusim.topology import Fabric
 

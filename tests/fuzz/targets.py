@@ -167,7 +167,7 @@ def _recording(
 
 def _plan(name: str) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        module = __import__(f"clusim.plans.{name}", fromlist=["load"])
+        module = __import__(f"clusim.formats.algorithms.{name}", fromlist=["load"])
         return module.load(_only(path), _machine("a100x4-mesh"), 1 << 16)
 
     return use

@@ -175,7 +175,7 @@ def test_rows_of_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_choices_of_the_tuner_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.formats.logs.facts.MOST_CHOICES", 3)
+    monkeypatch.setattr("clusim.formats.logs.raw_log.MOST_CHOICES", 3)
     monkeypatch.setattr("clusim.formats.logs.anomalies.MOST_CHOICES", 3)
     log = read(tmp_path, "".join(KINDS["choices"](i) + "\n" for i in range(9)))
     assert len(log.facts.choices) == 4
@@ -228,7 +228,7 @@ def test_later_calls_are_counted_and_not_kept(
     """What is kept of calls has a limit; the first ones are as they were without it."""
     text = "\n".join(call(rank, number) for number in range(60) for rank in (0, 1)) + "\n"
     whole = read(tmp_path, text, text.replace(" comm 0x", " comm 0x7"))
-    monkeypatch.setattr("clusim.formats.logs.facts.MOST_LOGGED_CALLS", 100)
+    monkeypatch.setattr("clusim.formats.logs.raw_log.MOST_LOGGED_CALLS", 100)
     some = read(tmp_path, text, text.replace(" comm 0x", " comm 0x7"))
     assert len(whole.operations["size"]) == 120
     assert some.operations["size"].tolist() == whole.operations["size"][:60].tolist()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from clusim import topology as fabric
 from clusim.base.errors import DeadlockError, InputError
-from clusim.plans.layout import WantedPlan
-from clusim.plans.msccl import build, load
-from clusim.plans.msccl_xml import read_plan
+from clusim.formats.algorithms.layout import WantedPlan
+from clusim.formats.algorithms.msccl import build, load
+from clusim.formats.algorithms.msccl_xml import read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from clusim import collectives
 from clusim import topology as fabric
 from clusim.base.errors import DeadlockError, InputError
+from clusim.formats.algorithms.jsonlines import read_json
+from clusim.formats.algorithms.layout import WantedPlan
+from clusim.formats.algorithms.mscclpp import build, load
+from clusim.formats.algorithms.mscclpp_json import read_plan
 from clusim.lowering import lower
-from clusim.plans.jsonlines import read_json
-from clusim.plans.layout import WantedPlan
-from clusim.plans.mscclpp import build, load
-from clusim.plans.mscclpp_json import read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor

@@ -34,7 +34,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "algorithm",
     ): "first words of NCCL's lines, which are not its algorithms",
     (
-        "clusim/formats/logs/concluding.py",
+        "clusim/formats/logs/infer_collective.py",
         "operation",
     ): "collectives in the order of how usual they are",
     ("clusim/formats/logs/messages.py", "algorithm"): "what NCCL's lines say is connected",

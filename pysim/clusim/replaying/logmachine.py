@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from clusim import topology as fabric
 from clusim.base.errors import ClusimError
 from clusim.formats.logs import Log
-from clusim.formats.logs.facts import Member
 from clusim.formats.logs.jobranks import JobRanks
+from clusim.formats.logs.raw_log import Member
 from clusim.formats.topologies.common import Imported
 from clusim.formats.topologies.nccl_print import PrintedNode, read_print
 from clusim.hardware import Gpu, gpu_by_product

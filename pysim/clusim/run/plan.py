@@ -8,6 +8,8 @@ from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import is_plan
 from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, operation_named
+from clusim.formats.algorithms import msccl, mscclpp
+from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
@@ -24,8 +26,6 @@ from clusim.nccl.calls.launch import (
 from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
-from clusim.plans import msccl, mscclpp
-from clusim.plans.layout import WantedPlan
 from clusim.results.result import Around
 from clusim.run.request import Request, ScheduleRequest
 from clusim.schedule import Schedule

@@ -10,7 +10,9 @@ import numpy as np
 
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
-from clusim.formats.logs.facts import (
+from clusim.formats.logs.log import Log
+from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
+from clusim.formats.logs.raw_log import (
     MOST_CHOICES,
     MOST_CHOSEN,
     MOST_COMMUNICATORS,
@@ -20,8 +22,6 @@ from clusim.formats.logs.facts import (
     UNKNOWN_CHOICE,
     Member,
 )
-from clusim.formats.logs.log import Log
-from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import NONE, ordinals, row_hash
-from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.raw_log import Facts
 from clusim.formats.logs.repeating import RepeatingPart
 
 Numbers = NDArray[np.integer]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clusim.base.limits import MOST_RANKS
 from clusim.formats.logs.columns import NONE, OwnedRows, ordinals
-from clusim.formats.logs.facts import MOST_COMMUNICATORS, Facts, Member
+from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Facts, Member
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 

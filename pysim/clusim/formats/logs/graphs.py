@@ -8,7 +8,8 @@ from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.base.terms.algorithms import PROTOCOLS
 from clusim.base.terms.operations import Collective
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.facts import (
+from clusim.formats.logs.messages import HANDLERS
+from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
     MOST_ORDERS,
     MOST_PATH_LINES,
@@ -16,7 +17,6 @@ from clusim.formats.logs.facts import (
     LoggedPattern,
     SystemNode,
 )
-from clusim.formats.logs.messages import HANDLERS
 from clusim.formats.logs.remembered import remembered
 
 CONNECTION = re.compile(

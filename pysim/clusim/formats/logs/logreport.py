@@ -10,9 +10,9 @@ from clusim.base.units import format_size
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
-from clusim.formats.logs.facts import LineKind, Member
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.pictures import matrix, ranges, ring_picture, tree_picture
+from clusim.formats.logs.raw_log import LineKind, Member
 from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
 from clusim.formats.logs.tables import TableRun
 

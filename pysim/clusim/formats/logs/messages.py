@@ -12,7 +12,7 @@ from typing import NamedTuple
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.facts import Choice, Facts
+from clusim.formats.logs.raw_log import Choice, Facts
 from clusim.formats.logs.remembered import remembered
 
 Handler = Callable[[Facts, int, int, str], bool]

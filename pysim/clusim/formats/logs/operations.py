@@ -12,7 +12,7 @@ from clusim.base.terms.operations import BLOCKWISE, find_operation
 from clusim.formats.logs.choices import find_choices
 from clusim.formats.logs.columns import NONE, ordinals, row_hash
 from clusim.formats.logs.communicators import LoggedCommunicator
-from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.raw_log import Facts
 from clusim.formats.logs.repeating import PART_ROWS, Repeating, RepeatingPart, counted
 
 Columns = dict[str, NDArray[np.integer]]

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import hashes, word
-from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.known import KnownTexts
 from clusim.formats.logs.messages import note_setting, setting_of
+from clusim.formats.logs.raw_log import Facts
 from clusim.formats.logs.scan import Scan
 
 _NAME = word(b"NCCL_")

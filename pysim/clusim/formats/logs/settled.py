@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.facts import Facts, Member, Process
+from clusim.formats.logs.raw_log import Facts, Member, Process
 
 _SHARE = 4
 """A process with so many times fewer lines than the usual one of its log may be a torn name."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
 from clusim.base.terms.operations import OPERATIONS
-from clusim.formats.logs.concluding import TableColumns, concluded
+from clusim.formats.logs.infer_collective import TableColumns, concluded
 
 _NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,9})?|nan|inf|-nan|N/A)"
 _TYPES = "|".join(sorted(IN_TABLES, reverse=True))

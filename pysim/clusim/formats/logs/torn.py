@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.raw_log import Facts
 
 _FEW, _MANY, _RECENT = 3, 10, 256
 

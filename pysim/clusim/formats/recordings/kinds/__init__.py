@@ -41,7 +41,7 @@ PLANS: Final = {
     "msccl": "MSCCL algorithm, XML",
     "mscclpp": "MSCCL++ execution plan, JSON",
 }
-"""Kinds that are algorithms and no recordings -> what they are; `clusim.plans` reads them."""
+"""Kinds that are algorithms and no recordings -> what they are; `clusim.formats.algorithms` reads them."""
 
 _OTHERS: Final[tuple[tuple[int, str, bytes], ...]] = (
     (0, "msccl", rb"\A(?:<\?xml[^>]*>)?(?>\s+|<!--.*?-->)*+<algo\s"),

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.plans.layout import SMALL, PlanLayout, WantedPlan, start
-from clusim.plans.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
+from clusim.formats.algorithms.layout import SMALL, PlanLayout, WantedPlan, start
+from clusim.formats.algorithms.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
@@ -43,7 +43,7 @@ MAX_COUNT = 71
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL XML file and return its schedule; `options` as of `clusim.plans.layout.WantedPlan`."""
+    """Read an MSCCL XML file and return its schedule; `options` as of `clusim.formats.algorithms.layout.WantedPlan`."""
     return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 

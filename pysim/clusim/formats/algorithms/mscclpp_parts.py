@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Union
 
-from clusim.plans.mscclpp_json import MscclppOp
+from clusim.formats.algorithms.mscclpp_json import MscclppOp
 from clusim.schedule.ir import Buffer
 
 Key = tuple[int, int]

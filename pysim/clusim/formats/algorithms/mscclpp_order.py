@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from clusim.plans.mscclpp_parts import Item, Key, MscclppBlock, MscclppLink, Stores, moved
+from clusim.formats.algorithms.mscclpp_parts import (
+    Item,
+    Key,
+    MscclppBlock,
+    MscclppLink,
+    Stores,
+    moved,
+)
 
 Snapshot = tuple[Key, int, dict[Key, int]]
 """A thread block, how many operations it had done, and what it knew."""

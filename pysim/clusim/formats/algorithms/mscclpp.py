@@ -22,10 +22,10 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
-from clusim.plans.layout import PlanLayout, WantedPlan, chunk_elements, start
-from clusim.plans.mscclpp_json import MscclppOp, MscclppPlan, read_plan
-from clusim.plans.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
-from clusim.plans.mscclpp_run import HELPER, MscclppRun
+from clusim.formats.algorithms.layout import PlanLayout, WantedPlan, chunk_elements, start
+from clusim.formats.algorithms.mscclpp_json import MscclppOp, MscclppPlan, read_plan
+from clusim.formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
+from clusim.formats.algorithms.mscclpp_run import HELPER, MscclppRun
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
@@ -46,7 +46,7 @@ FREE = 2**30
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL++ plan and return its schedule; `options` as of `clusim.plans.layout.WantedPlan`."""
+    """Read an MSCCL++ plan and return its schedule; `options` as of `clusim.formats.algorithms.layout.WantedPlan`."""
     return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 

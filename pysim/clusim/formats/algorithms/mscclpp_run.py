@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.plans.layout import SMALL
-from clusim.plans.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
-from clusim.plans.mscclpp_order import Knowledge, Snapshot
-from clusim.plans.mscclpp_parts import (
+from clusim.formats.algorithms.layout import SMALL
+from clusim.formats.algorithms.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
+from clusim.formats.algorithms.mscclpp_order import Knowledge, Snapshot
+from clusim.formats.algorithms.mscclpp_parts import (
     Item,
     Key,
     MscclppBlock,

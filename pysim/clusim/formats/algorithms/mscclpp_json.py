@@ -11,8 +11,8 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Protocol, find_protocol
 from clusim.base.terms.operations import BLOCKWISE, ROOTED
-from clusim.plans.jsonlines import JsonNode, read_json
-from clusim.plans.layout import PLANNED, operation_of
+from clusim.formats.algorithms.jsonlines import JsonNode, read_json
+from clusim.formats.algorithms.layout import PLANNED, operation_of
 
 MAX_CHUNKS = 65_536
 MAX_GPUS = 1024

@@ -11,8 +11,8 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.base.files import note_input
 from clusim.base.terms.algorithms import PROTOCOLS, find_protocol
 from clusim.base.terms.operations import BLOCKWISE
+from clusim.formats.algorithms.layout import PLANNED, operation_of
 from clusim.formats.xmltext import XmlElement, parse_xml
-from clusim.plans.layout import PLANNED, operation_of
 
 MAX_BYTES = 64 * 2**20
 MAX_CHUNKS = 65_536
