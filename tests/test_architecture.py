@@ -215,7 +215,7 @@ MOST_PARAMETERS = 5
 FRONTS = {
     "clusim.run.simulate.simulate",
     "clusim.run.simulate.simulate_traffic",
-    "clusim.collectives.front.emit",
+    "clusim.collectives.api.emit",
     "clusim.collectives.builder.ScheduleBuilder.send",
     "clusim.collectives.builder.ScheduleBuilder.recv",
     "clusim.schedule.builder.ProgramBuilder.kernel",

@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack
 from clusim.base import files
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
-from clusim.nccltests.front import Table, table_of
+from clusim.nccltests.api import Table, table_of
 from clusim.nccltests.harness import kind_named
 from clusim.nccltests.operations import program_named
 from clusim.nccltests.options import flags_of, parse_flags

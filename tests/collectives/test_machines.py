@@ -12,8 +12,8 @@ import clusim
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ALGORITHMS, build
 from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
-from clusim.collectives.orders import Tree, find_rings, find_trees
 from clusim.collectives.registry import REGISTRY
+from clusim.collectives.rings_and_trees import Tree, find_rings, find_trees
 from clusim.lowering import lower
 from clusim.schedule.executor import Executor
 from clusim.schedule.untimed import run_untimed

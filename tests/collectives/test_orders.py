@@ -10,7 +10,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.collectives import build
-from clusim.collectives.orders import (
+from clusim.collectives.rings_and_trees import (
     double_binary_trees,
     find_rings,
     find_trees,

@@ -15,7 +15,13 @@ import clusim
 from clusim.engine.abi import ConnKind
 from clusim.engine.opcodes import OPCODES
 from clusim.lowering import lower
-from clusim.lowering.crowd import CROWD_ONE, asking_warps, crowd_1024, exchanging, start_order
+from clusim.lowering.cta_contention import (
+    CROWD_ONE,
+    asking_warps,
+    crowd_1024,
+    exchanging,
+    start_order,
+)
 from clusim.nccl import communicator, parse_version, programs
 from clusim.nccl.programs.messages import _side_warps
 from clusim.schedule.ir import Schedule

@@ -14,7 +14,7 @@ import clusim
 from clusim.collectives import build
 from clusim.engine.abi import ConnKind
 from clusim.lowering import Lowered, lower
-from clusim.lowering.places import Places
+from clusim.lowering.rank_paths import Places
 from clusim.nccl import programs
 from clusim.run.setup import Setup
 from clusim.schedule.ir import Schedule

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import clusim
-from clusim.collectives.orders import Tree, Ways
+from clusim.collectives.rings_and_trees import Tree, Ways
 from clusim.collectives.tree import write_allreduce
 from clusim.schedule import Plan
 from clusim.schedule.builder import Part

@@ -13,8 +13,9 @@ from clusim.collectives import build
 from clusim.engine.abi import NONE, ConnKind
 from clusim.engine.image import Image
 from clusim.engine.opcodes import OPCODES
-from clusim.lowering import Lowered, lower, places
-from clusim.lowering.places import places_of
+from clusim.lowering import Lowered, lower
+from clusim.lowering import rank_paths as places
+from clusim.lowering.rank_paths import places_of
 from clusim.topology import Fabric, load, loads
 from clusim.topology.arrays import arrays_of
 from clusim.topology.arrays import lower as lower_fabric

@@ -80,7 +80,7 @@ def command(
     iterations, start and end with them; in place and out of place are alike. With -c 1 data of small sizes are carried
     through and checked; N/A is not checked. Flags that change no time here say so in the output.
     """
-    from clusim.nccltests.front import table_of
+    from clusim.nccltests.api import table_of
     from clusim.nccltests.operations import program_named
     from clusim.nccltests.sweep import place
 

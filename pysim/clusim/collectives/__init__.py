@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clusim.collectives.api import ALGORITHMS, Options, build, emit
 from clusim.collectives.builder import ScheduleBuilder
-from clusim.collectives.front import ALGORITHMS, Options, build, emit
 from clusim.collectives.registry import REGISTRY
 
 __all__ = [

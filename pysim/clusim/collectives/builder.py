@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Unpack
 
 from clusim.base.errors import ScheduleError
-from clusim.collectives.front import Options, emit, make_call
+from clusim.collectives.api import Options, emit, make_call
 from clusim.collectives.p2p import write_send
 from clusim.schedule.builder import Plan, ProgramBuilder
 from clusim.schedule.ir import Schedule, Task

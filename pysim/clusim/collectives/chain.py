@@ -8,7 +8,7 @@ chunks of one step flow along it. **Model**: the same. **Parameters**: `Shape`, 
 from __future__ import annotations
 
 from clusim.collectives.common import connect_ring
-from clusim.collectives.orders import Ways, find_rings
+from clusim.collectives.rings_and_trees import Ways, find_rings
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusim.collectives.orders import Hop, Ring, Tree
+from clusim.collectives.rings_and_trees import Hop, Ring, Tree
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 

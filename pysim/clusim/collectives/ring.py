@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from clusim.collectives.common import chunk_prims, connect_ring
-from clusim.collectives.orders import Ways, find_rings
+from clusim.collectives.rings_and_trees import Ways, find_rings
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.collectives.common import connect_tree
-from clusim.collectives.orders import Tree, Ways, find_trees
+from clusim.collectives.rings_and_trees import Tree, Ways, find_trees
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim

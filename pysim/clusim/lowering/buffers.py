@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.engine.abi import NONE, ConnKind
-from clusim.lowering.legs import Leg
+from clusim.lowering.hops import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
 from clusim.topology.arrays import FabricArrays
 

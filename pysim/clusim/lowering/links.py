@@ -2,7 +2,7 @@
 
 A connection of the schedule becomes one row with its own number; one between machines, whose way has two legs,
 becomes that row for the receiving side and a second row, behind all others, for the sending side
-(`clusim.lowering.places` chooses the legs, `clusim.lowering.proxies` joins them).
+(`clusim.lowering.rank_paths` chooses the legs, `clusim.lowering.proxies` joins them).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from clusim.engine.abi import NONE, ConnKind, Op, Policy
 from clusim.engine.image import empty
 from clusim.engine.opcodes import OPCODES
 from clusim.lowering.aggregation import Trees
-from clusim.lowering.crowd import asking_warps
-from clusim.lowering.legs import CarriedTraffic, Leg, protocol_of
-from clusim.lowering.places import places_of
+from clusim.lowering.cta_contention import asking_warps
+from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
+from clusim.lowering.rank_paths import places_of
 from clusim.lowering.routekeys import route_keys
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks

@@ -1,14 +1,14 @@
 """Connections between machines: the legs from GPU to proxy and from proxy to the other machine.
 
-See `clusim.lowering.places` for what is chosen when.
+See `clusim.lowering.rank_paths` for what is chosen when.
 """
 
 from __future__ import annotations
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind
-from clusim.lowering.legs import Leg, Place, Proxied
-from clusim.lowering.ways import WireWays
+from clusim.lowering.hops import Leg, Place, Proxied
+from clusim.lowering.paths import WireWays
 from clusim.schedule.ir import ABSENT, Connection
 from clusim.topology.model import Protocol
 from clusim.topology.node import NicTraits

@@ -16,8 +16,8 @@ from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, Mode, Op, PrimFlag, TaskKind
 from clusim.engine.image import empty
 from clusim.engine.opcodes import OPCODES
-from clusim.lowering.crowd import CROWD_ONE, crowd_1024, exchanging, start_order
-from clusim.lowering.legs import protocol_of
+from clusim.lowering.cta_contention import CROWD_ONE, crowd_1024, exchanging, start_order
+from clusim.lowering.hops import protocol_of
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.proxies import (
     ProxiedConnection,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import ScheduleError
-from clusim.lowering.legs import Proxied
+from clusim.lowering.hops import Proxied
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
 from clusim.topology.model import Fabric
 

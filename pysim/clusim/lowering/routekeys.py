@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.engine.abi import NONE
-from clusim.lowering.legs import Leg
+from clusim.lowering.hops import Leg
 from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
 

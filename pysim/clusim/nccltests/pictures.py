@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import InputError
-from clusim.nccltests.front import Table
+from clusim.nccltests.api import Table
 from clusim.report.charts import curves
 
 if TYPE_CHECKING:

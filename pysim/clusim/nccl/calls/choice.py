@@ -10,7 +10,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import COLLECTIVE_OF, Collective
 from clusim.nccl.communicator import Communicator, NcclPlan
-from clusim.nccl.programs.front import WRITERS
+from clusim.nccl.programs.api import WRITERS
 from clusim.nccl.tuner import Selection, channels_and_threads
 
 

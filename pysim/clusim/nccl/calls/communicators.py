@@ -14,7 +14,7 @@ from clusim.nccl import programs
 from clusim.nccl.calls.choice import Choice, Wanted, choose
 from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.env import Settings
-from clusim.nccl.programs.moved import Moved
+from clusim.nccl.programs.payload import Moved
 from clusim.nccl.versions import LATEST, Version
 from clusim.schedule.builder import Site
 from clusim.schedule.dtypes import element

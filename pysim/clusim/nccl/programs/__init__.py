@@ -1,8 +1,8 @@
 """NCCL's plans as programs that an engine can run."""
 
-from clusim.nccl.programs.filling import filling_bytes
-from clusim.nccl.programs.front import build, emit
+from clusim.nccl.programs.api import build, emit
 from clusim.nccl.programs.messages import emit_messages, message_class
-from clusim.nccl.programs.moved import Moved
+from clusim.nccl.programs.payload import Moved
+from clusim.nccl.programs.pipeline_fill import filling_bytes
 
 __all__ = ["Moved", "build", "emit", "emit_messages", "filling_bytes", "message_class"]

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective
-from clusim.collectives.orders import Ring, Tree, Ways
+from clusim.collectives.rings_and_trees import Ring, Tree, Ways
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from clusim.base.errors import InputError, ScheduleError
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.programs.moved import Moved
+from clusim.nccl.programs.payload import Moved
 from clusim.nccl.versions import since
 from clusim.schedule.builder import Part, Plan, Site
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim

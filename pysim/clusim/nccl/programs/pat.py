@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clusim.collectives.common import hop_fields
-from clusim.collectives.orders import Hop
+from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import Prim

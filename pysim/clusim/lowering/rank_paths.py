@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from clusim.base.errors import ScheduleError, TopologyError
 from clusim.engine.abi import NONE, ConnKind
-from clusim.lowering.legs import Leg, Place, protocol_of
+from clusim.lowering.hops import Leg, Place, protocol_of
 from clusim.lowering.networked import Networked
-from clusim.lowering.ways import WireWays
+from clusim.lowering.paths import WireWays
 from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.model import Protocol

@@ -28,7 +28,7 @@ from clusim.lowering.grain import (
     forced,
     power_below,
 )
-from clusim.lowering.legs import CarriedTraffic, Leg
+from clusim.lowering.hops import CarriedTraffic, Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule

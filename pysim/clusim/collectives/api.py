@@ -11,8 +11,8 @@ from clusim.base.terms.algorithms import own_word, protocol_named
 from clusim.base.terms.dtypes import redop_named
 from clusim.base.terms.operations import operation_named
 from clusim.collectives.machines import find_layout
-from clusim.collectives.orders import direct_links
 from clusim.collectives.registry import REGISTRY, AlgorithmEntry
+from clusim.collectives.rings_and_trees import direct_links
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule

@@ -14,7 +14,7 @@ from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
-from clusim.nccl.programs.moved import Moved
+from clusim.nccl.programs.payload import Moved
 from clusim.schedule.builder import Plan, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
