@@ -180,7 +180,7 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
         r"protobuf.py`, about (\d+) lines",
         lambda: round(lines_of(PACKAGE / "export", "protobuf.py"), -1),
     ),
-    (r"lines\): (\d+) kinds of fields", lambda: functions("export/protobuf.py", r"\(key: ")),
+    (r"lines\): (\d+) kinds of fields", lambda: functions("report/export/protobuf.py", r"\(key: ")),
 ]
 """What the page says, and what the code says."""
 

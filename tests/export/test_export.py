@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from clusim.base.errors import InputError, TraceError
-from clusim.export import protobuf as pb
-from clusim.export.kineto import write_chrome, write_kineto
-from clusim.export.nccl_log import write_nccl_log
-from clusim.export.perfetto import write_perfetto
-from clusim.export.run import Run
-from clusim.export.tables import write_csv, write_parquet
+from clusim.report.export import protobuf as pb
+from clusim.report.export.kineto import write_chrome, write_kineto
+from clusim.report.export.nccl_log import write_nccl_log
+from clusim.report.export.perfetto import write_perfetto
+from clusim.report.export.run import Run
+from clusim.report.export.tables import write_csv, write_parquet
 from clusim.results.trace.reader import read_result
 from clusim.results.trace.tables import iterate_table, table_names
 

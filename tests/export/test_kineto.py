@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.export.kineto import write_kineto
-from clusim.report.feed import Feed
+from clusim.report.export.kineto import write_kineto
+from clusim.report.page_data import Feed
 
 COMMUNICATION = re.compile(r"nccl.*Kernel")
 MEMORY = re.compile(r"Memcpy|Memset|dma")

@@ -8,8 +8,8 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from clusim.export import protobuf as pb
-from clusim.export.packets import PacketWriter, TrackEvent
+from clusim.report.export import protobuf as pb
+from clusim.report.export.packets import PacketWriter, TrackEvent
 from support.work import calls_of
 
 EVENTS = [

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.export.packets import PS_PER_NS
-from clusim.export.perfetto import write_perfetto
-from clusim.export.run import Run
+from clusim.report.export.packets import PS_PER_NS
+from clusim.report.export.perfetto import write_perfetto
+from clusim.report.export.run import Run
 from support.browser import chromium
 
 QUERY = """async (sql) => {

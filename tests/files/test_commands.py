@@ -16,7 +16,7 @@ import pytest
 
 import clusim as library
 from clusim.base.errors import InputError, TraceError
-from clusim.export.tables import write_csv
+from clusim.report.export.tables import write_csv
 from clusim.results.trace.reader import read_result
 from clusim_cli.main import cli, run
 from clusim_cli.outputs import GuardedCommand, OutputFile

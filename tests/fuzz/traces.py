@@ -267,7 +267,7 @@ def _diff(path: Path) -> None:
 
 def _export(module: str, function: str) -> Callable[[Path], None]:
     def action(path: Path) -> None:
-        found = __import__(f"clusim.export.{module}", fromlist=["x"])
+        found = __import__(f"clusim.report.export.{module}", fromlist=["x"])
         getattr(found, function)(path, path.parent / function)
 
     return action
@@ -288,8 +288,8 @@ def _chance(path: Path) -> random.Random:
 
 
 def _report(path: Path) -> None:
-    from clusim.report.feed import Feed
     from clusim.report.html import page
+    from clusim.report.page_data import Feed
 
     feed = Feed.open(path)
     page(feed)

@@ -13,8 +13,8 @@ import clusim
 from clusim.base import resources
 from clusim.lowering import Broken, plan_change
 from clusim.nccl.calls.choice import Way
-from clusim.report.feed import Feed
 from clusim.report.html import page
+from clusim.report.page_data import Feed
 from clusim.run.plan import planned
 from clusim.run.request import Request
 from clusim.run.setup import Setup

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from clusim import topology as fabric
 from clusim.engine.image import empty
 from clusim.lowering import describe_faults, parse_faults
-from clusim.report.feed import Feed
 from clusim.report.html import page
+from clusim.report.page_data import Feed
 from clusim.results.result import mean_rates_Bps
 from clusim.topology.arrays import arrays_of
 from clusim_cli.main import cli

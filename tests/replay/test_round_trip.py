@@ -10,14 +10,14 @@ import pytest
 import clusim
 from clusim import topology as fabric
 from clusim.base.terms.operations import ROOTED
-from clusim.export.kineto import write_kineto
-from clusim.export.nccl_log import write_nccl_log
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.formats.recordings.kineto import read as read_kineto
 from clusim.nccl import communicator, programs
 from clusim.replaying import replay
 from clusim.replaying.request import ReplayRequest
+from clusim.report.export.kineto import write_kineto
+from clusim.report.export.nccl_log import write_nccl_log
 from clusim.results.trace.reader import read_result
 from clusim.schedule.builder import ProgramBuilder, Site
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.report.feed import Feed
+from clusim.report.page_data import Feed
 from support import traces
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusim.report.feed import Feed
 from clusim.report.html import page as report
+from clusim.report.page_data import Feed
 from clusim.report.server import PageServer
 from clusim.training import train
 from support.browser import chromium, until, watched

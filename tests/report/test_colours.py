@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from clusim.report.frames import shipped
+from clusim.report.templates import shipped
 
 SEEN = {
     "all": np.eye(3),

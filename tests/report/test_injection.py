@@ -11,8 +11,8 @@ import pytest
 
 import clusim
 from clusim.report.accuracy import Curve, save_accuracy
-from clusim.report.feed import Feed
 from clusim.report.html import page as report
+from clusim.report.page_data import Feed
 from clusim.report.plots import FIGURES, save_figure
 from clusim.report.server import PageServer
 from clusim.schedule.builder import ProgramBuilder

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.report.feed import Feed
 from clusim.report.html import LIMIT_BYTES, page, served_page
 from clusim.report.markup import element
 from clusim.report.message import unpack
+from clusim.report.page_data import Feed
 from support import traces
 
 VOID = {"meta", "link", "br", "input"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.report.feed import Feed
+from clusim.report.page_data import Feed
 from clusim.report.plots import FIGURES, Look, save_figure
 
 

@@ -23,11 +23,11 @@ from clusim.analysis.pipeline import timeline
 from clusim.analysis.tasks import run_tasks
 from clusim.analysis.traced import open_traced
 from clusim.base.errors import TraceError
-from clusim.export.kineto import write_kineto
-from clusim.export.nccl_log import write_nccl_log
-from clusim.export.perfetto import write_perfetto
-from clusim.export.run import Run
-from clusim.report.feed import Feed
+from clusim.report.export.kineto import write_kineto
+from clusim.report.export.nccl_log import write_nccl_log
+from clusim.report.export.perfetto import write_perfetto
+from clusim.report.export.run import Run
+from clusim.report.page_data import Feed
 from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload

@@ -65,7 +65,7 @@ def command(
 def _write(trace: Path, form: str, target: Path, table: str, slices: bool, counters: bool) -> str:
     """Write the file and return what it holds."""
     if form == "perfetto":
-        from clusim.export.perfetto import write_perfetto
+        from clusim.report.export.perfetto import write_perfetto
 
         counts = write_perfetto(trace, target, slices=slices, counters=counters)
         return (
@@ -73,18 +73,18 @@ def _write(trace: Path, form: str, target: Path, table: str, slices: bool, count
             f" {counts.samples:,} counter values"
         )
     if form == "kineto":
-        from clusim.export.kineto import write_kineto
+        from clusim.report.export.kineto import write_kineto
 
         return f"{len(write_kineto(trace, target)):,} ranks"
     if form == "chrome":
-        from clusim.export.kineto import write_chrome
+        from clusim.report.export.kineto import write_chrome
 
         return f"{write_chrome(trace, target):,} events"
     if form == "nccl-log":
-        from clusim.export.nccl_log import write_nccl_log
+        from clusim.report.export.nccl_log import write_nccl_log
 
         return f"{write_nccl_log(trace, target):,} lines"
-    from clusim.export import tables
+    from clusim.report.export import tables
 
     write = tables.write_csv if form == "csv" else tables.write_parquet
     return f"{write(trace, table, target):,} rows"

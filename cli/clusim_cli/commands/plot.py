@@ -32,7 +32,7 @@ def command(
     """Draw FIGURE of TRACE: heatmap of wires over time, timeline of ranks, overlap of computation and communication,
     or topology with links coloured by load."""
     from clusim.base.files import is_stream, refuse_inputs
-    from clusim.report.feed import Feed
+    from clusim.report.page_data import Feed
     from clusim.report.plots import Look, save_figure
 
     target = output or Path(f"{figure}.png")

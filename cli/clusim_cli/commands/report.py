@@ -28,8 +28,8 @@ def command(traces: tuple[str, ...], output: Path | None) -> None:
     """
     from clusim.base.files import write_bytes
     from clusim.base.units import format_size
-    from clusim.report.feed import Feed
     from clusim.report.html import page
+    from clusim.report.page_data import Feed
 
     if len(traces) == 1:
         target = beside(Path(traces[0]), ".html", output)

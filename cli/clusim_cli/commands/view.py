@@ -25,7 +25,7 @@ def command(trace: Path, port: int, no_browser: bool) -> None:
     The page is that of `clusim report`, but it loads what it shows when it shows it, so that traces of any size keep
     all their detail: every wire up to 2,000 rows, and bins and tasks as fine as they were recorded.
     """
-    from clusim.report.feed import Feed
+    from clusim.report.page_data import Feed
     from clusim.report.server import PageServer
 
     with PageServer(Feed.open(trace, rows=2000), port) as server, suppress(KeyboardInterrupt):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from clusim.report.feed import Feed
-from clusim.report.frames import fill, shipped
 from clusim.report.markup import Content, Markup, element, hashed, joined
 from clusim.report.message import embed
+from clusim.report.page_data import Feed
 from clusim.report.sections import sections
-from clusim.report.words import title
+from clusim.report.summary_text import title
+from clusim.report.templates import fill, shipped
 
 LIMIT_BYTES = 1_000_000
 """What a report is made to fit [bytes]."""

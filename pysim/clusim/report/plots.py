@@ -16,9 +16,9 @@ from clusim.base.display import Plot, picture_format
 from clusim.base.errors import InputError, lacking, suggest
 from clusim.base.units import format_size
 from clusim.report.boxes import WIDTH, Box, Picture
-from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
+from clusim.report.page_data import Feed
 from clusim.report.svg import bend, bent, line_widths
 from clusim.results.result import Result
 

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from clusim.base.errors import EnvironmentFailure
-from clusim.report.feed import Feed
 from clusim.report.html import policy, served_page
+from clusim.report.page_data import Feed
 
 MOST_COLUMNS = 4096
 """Columns of an answer; a browser that asks for more gets these."""

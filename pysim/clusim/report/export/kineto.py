@@ -19,7 +19,7 @@ import numpy as np
 from clusim.base.files import Staging, refuse_inputs, replacing, text_of
 from clusim.base.terms.algorithms import kernel_word
 from clusim.base.terms.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROOTED, SCATTERING
-from clusim.export.run import Run, TaskRow
+from clusim.report.export.run import Run, TaskRow
 
 FIRST_STREAM = 7
 """Number of the first stream; that of PyTorch's own kernels."""

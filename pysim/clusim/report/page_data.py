@@ -20,6 +20,7 @@ from clusim.analysis.expanded import expanded
 from clusim.analysis.pathrows import path_rows
 from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.errors import TraceError
+from clusim.report.active_part import used_part
 from clusim.report.boxes import Picture
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history
@@ -27,7 +28,6 @@ from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares
 from clusim.report.message import pack
 from clusim.report.pathlanes import MOST_ROWS, PathLanes
 from clusim.report.picture import draw
-from clusim.report.used import used_part
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import inputs_of

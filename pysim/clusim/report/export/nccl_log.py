@@ -13,7 +13,7 @@ from clusim.base.errors import one_line
 from clusim.base.files import write_text
 from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.base.terms.operations import BLOCKWISE, OPERATIONS
-from clusim.export.run import Run, TaskRow
+from clusim.report.export.run import Run, TaskRow
 
 _FIRST_PROCESS = 10_000
 _POINTER = 0x7F0000000000

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from clusim.analysis.tasks import RankTasks
 from clusim.base.files import replacing
 from clusim.base.units import format_size
-from clusim.export import protobuf as pb
-from clusim.export.packets import Counts, PacketWriter, TrackEvent
-from clusim.export.run import Piece, Run
+from clusim.report.export import protobuf as pb
+from clusim.report.export.packets import Counts, PacketWriter, TrackEvent
+from clusim.report.export.run import Piece, Run
 from clusim.results.replicated import KINDS
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.export import protobuf as pb
+from clusim.report.export import protobuf as pb
 
 Array = NDArray[Any]
 
