@@ -84,10 +84,10 @@ def measure(case: str) -> dict[str, object]:
 def prepare(machine: Fabric, operation: str, algorithm: str) -> dict[str, object]:
     """Write a collective's programs, put them on a fabric and give them to the engine."""
     from clusim.lowering import lower
-    from clusim.run.plan import planned
-    from clusim.run.request import Request
-    from clusim.run.session import start_engine
-    from clusim.run.setup import Setup
+    from clusim.simulation.plan import planned
+    from clusim.simulation.request import Request
+    from clusim.simulation.session import start_engine
+    from clusim.simulation.setup import Setup
 
     before_MiB, laps = peak_MiB(), Laps()
     with laps.lap("programs"):

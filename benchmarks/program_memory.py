@@ -21,11 +21,11 @@ from typing import Any
 from clusim import topology as fabric
 from clusim.engine.image import Image, empty
 from clusim.lowering import lower
-from clusim.run.plan import planned
-from clusim.run.request import Request
-from clusim.run.session import start_engine
-from clusim.run.setup import Setup
-from clusim.run.traffic import Traffic, to_image
+from clusim.simulation.plan import planned
+from clusim.simulation.request import Request
+from clusim.simulation.session import start_engine
+from clusim.simulation.setup import Setup
+from clusim.simulation.traffic import Traffic, to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 

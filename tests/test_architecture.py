@@ -29,15 +29,15 @@ MAY_IMPORT = {
     "report": "analysis base engine results",
     "formats": "base collectives engine hardware schedule topology",
     "nccl": "base collectives hardware schedule topology",
-    "run": "analysis base collectives engine formats lowering nccl results schedule topology",
+    "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
-    "training": "analysis base collectives engine hardware lowering nccl report results run schedule topology"
+    "training": "analysis base collectives engine hardware lowering nccl report results schedule simulation topology"
     " workload",
-    "sweeping": "analysis base lowering nccl run topology training workload",
-    "nccltests": "analysis base engine formats hardware lowering nccl report results run schedule topology",
-    "replaying": "base formats hardware lowering nccl nccltests report results run schedule topology workload",
-    "comparing": "analysis base engine nccl nccltests replaying report results run topology training workload",
-    "clusim": "base collectives nccltests replaying results run schedule topology training",
+    "sweeping": "analysis base lowering nccl simulation topology training workload",
+    "nccltests": "analysis base engine formats hardware lowering nccl report results schedule simulation topology",
+    "replaying": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
+    "comparing": "analysis base engine nccl nccltests replaying report results simulation topology training workload",
+    "clusim": "base collectives nccltests replaying results schedule simulation topology training",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.
@@ -55,7 +55,7 @@ GATEKEEPERS = {
     ),
     "pandas": ("clusim/base/display.py",),
     "xarray": ("clusim/results/result.py",),
-    "IPython": ("clusim/run/notebook.py",),
+    "IPython": ("clusim/simulation/notebook.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/report/export/tables.py", "clusim/sweeping/results.py"),
     "distributed": ("clusim/base/executors/connect.py",),
@@ -212,8 +212,8 @@ MOST_PARAMETERS = 5
 
 # What people call by keyword, from scripts and notebooks: options, of which a call names few.
 FRONTS = {
-    "clusim.run.simulate.simulate",
-    "clusim.run.simulate.simulate_traffic",
+    "clusim.simulation.simulate.simulate",
+    "clusim.simulation.simulate.simulate_traffic",
     "clusim.collectives.api.emit",
     "clusim.collectives.builder.ScheduleBuilder.send",
     "clusim.collectives.builder.ScheduleBuilder.recv",

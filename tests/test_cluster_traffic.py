@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clusim.engine.abi import NONE
-from clusim.run.simulate import simulate_traffic
-from clusim.run.traffic import Traffic, capacity_Bps, to_image
+from clusim.simulation.simulate import simulate_traffic
+from clusim.simulation.traffic import Traffic, capacity_Bps, to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from support.boxes import box_text, cluster

@@ -14,8 +14,8 @@ from clusim.base.errors import DeadlockError, InputError
 from clusim.base.terms.operations import bus_factor
 from clusim.lowering import Fault
 from clusim.results.result import Result
-from clusim.run.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
 from clusim.schedule import Plan, Prim, Schedule
+from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 
@@ -53,7 +53,7 @@ def test_bus_factors(operation: str, factor: float) -> None:
 def test_slices_bins_and_verification_change_nothing(
     fabric: Fabric, schedule: Schedule, result: Result, bins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
     again = clusim.simulate(fabric, schedule, granularity="packet", bins=bins, verify=True)
     assert again.fingerprint == result.fingerprint
     assert again.time_ps == result.time_ps
@@ -70,7 +70,7 @@ def test_bins_hold_the_whole_run(result: Result) -> None:
 def test_progress_grows_from_0_to_1(
     fabric: Fabric, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
     seen: list[tuple[float, int]] = []
     clusim.simulate(fabric, schedule, progress=lambda part, now_ps: seen.append((part, now_ps)))
     assert len(seen) > 10
@@ -80,7 +80,7 @@ def test_progress_grows_from_0_to_1(
 
 
 def test_progress_grows_while_equal_messages_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
     seen: list[float] = []
     clusim.simulate_traffic(
         clusim.load("star:4"),

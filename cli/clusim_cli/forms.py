@@ -21,7 +21,7 @@ from clusim.nccltests.scorejson import ExplainedJson, ValidationJson
 from clusim.replaying.replayjson import ReplayJson
 from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
-from clusim.run.expected import ErrorClass, ExpectedJson, UnknownErrorJson
+from clusim.simulation.expected import ErrorClass, ExpectedJson, UnknownErrorJson
 from clusim.sweeping.points import Cell
 from clusim.topology.check_links import Finding
 from clusim.training.measured.stepscorejson import StepReportJson

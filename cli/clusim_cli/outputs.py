@@ -17,7 +17,7 @@ from clusim_cli.terminal import fitting
 
 if TYPE_CHECKING:
     from clusim.base.executors import Jobs
-    from clusim.run.setup import Setup
+    from clusim.simulation.setup import Setup
 
 
 class OutputFile(click.Path):

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
     from clusim.results.result import Result
-    from clusim.run.front import collective, traffic
-    from clusim.run.simulate import simulate, simulate_traffic
-    from clusim.run.traffic import Traffic
     from clusim.schedule import Schedule
+    from clusim.simulation.api import collective, traffic
+    from clusim.simulation.simulate import simulate, simulate_traffic
+    from clusim.simulation.traffic import Traffic
     from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.front import train
 
@@ -58,12 +58,12 @@ _HOME = {
     "FabricBuilder": "clusim.topology",
     "Result": "clusim.results.result",
     "Schedule": "clusim.schedule",
-    "Traffic": "clusim.run.traffic",
+    "Traffic": "clusim.simulation.traffic",
     "load": "clusim.topology",
-    "collective": "clusim.run.front",
-    "simulate": "clusim.run.simulate",
-    "simulate_traffic": "clusim.run.simulate",
-    "traffic": "clusim.run.front",
+    "collective": "clusim.simulation.api",
+    "simulate": "clusim.simulation.simulate",
+    "simulate_traffic": "clusim.simulation.simulate",
+    "traffic": "clusim.simulation.api",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
     "train": "clusim.training.front",

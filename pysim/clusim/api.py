@@ -23,10 +23,10 @@ from clusim.nccltests.sweep import place
 from clusim.replaying.front import replay as replayed
 from clusim.replaying.report import Replay
 from clusim.replaying.request import GAPS, ReplayRequest
-from clusim.run.front import as_bytes, as_ps, parse_env_of
-from clusim.run.job import RunOptions
-from clusim.run.notebook import counted_in_notebook
-from clusim.run.setup import Setup
+from clusim.simulation.api import as_bytes, as_ps, parse_env_of
+from clusim.simulation.job import RunOptions
+from clusim.simulation.notebook import counted_in_notebook
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 

@@ -21,7 +21,7 @@ from clusim.lowering import Fault
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import read_result
-from clusim.run.rerun import rerun, without_first_stall
+from clusim.simulation.rerun import rerun, without_first_stall
 from support.collective_laws import machine
 from support.random_images import random_image
 

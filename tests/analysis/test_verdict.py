@@ -17,7 +17,7 @@ from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.errors import TraceError
 from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.results.result import Result
-from clusim.run.rerun import rerun
+from clusim.simulation.rerun import rerun
 
 US = 1_000_000
 
@@ -213,7 +213,7 @@ def test_a_verdict_of_a_stranger_is_checked(change: dict[str, Any]) -> None:
 
 
 def test_a_run_whose_slices_are_too_many_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.run.job.AUTO_RECORDS", 10)
+    monkeypatch.setattr("clusim.simulation.job.AUTO_RECORDS", 10)
     verdict = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict
     assert verdict.causes == ()
     assert verdict.lines()[0].startswith("not known: more than 10 completed slices; the fullest")

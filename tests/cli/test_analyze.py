@@ -111,7 +111,7 @@ def test_a_trace_of_the_first_format_is_told_from_a_broken_one(
 
 
 OFTEN = """
-import clusim.run.session as session, clusim.results.trace.writer as writer
+import clusim.simulation.session as session, clusim.results.trace.writer as writer
 session.SLICE_S, writer.FLUSH_S, writer.FLUSH_SHARE = 0.01, 0.05, 0
 """
 

@@ -67,7 +67,8 @@ def test_verify_says_that_the_data_are_correct(clusim: Clusim) -> None:
 
 def test_wrong_data_are_exit_code_1(clusim: Clusim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "clusim.run.carried.Checker.outcome", lambda _: (False, "allreduce: 3 elements wrong")
+        "clusim.simulation.payload_check.Checker.outcome",
+        lambda _: (False, "allreduce: 3 elements wrong"),
     )
     done = clusim(*SMALL, "--verify", "--json")
     assert done.code == 1
@@ -136,7 +137,7 @@ def test_no_progress_bar_without_a_terminal(
 
 def test_a_progress_bar_on_a_terminal(clusim: Clusim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusim_cli.progress.QUIET_S", 0.0)
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "simulated" in clusim(*SMALL).err
@@ -149,7 +150,7 @@ def test_ctrl_c_is_exit_code_130_and_keeps_the_trace(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
     monkeypatch.setattr("clusim_cli.progress.Shown.progress", stop)
     done = clusim(*SMALL, "--trace-out", tmp_path / "run.h5")
     assert done.code == 130
@@ -174,7 +175,7 @@ def test_a_bug_of_ours_is_exit_code_70_with_a_traceback(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("clusim.run.simulate.run_job", broken)
+    monkeypatch.setattr("clusim.simulation.simulate.run_job", broken)
     done = clusim(*SMALL)
     assert done.code == 70
     assert "ZeroDivisionError: oops" in done.err

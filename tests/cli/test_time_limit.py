@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusim.base.resources import cluster_workloads
-from clusim.run.limit import Watch
+from clusim.simulation.time_limit import Watch
 from clusim_cli import options
 
 Clusim = Callable[..., Any]
@@ -129,8 +129,8 @@ def spin(*_args: object, **_options: object) -> None:
     ("name", "words"),
     [
         ("clusim.formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
-        ("clusim.run.job.lower", ("run", "dgx-a100", "--size", "1MiB")),
-        ("clusim.run.job.to_image", ("traffic", "star:4", "--message", "4KiB")),
+        ("clusim.simulation.job.lower", ("run", "dgx-a100", "--size", "1MiB")),
+        ("clusim.simulation.job.to_image", ("traffic", "star:4", "--message", "4KiB")),
         ("clusim.training.run.make_plan", ("train", "bert-allreduce")),
     ],
 )

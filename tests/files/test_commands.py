@@ -231,7 +231,7 @@ def start(code: str, *words: str) -> subprocess.Popen[str]:
 
 
 STOPS = """
-from clusim.run import session
+from clusim.simulation import session
 def wait(*_):
     print('waiting', flush=True)
     import time
@@ -292,7 +292,7 @@ def test_an_interrupted_writer_keeps_the_old_trace_and_what_it_recorded(
 def test_two_writers_in_one_process_exclude_each_other(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
     fabric = library.load("dgx-a100")
     schedule = library.collectives.build(fabric, "allreduce", "ring", 8192)
     messages: list[str] = []

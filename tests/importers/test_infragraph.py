@@ -11,7 +11,7 @@ from clusim import topology as fabric
 from clusim.base.errors import ClusimError
 from clusim.formats.topologies import Imported, detect, import_text
 from clusim.formats.topologies.infragraphdump import dump_infragraph
-from clusim.run.front import collective
+from clusim.simulation.api import collective
 from clusim.topology import Fabric
 from clusim.topology.outline import link_name
 

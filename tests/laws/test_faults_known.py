@@ -15,9 +15,9 @@ from clusim.lowering import Broken, plan_change
 from clusim.nccl.calls.choice import Way
 from clusim.report.html import page
 from clusim.report.page_data import Feed
-from clusim.run.plan import planned
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.plan import planned
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.training import train, training_report
 from clusim_cli.main import cli

@@ -16,8 +16,8 @@ from clusim.engine.abi import ConnKind
 from clusim.lowering import Lowered, lower
 from clusim.lowering.rank_paths import Places
 from clusim.nccl import programs
-from clusim.run.setup import Setup
 from clusim.schedule.ir import Schedule
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine

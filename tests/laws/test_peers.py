@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusim.nccl.programs import Moved, build
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 from support.machines import cluster_of, pcie_machine
 
 

@@ -12,11 +12,11 @@ from clusim.base.terms.operations import Collective
 from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version
 from clusim.nccl.plugins import plugin_variables, transport_of, with_plugins
-from clusim.run.job import RunOptions, job_of, run_job
-from clusim.run.plan import planned
-from clusim.run.request import Request
-from clusim.run.setup import Setup
 from clusim.schedule.ir import CTA_WARPS
+from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.plan import planned
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.topology import loads
 from clusim.topology.node import NicTraits
 from clusim.topology.schema import NicSpec

@@ -11,9 +11,9 @@ import pytest
 import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.results.result import Result
-from clusim.run.job import job_of
-from clusim.run.request import Setup, TrafficRequest
-from clusim.run.traffic import Pattern, Routing
+from clusim.simulation.job import job_of
+from clusim.simulation.request import Setup, TrafficRequest
+from clusim.simulation.traffic import Pattern, Routing
 from clusim.topology.arrays import arrays_of
 
 PACKET_BYTES = 4096

@@ -13,8 +13,8 @@ from clusim import topology as fabric
 from clusim.engine.abi import NONE
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import lower
-from clusim.run.traffic import Traffic, to_image
 from clusim.schedule.ir import Schedule
+from clusim.simulation.traffic import Traffic, to_image
 from clusim.topology.arrays import arrays_of
 from support.work import calls_of, held_bytes
 

@@ -12,7 +12,7 @@ from clusim.nccl.calls.launch import Host, Launch
 from clusim.nccltests.harness import Harness, iterations_of
 from clusim.nccltests.options import PerfOptions, parse_flags, without_effect
 from clusim.nccltests.sweep import harness_of, place
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 
 HOST = Host("hopper", "intel", 8)
 US = 1_000_000

@@ -12,11 +12,11 @@ from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
 from clusim.nccltests.kernel import kernel
-from clusim.run import standin
-from clusim.run import streams as module
-from clusim.run.request import Request
-from clusim.run.scaling import tree_levels
-from clusim.run.setup import Setup
+from clusim.simulation import approximate as standin
+from clusim.simulation import extrapolate_bytes as module
+from clusim.simulation.extrapolate_machines import tree_levels
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 MIB = 1 << 20
 RING_LL = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))

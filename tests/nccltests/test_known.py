@@ -10,13 +10,13 @@ import pytest
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.kernel import PerfKernel, kernel
-from clusim.run import known
-from clusim.run import streams as module
-from clusim.run.job import Job, RunOptions, job_of
-from clusim.run.job import run_job as simulated
-from clusim.run.known import known_times, learn, time_of
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation import cache as known
+from clusim.simulation import extrapolate_bytes as module
+from clusim.simulation.cache import known_times, learn, time_of
+from clusim.simulation.job import Job, RunOptions, job_of
+from clusim.simulation.job import run_job as simulated
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 KIB = 1 << 10
 RING_LL = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))

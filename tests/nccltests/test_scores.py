@@ -17,10 +17,10 @@ from clusim.nccltests.breakdown import calibrated_by, class_tables
 from clusim.nccltests.measurements import CurveGroup, Row, read_measurements
 from clusim.nccltests.scores import Point, score, statistics
 from clusim.nccltests.validate import Report
-from clusim.run import expected
-from clusim.run.expected import Expected, RunPlace, expected_error, expected_of
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation import expected
+from clusim.simulation.expected import Expected, RunPlace, expected_error, expected_of
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 MIB = 1 << 20
 GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce", gpus_per_process=8, harness="nccl-tests")

@@ -10,7 +10,7 @@ from clusim.nccltests.measurements import CurveGroup, Row, setup_of
 from clusim.nccltests.releases import other_releases, ruled_out, with_releases
 from clusim.nccltests.unknown import launch_span, launches, span_json, times_us
 from clusim.nccltests.validate import Point, validate
-from clusim.run.request import Request
+from clusim.simulation.request import Request
 
 MIB = 1 << 20
 US = 1_000_000

@@ -15,8 +15,8 @@ from clusim.nccltests.measurements import CurveGroup, Row, groups, read_measurem
 from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import Report, thinned, validate
 from clusim.nccltests.validationreport import report_lines
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501

@@ -17,11 +17,11 @@ from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.layout import WantedPlan
 from clusim.formats.algorithms.msccl import build, load
 from clusim.formats.algorithms.msccl_xml import read_plan
-from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
+from clusim.simulation.simulate import simulate
 from clusim.topology import Fabric
 from clusim_cli.main import run
 from recording.msccl_plans import (

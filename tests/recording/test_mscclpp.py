@@ -22,11 +22,11 @@ from clusim.formats.algorithms.layout import WantedPlan
 from clusim.formats.algorithms.mscclpp import build, load
 from clusim.formats.algorithms.mscclpp_json import read_plan
 from clusim.lowering import lower
-from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
+from clusim.simulation.simulate import simulate
 from clusim.topology import Fabric
 from clusim_cli.main import run
 from recording import mscclpp_plans as plans

@@ -13,8 +13,8 @@ from clusim.formats.recordings import layers
 from clusim.replaying import Replay, ReplayRequest, replay, replay_report
 from clusim.replaying.replaypage import replay_page
 from clusim.results.trace.reader import read_result
-from clusim.run.job import RunOptions
-from clusim.run.limit import Watch
+from clusim.simulation.job import RunOptions
+from clusim.simulation.time_limit import Watch
 from recording.layertables import layer, table
 from support.limits import Again, Asked, Reached
 

@@ -17,8 +17,8 @@ from clusim.replaying import ReplayRequest, replay
 from clusim.replaying.replaypage import replay_page
 from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import Compared, comparison_page, read_compared, wire_loads
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim_cli.main import cli, run
 from support.browser import chromium, until, watched
 

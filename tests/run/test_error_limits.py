@@ -17,11 +17,11 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.lowering import grain
-from clusim.run import standin
-from clusim.run.job import RunOptions, job_of, run_job
-from clusim.run.request import Request
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
+from clusim.simulation import approximate as standin
+from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
 from clusim.training import train
 from support.workloads import tiny
 
@@ -121,7 +121,7 @@ def test_limits_of_traffic(number: int, monkeypatch: pytest.MonkeyPatch) -> None
 def test_limits_of_extrapolated_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(number)
     monkeypatch.setattr(standin, "MANY_HOPS", 100_000)
-    monkeypatch.setattr("clusim.run.streams.MOST_RANKS", 16)
+    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 16)
     name = draw.choice(["dgx-a100", "dgx-h100", "hgx-b200", "aws-p5", "aws-p4d"])
     operation = draw.choice(["allreduce", "allreduce", "allgather", "reducescatter", "broadcast"])
     algorithms = ["Ring"] if operation != "allreduce" else ["Ring", "Tree", "NVLSTree"]

@@ -11,7 +11,7 @@ import clusim
 from clusim.base.errors import InputError, TimeLimitReached
 from clusim.results.partial import Unfinished
 from clusim.results.trace.reader import read_result
-from clusim.run.limit import Watch
+from clusim.simulation.time_limit import Watch
 from support.limits import SECOND_PS, Asked
 
 

@@ -19,10 +19,10 @@ from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
 from clusim.replaying import ReplayRequest
-from clusim.run.request import Request, ScheduleRequest, TrafficRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
-from clusim.run.traffic import Traffic
+from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
+from clusim.simulation.traffic import Traffic
 from clusim.topology.arrays import arrays_of
 from clusim.training import TrainRequest
 from clusim.training.inputs import inputs

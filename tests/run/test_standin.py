@@ -11,13 +11,13 @@ import clusim
 from clusim.analysis.limits import tables_json
 from clusim.nccltests.kernel import kernel
 from clusim.report.runreport import collective_report
-from clusim.run import standin
-from clusim.run.job import RunOptions, job_of, run_job
-from clusim.run.limit import Watch
-from clusim.run.request import Request
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
-from clusim.run.standin import FOLLOWED_ERROR, stood_for
+from clusim.simulation import approximate as standin
+from clusim.simulation.approximate import FOLLOWED_ERROR, stood_for
+from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
+from clusim.simulation.time_limit import Watch
 
 MIB = 1 << 20
 BRIEF = RunOptions(histories=False)
@@ -37,7 +37,7 @@ def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let other runs stand for what takes more than a second."""
     monkeypatch.setattr(standin, "MANY_HOPS", 100_000)
-    monkeypatch.setattr("clusim.run.streams.MOST_RANKS", 16)
+    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 16)
 
 
 @pytest.mark.usefixtures("small")
@@ -84,7 +84,7 @@ def test_a_run_and_nccl_tests_give_one_answer(
 
 def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standin, "MOST_HOPS", 50_000)
-    monkeypatch.setattr("clusim.run.streams.STREAM_HOPS", 50_000)
+    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.STREAM_HOPS", 50_000)
     asked = Request(
         Setup("gh200x4-mesh", env=(("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))),
         "allreduce",
@@ -120,7 +120,7 @@ def test_what_takes_seconds_is_simulated_whole() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_time_limit_ends_runs_that_stand_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.run.known._TIMES", {})
+    monkeypatch.setattr("clusim.simulation.cache._TIMES", {})
 
     class Late(Watch):
         over = True

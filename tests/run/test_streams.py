@@ -8,9 +8,9 @@ import pytest
 
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.programs import filling_bytes
-from clusim.run.request import Request
-from clusim.run.setup import Setup
-from clusim.run.streams import FOLLOWED, timed
+from clusim.simulation.extrapolate_bytes import FOLLOWED, timed
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 
 @pytest.mark.parametrize("machine", ["dgx-h100", "hgx-b200"])

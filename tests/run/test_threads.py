@@ -8,8 +8,8 @@ import clusim
 from clusim.base.errors import InputError
 from clusim.engine.simulation import Simulation
 from clusim.lowering import lower
-from clusim.run.front import collective
-from clusim.run.session import MOST_THREADS, start_engine
+from clusim.simulation.api import collective
+from clusim.simulation.session import MOST_THREADS, start_engine
 
 TIMED = ("wall_s", "packet_hops_per_s", "grants_per_s")
 

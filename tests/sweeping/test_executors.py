@@ -19,7 +19,7 @@ from clusim.base.errors import ClusimError, EnvironmentFailure, InputError
 from clusim.base.executors import connected, model_digest, workers
 from clusim.base.executors.workers import _elsewhere
 from clusim.nccltests.crossover import crossover
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 from clusim_cli.main import run
 
 GRID = """

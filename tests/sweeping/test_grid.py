@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import ClusimError
-from clusim.run.request import Request
+from clusim.simulation.request import Request
 from clusim.sweeping import SweepGrid, grid, read_grid
 from clusim.sweeping.words import BLOCKS
 from clusim.training.request import TrainRequest

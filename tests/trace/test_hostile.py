@@ -19,7 +19,7 @@ from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import read_result
 from clusim.results.trace.records import RecordFile
 from clusim.results.trace.tables import iterate_table
-from clusim.run.rerun import rerun
+from clusim.simulation.rerun import rerun
 from fuzz import traces
 
 RING, NVLS, STEP, FOLDED, TRAFFIC = range(5)

@@ -38,7 +38,7 @@ def interrupt_after(calls: int) -> object:
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make slices end at every bin edge, so that a short run has many."""
-    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)
 
 
 def test_a_trace_holds_what_the_result_holds(fabric: Fabric, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_run_that_cannot_start_leaves_no_file(
     def fail(*_: object) -> None:
         raise EnvironmentFailure("no engine today")
 
-    monkeypatch.setattr("clusim.run.job.start_engine", fail)
+    monkeypatch.setattr("clusim.simulation.job.start_engine", fail)
     with pytest.raises(EnvironmentFailure, match="no engine today"):
         run(fabric, tmp_path / "run.h5")
     assert not list(tmp_path.iterdir())

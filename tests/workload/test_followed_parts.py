@@ -9,10 +9,10 @@ import pytest
 
 import clusim
 from clusim.nccl import NcclPlan
-from clusim.run import standin
-from clusim.run.job import RunOptions, job_of, run_job
-from clusim.run.request import Request
-from clusim.run.standin import FOLLOWED_ERROR
+from clusim.simulation import approximate as standin
+from clusim.simulation.approximate import FOLLOWED_ERROR
+from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.request import Request
 from clusim.training import TrainRequest
 from clusim.training.estimating import fewer
 from clusim.training.estimating.estimate import estimated
@@ -39,7 +39,7 @@ TENSOR = "parallel: {tensor: 4, data: 12}\ndata: {kind: ddp}"
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fewer machines stand also for groups of one GPU of each."""
-    monkeypatch.setattr("clusim.run.streams.MOST_RANKS", 8)
+    monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 8)
     monkeypatch.setattr(fewer, "MOST_RANKS", 8)
 
 

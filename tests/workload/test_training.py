@@ -15,7 +15,7 @@ from clusim.base.errors import ClusimError, InputError
 from clusim.base.resources import cluster_workloads, shipped_workloads
 from clusim.collectives import ScheduleBuilder
 from clusim.results.replicated import RankPattern, merged
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown

@@ -53,7 +53,7 @@ def command(
     """
     from clusim.nccl import parse_assignments
     from clusim.nccltests.crossover import SIZES, crossover, table_lines, tuner_csv
-    from clusim.run.setup import Setup
+    from clusim.simulation.setup import Setup
 
     env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)

@@ -41,7 +41,7 @@ def command(
     from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows
     from clusim.nccl.explain import SIZES, explain, render
-    from clusim.run.setup import Setup
+    from clusim.simulation.setup import Setup
 
     env = (*parse_assignments(environment).items(), *windows(symmetric))
     setup = Setup(topology, nodes, version=version, env=env)

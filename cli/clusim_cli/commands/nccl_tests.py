@@ -19,7 +19,7 @@ from clusim_cli.params import TOPOLOGY, one_of
 if TYPE_CHECKING:
     from clusim.comparing import PerfRun
     from clusim.nccltests.options import PerfOptions
-    from clusim.run.setup import Setup
+    from clusim.simulation.setup import Setup
 
 
 def _flags(function: Any) -> Any:
@@ -111,7 +111,7 @@ def _setup(
     faults: tuple[str, ...] = (),
 ) -> Setup:
     from clusim.nccl import parse_assignments
-    from clusim.run.setup import Setup
+    from clusim.simulation.setup import Setup
 
     env = tuple(parse_assignments(environment).items())
     return Setup(topology, nodes, None, version, env, faults=faults)

@@ -16,7 +16,7 @@ from clusim_cli.progress import counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
     from clusim.replaying import Replay, ReplayRequest
-    from clusim.run.expected import Expected
+    from clusim.simulation.expected import Expected
 
 
 class _Gap(click.ParamType[Any]):
@@ -88,7 +88,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     from clusim.base.files import write_bytes
     from clusim.replaying import replay, replay_report
     from clusim.replaying.replaypage import replay_page
-    from clusim.run.job import RunOptions
+    from clusim.simulation.job import RunOptions
 
     request = asked(recording=recording, **given)
     with (
@@ -150,7 +150,7 @@ def asked(**given: Any) -> ReplayRequest:
 
 def _expected(found: Replay) -> Counter[Expected]:
     """Return the errors to expect of the calls, and of how many."""
-    from clusim.run.expected import Expected, RunPlace, expected_error
+    from clusim.simulation.expected import Expected, RunPlace, expected_error
 
     errors: Counter[Expected] = Counter()
     machines = {comm.number: comm.hosts for comm in found.comms}

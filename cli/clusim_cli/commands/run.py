@@ -13,7 +13,7 @@ from clusim_cli.params import RANKS, TOPOLOGY, command_line
 from clusim_cli.progress import said_ended, shown_progress
 
 if TYPE_CHECKING:
-    from clusim.run.request import Request
+    from clusim.simulation.request import Request
 
 
 @click.command("run", cls=GuardedCommand, short_help="Run a collective and print what it reached.")
@@ -75,9 +75,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.analysis.limits import tables_json
     from clusim.report.runreport import collective_report
-    from clusim.run.expected import expected_of
-    from clusim.run.job import RunOptions
-    from clusim.run.simulate import result_of
+    from clusim.simulation.expected import expected_of
+    from clusim.simulation.job import RunOptions
+    from clusim.simulation.simulate import result_of
 
     request = asked(topology=topology, **given)
     found = doubts(request.setup, given["strict"], quiet=as_json)
@@ -116,8 +116,8 @@ def asked(**given: Any) -> Request:
     """Return what the options ask for."""
     from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows
-    from clusim.run.request import Request
-    from clusim.run.setup import Setup
+    from clusim.simulation.request import Request
+    from clusim.simulation.setup import Setup
 
     setup = Setup(
         given["topology"],

@@ -56,8 +56,8 @@ def command(
     """
     from clusim.analysis.latency import summarise
     from clusim.report.runreport import traffic_report
-    from clusim.run.front import traffic
-    from clusim.run.setup import Setup
+    from clusim.simulation.api import traffic
+    from clusim.simulation.setup import Setup
 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern, message = given.pop("pattern"), given.pop("message")

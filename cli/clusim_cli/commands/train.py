@@ -51,7 +51,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     Prints time, throughput and utilisation of a step, what every rank did in it, what every dimension of parallelism
     moved, whether it fits into memory, and the busiest wires.
     """
-    from clusim.run.job import RunOptions
+    from clusim.simulation.job import RunOptions
     from clusim.training import scaling, trained, training_report
     from clusim.training.ended import StepsEnded
     from clusim.training.estimating.estimate import estimated, stepped

@@ -20,10 +20,10 @@ from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_hea
 from clusim.replaying import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
-from clusim.run.job import RunOptions, job_of, run_job
-from clusim.run.plan import planned
-from clusim.run.request import Request, ScheduleRequest
-from clusim.run.setup import Setup
+from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.plan import planned
+from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.setup import Setup
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimating.estimate import stepped
 from clusim.workload.parallel.plan import make_plan

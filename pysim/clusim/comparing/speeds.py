@@ -10,7 +10,7 @@ from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
 from clusim.base.errors import InputError
 from clusim.base.units import Rate
 from clusim.engine.image import DTYPES, Image
-from clusim.run.job import Job
+from clusim.simulation.job import Job
 from clusim.topology import Fabric
 
 

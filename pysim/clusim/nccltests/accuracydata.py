@@ -1,4 +1,4 @@
-"""The file that says what error to expect: written from a validation, read by `clusim.run.expected`."""
+"""The file that says what error to expect: written from a validation, read by `clusim.simulation.expected`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusim.base.version import version
 from clusim.nccltests.breakdown import left_out
 from clusim.nccltests.scores import Point, by, score
 from clusim.nccltests.validate import Report
-from clusim.run.expected import ANY, ErrorClass, places_of
+from clusim.simulation.expected import ANY, ErrorClass, places_of
 
 LEAST = 8
 """Rows that a class must have."""

@@ -20,7 +20,7 @@ from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
-from clusim.run.expected import Expected, RunPlace, expected_error
+from clusim.simulation.expected import Expected, RunPlace, expected_error
 
 NOW = "%Y-%m-%d %H:%M:%S"
 

@@ -16,8 +16,8 @@ from clusim.nccltests.harness import Harness
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.perfjson import CrossoverJson
 from clusim.report.runreport import said
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 SIZES = tuple(1 << power for power in range(10, 31, 2))
 """1 KiB to 1 GiB."""

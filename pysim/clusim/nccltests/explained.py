@@ -20,12 +20,12 @@ from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import case_of, point_of
 from clusim.nccltests.validationreport import group_title
 from clusim.results.diagnosis import Verdict
-from clusim.run.job import RunOptions
-from clusim.run.plan import symmetric
-from clusim.run.request import Request, ScheduleRequest
-from clusim.run.simulate import result_of
-from clusim.run.streams import program
 from clusim.schedule.dtypes import element
+from clusim.simulation.extrapolate_bytes import program
+from clusim.simulation.job import RunOptions
+from clusim.simulation.plan import symmetric
+from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.simulate import result_of
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""

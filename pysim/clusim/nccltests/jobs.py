@@ -10,9 +10,9 @@ from itertools import islice
 from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.nccltests.kernel import PerfKernel, kernel
-from clusim.run.known import Times, known_times, learn
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.cache import Times, known_times, learn
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many are done; raising from it ends the work."""

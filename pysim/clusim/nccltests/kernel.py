@@ -1,8 +1,8 @@
 """How long NCCL's kernel takes for a collective, as nccl-tests sees it.
 
 In bursts of ``auto`` the time is that of `clusim run`, which also decides what other runs stand for
-(`clusim.run.standin`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer machines
-stand for all communicators of more than `clusim.run.streams.MOST_RANKS` ranks.
+(`clusim.simulation.approximate`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer machines
+stand for all communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,22 @@ from functools import cache
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
-from clusim.run.job import job_of
-from clusim.run.known import BRIEF
-from clusim.run.plan import OVERLAPPING, InPlace, symmetric
-from clusim.run.request import Request
-from clusim.run.simulate import result_of
-from clusim.run.standin import followed_time
-from clusim.run.streams import FOLLOWED, MOST_RANKS, grain_notes, on_fewer, stand_ins, stream, timed
 from clusim.schedule.dtypes import element
+from clusim.simulation.approximate import followed_time
+from clusim.simulation.cache import BRIEF
+from clusim.simulation.extrapolate_bytes import (
+    FOLLOWED,
+    MOST_RANKS,
+    grain_notes,
+    on_fewer,
+    stand_ins,
+    stream,
+    timed,
+)
+from clusim.simulation.job import job_of
+from clusim.simulation.plan import OVERLAPPING, InPlace, symmetric
+from clusim.simulation.request import Request
+from clusim.simulation.simulate import result_of
 
 VERIFY_BYTES = 8 << 20
 """Bytes of all ranks together up to which data are verified on request."""

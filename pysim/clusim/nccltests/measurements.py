@@ -20,7 +20,7 @@ from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
 from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")

@@ -7,7 +7,7 @@ from typing import NotRequired
 from typing_extensions import TypedDict
 
 from clusim.results.diagnosis import VerdictJson
-from clusim.run.expected import ExpectedJson
+from clusim.simulation.expected import ExpectedJson
 
 
 class PerfRankJson(TypedDict):

@@ -22,9 +22,9 @@ from clusim.nccltests.operations import TESTS
 from clusim.nccltests.scores import Point
 from clusim.nccltests.unknown import TimeSpan, times_us
 from clusim.nccltests.validate import Report
-from clusim.run.request import Request
-from clusim.run.setup import Setup
 from clusim.schedule.dtypes import element
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 LARGE_BYTES = 64 << 20
 """From which size on wires decide."""

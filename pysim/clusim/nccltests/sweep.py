@@ -20,8 +20,8 @@ from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import SYMMETRIC_WINDOWS, TYPES, PerfOptions
 from clusim.nccltests.table import Half, PerfDevice, PerfLine
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 NO_DATA = ("mulsum",)
 """Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""

@@ -20,8 +20,8 @@ from clusim.nccltests.operations import TESTS
 from clusim.nccltests.scores import Point, statistics
 from clusim.nccltests.unknown import launch_span, span_json
 from clusim.report.accuracy import Curve
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)

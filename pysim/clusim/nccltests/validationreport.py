@@ -11,7 +11,7 @@ from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
 from clusim.nccltests.measurements import CurveGroup, Row
 from clusim.nccltests.scores import Point, Score, score, statistics
 from clusim.nccltests.validate import Report
-from clusim.run.streams import FOLLOWED
+from clusim.simulation.extrapolate_bytes import FOLLOWED
 
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"

@@ -1,7 +1,7 @@
 """Replays jobs of which every rank does the same, by one rank: what repeats by group is simulated once.
 
 A collective is simulated with all groups of its kind that share machines with the one of rank 0, at the same time; on
-large groups as in `clusim.run.streams`. With these times the steps of rank 0 are played: kernels run on the SMs
+large groups as in `clusim.simulation.extrapolate_bytes`. With these times the steps of rank 0 are played: kernels run on the SMs
 that the CTAs of what communicates beside them leave, by the rule of the engine. **Not modelled** Wires that groups of
 different kinds share while both communicate: the time without any disturbance and the time if nothing ran at the same
 time are bounds of it.
@@ -25,9 +25,9 @@ from clusim.replaying.placing import machines_of
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
 from clusim.results.partial import Unfinished
-from clusim.run.limit import Watch
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
+from clusim.simulation.time_limit import Watch
 from clusim.workload.recorded.schedule import precision_of
 
 

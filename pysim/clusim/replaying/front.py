@@ -16,8 +16,8 @@ from clusim.replaying.placing import machines_of
 from clusim.replaying.report import Replay
 from clusim.replaying.request import ReplayRequest
 from clusim.replaying.whole import replay_recording
-from clusim.run.job import RunOptions
-from clusim.run.setup import Setup
+from clusim.simulation.job import RunOptions
+from clusim.simulation.setup import Setup
 
 
 def replay(

@@ -41,11 +41,11 @@ from clusim.replaying.request import ReplayRequest
 from clusim.replaying.timing import Timed, Timer, emit_call
 from clusim.replaying.whole import KnownMachine, replay_recording
 from clusim.results.partial import Unfinished
-from clusim.run.job import RunOptions
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
 from clusim.topology import Fabric
 
 Counted = Callable[[int, int], None]

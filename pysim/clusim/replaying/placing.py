@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from clusim.base.errors import InputError
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 

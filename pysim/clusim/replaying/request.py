@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.run.request import own_words
-from clusim.run.setup import Setup
+from clusim.simulation.request import own_words
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 GAPS = ("", "none", "logged")
@@ -48,7 +48,7 @@ class ReplayRequest:
     calls : int or None
         Most calls that are replayed.
     granularity : str or int
-        As of `clusim.run.request.Request`.
+        As of `clusim.simulation.request.Request`.
     strict : bool
         Raise `InputError` where the result may be of no use (`Replay.doubts`).
     """

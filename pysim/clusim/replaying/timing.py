@@ -16,14 +16,14 @@ from clusim.nccl.programs import Moved
 from clusim.nccltests.harness import Harness
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
-from clusim.run.job import RunOptions
-from clusim.run.limit import Watch
-from clusim.run.plan import OVERLAPPING
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import whole_of
-from clusim.run.streams import ITERATIONS
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.simulation.extrapolate_bytes import ITERATIONS
+from clusim.simulation.job import RunOptions
+from clusim.simulation.plan import OVERLAPPING
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import whole_of
+from clusim.simulation.time_limit import Watch
 
 BINS = 32
 """Time bins of a call: enough to tell what its wires did when."""

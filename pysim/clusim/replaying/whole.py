@@ -20,10 +20,10 @@ from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
 from clusim.results.partial import Unfinished
 from clusim.results.result import Result
-from clusim.run.job import RunOptions
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.workload.recorded.emitter import NcclEmitter

@@ -12,9 +12,9 @@ from clusim.base.executors import model_digest
 from clusim.base.executors.identity import file_digest
 from clusim.base.files import noting
 from clusim.base.resources import shipped_topologies, shipped_workloads
-from clusim.run.expected import expected_of
-from clusim.run.request import Request
-from clusim.run.simulate import result_of
+from clusim.simulation.expected import expected_of
+from clusim.simulation.request import Request
+from clusim.simulation.simulate import result_of
 from clusim.training.estimating.estimate import stepped
 from clusim.training.request import TrainRequest
 

@@ -16,9 +16,9 @@ from clusim.base.units import parse_ranks
 from clusim.lowering.grain import RULES
 from clusim.nccl import parse_version
 from clusim.nccl.env import windows
-from clusim.run.front import as_bytes, parse_env_of
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.api import as_bytes, parse_env_of
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.sweeping.points import Cell, SweepPoint
 from clusim.training.inputs import inputs
 from clusim.training.request import FOLDS, TrainRequest

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
-from clusim.run.job import RunOptions
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
 from clusim.topology.model import Fabric
 
 Waits = dict[int, int]

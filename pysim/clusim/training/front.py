@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.base.files import guarded
-from clusim.run.job import RunOptions
-from clusim.run.limit import Watch
-from clusim.run.notebook import shown_in_notebook
-from clusim.run.session import Progress
+from clusim.simulation.job import RunOptions
+from clusim.simulation.notebook import shown_in_notebook
+from clusim.simulation.session import Progress
+from clusim.simulation.time_limit import Watch
 from clusim.topology import Fabric
 from clusim.training.inputs import inputs
 from clusim.training.request import TrainRequest
@@ -39,7 +39,7 @@ class TrainOptions(TypedDict, total=False):
         As of `clusim.simulate`.
     confirm : bool or None
         Whether the verdict simulates the steps again without what held them back first; None: if that is cheap.
-    watch : clusim.run.limit.Watch
+    watch : clusim.simulation.time_limit.Watch
         Ends the steps after a time on the wall, with `StepsEnded`.
     """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.run.setup import Setup
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.workload import Workload, load_workload
 

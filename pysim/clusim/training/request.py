@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from clusim.base.errors import InputError
 from clusim.lowering.grain import STEP
-from clusim.run.request import own_words
-from clusim.run.setup import Setup
+from clusim.simulation.request import own_words
+from clusim.simulation.setup import Setup
 from clusim.workload.spec import Workload
 
 WANTED_ERROR = 0.075
@@ -35,7 +35,7 @@ class TrainRequest:
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
     granularity : str or int
-        As of `clusim.run.request.Request`; ``step`` is ``coarse`` up to an error limit of `WANTED_ERROR`.
+        As of `clusim.simulation.request.Request`; ``step`` is ``coarse`` up to an error limit of `WANTED_ERROR`.
     seed : int
         As there.
     estimate : bool

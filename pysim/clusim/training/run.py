@@ -17,12 +17,12 @@ from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.diagnosis import CauseKind, Verdict
 from clusim.results.result import Result
-from clusim.run.evidence import Told
-from clusim.run.job import RunOptions
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of, whole_of
 from clusim.schedule.ir import Schedule
+from clusim.simulation.diagnose import Told
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of, whole_of
 from clusim.topology.arrays import arrays_of
 from clusim.training.breakdown import error_of, grain_error, spans_of
 from clusim.training.depth import by_depth

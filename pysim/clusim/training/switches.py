@@ -16,12 +16,12 @@ from clusim.collectives.sharp import uses_switches
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import Moved
-from clusim.run.job import RunOptions
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
 from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
 from clusim.topology.model import Fabric
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes

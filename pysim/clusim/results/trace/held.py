@@ -85,7 +85,7 @@ class Records(Protocol):
 
 
 class HeldRecords:
-    """The completion records of a run in memory; a `clusim.run.session.Sink`.
+    """The completion records of a run in memory; a `clusim.simulation.session.Sink`.
 
     Parameters
     ----------

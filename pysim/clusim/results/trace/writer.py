@@ -76,7 +76,7 @@ class Begun:
 
 
 class TraceWriter:
-    """One trace file being written; a `clusim.run.session.Sink`.
+    """One trace file being written; a `clusim.simulation.session.Sink`.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Parts that runs on fewer machines stand for: a collective of NCCL's, of the same GPUs of every machine.
 
-`clusim.run.standin` decides which those are and on which machines they run, `clusim.run.scaling` how their times are
+`clusim.simulation.approximate` decides which those are and on which machines they run, `clusim.simulation.extrapolate_machines` how their times are
 followed: a term for every level or step of the algorithm. What kernels beside them lose is followed by the same terms,
 as a GPU gives SMs to a collective for as long as this lasts, and memory to what it moves there, which grows with them.
 What is moved is counted as of a part that is written.
@@ -17,14 +17,14 @@ from clusim.collectives import ScheduleBuilder
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.programs import Moved
-from clusim.run.job import RunOptions
-from clusim.run.request import Request, ScheduleRequest
-from clusim.run.scaling import followed
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of
-from clusim.run.standin import Fewer, fewer_machines
-from clusim.run.streams import MOST_RANKS, emit_together
 from clusim.schedule.dtypes import element
+from clusim.simulation.approximate import Fewer, fewer_machines
+from clusim.simulation.extrapolate_bytes import MOST_RANKS, emit_together
+from clusim.simulation.extrapolate_machines import followed
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of
 from clusim.training.breakdown import grain_error
 from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails

@@ -13,9 +13,9 @@ from typing import Any
 
 from clusim.base.executors.identity import file_digest
 from clusim.collectives import ScheduleBuilder
-from clusim.run.request import ScheduleRequest
-from clusim.run.setup import Setup
-from clusim.run.standin import FOLLOWED_ERROR
+from clusim.simulation.approximate import FOLLOWED_ERROR
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.estimating.clock import Took
 from clusim.training.estimating.fewer import PartRan, Write, followed_part, ran

@@ -12,7 +12,7 @@ import yaml
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
 from clusim.hardware import GPUS, Gpu, gpu_by_words
-from clusim.run.setup import Setup, loaded
+from clusim.simulation.setup import Setup, loaded
 from clusim.topology import Fabric, loads
 from clusim.topology.loading import joined
 from clusim.training.measured.rows import StepRow

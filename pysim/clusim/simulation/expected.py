@@ -19,9 +19,9 @@ from typing_extensions import TypedDict
 from clusim.base.json_schema import FieldsOf
 from clusim.base.terms.algorithms import find_algorithm
 from clusim.base.terms.regimes import REGIME_TITLES, place_of, regime_of
-from clusim.run.plan import runs_nccl
-from clusim.run.request import Request
-from clusim.run.setup import Setup
+from clusim.simulation.plan import runs_nccl
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 DATA = Path(__file__).parents[1] / "nccltests" / "accuracy.json"
 """The file that comes with clusim."""

@@ -12,14 +12,14 @@ from clusim.base.units import parse_size, parse_time
 from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import windows
 from clusim.results.result import Result
-from clusim.run.job import RunOptions
-from clusim.run.limit import Watch
-from clusim.run.notebook import shown_in_notebook
-from clusim.run.request import Request
-from clusim.run.session import EngineName, Progress
-from clusim.run.setup import Setup
-from clusim.run.simulate import result_of, simulate_traffic
-from clusim.run.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
+from clusim.simulation.job import RunOptions
+from clusim.simulation.notebook import shown_in_notebook
+from clusim.simulation.request import Request
+from clusim.simulation.session import EngineName, Progress
+from clusim.simulation.setup import Setup
+from clusim.simulation.simulate import result_of, simulate_traffic
+from clusim.simulation.time_limit import Watch
+from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
 from clusim.topology import Fabric
 
 Machine = str | Path | Fabric
@@ -57,7 +57,7 @@ class CollectiveOptions(TypedDict, total=False):
     faults, granularity, seed, verify, engine, threads, trace_out, trace_primitives, trace_limit_bytes, bins, progress,
     command
         As of `clusim.simulate`.
-    watch : clusim.run.limit.Watch
+    watch : clusim.simulation.time_limit.Watch
         Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
     """
 

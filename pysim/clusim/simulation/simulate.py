@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from clusim.results.result import Result
-from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
-from clusim.run.limit import Watch
-from clusim.run.notebook import shown_in_notebook
-from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
-from clusim.run.session import EngineName, Progress
-from clusim.run.setup import Setup
-from clusim.run.standin import stood_for
-from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
+from clusim.simulation.approximate import stood_for
+from clusim.simulation.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
+from clusim.simulation.notebook import shown_in_notebook
+from clusim.simulation.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
+from clusim.simulation.session import EngineName, Progress
+from clusim.simulation.setup import Setup
+from clusim.simulation.time_limit import Watch
+from clusim.simulation.traffic import Traffic
 from clusim.topology import Fabric
 
 
@@ -76,7 +76,7 @@ def simulate(
         notebooks, after two seconds.
     command : str
         What to write into the trace as the command that made it.
-    watch : clusim.run.limit.Watch
+    watch : clusim.simulation.time_limit.Watch
         Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
 
     Raises

@@ -3,12 +3,12 @@
 **Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
 all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
 
-**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it (`clusim.run.scaling`).
+**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it (`clusim.simulation.extrapolate_machines`).
 
 **Smaller sizes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks,
 and the line through them is followed in the size.
 
-When they do is decided elsewhere: by `clusim.run.standin` for runs in bursts of ``auto``, and always with ``quick``.
+When they do is decided elsewhere: by `clusim.simulation.approximate` for runs in bursts of ``auto``, and always with ``quick``.
 
 **Communicators beside each other** (`Setup.beside`) do the same at the same time, with the plan of the first; the
 time is that of all of them.
@@ -22,14 +22,14 @@ from clusim.base.errors import InputError
 from clusim.lowering import QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs
 from clusim.nccl.calls.choice import way_of
-from clusim.run.job import Job, RunOptions, job_of
-from clusim.run.known import BRIEF, time_of
-from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
-from clusim.run.request import Request
-from clusim.run.scaling import anchor_nodes, followed, recut
-from clusim.run.setup import Setup
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.simulation.cache import BRIEF, time_of
+from clusim.simulation.extrapolate_machines import anchor_nodes, followed, recut
+from clusim.simulation.job import Job, RunOptions, job_of
+from clusim.simulation.plan import OVERLAPPING, moved_of, nccl_program
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 MOST_RANKS = 32

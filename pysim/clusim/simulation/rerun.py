@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import Change
     from clusim.results.trace.held import Inputs
-    from clusim.run.session import EngineName, Progress
+    from clusim.simulation.session import EngineName, Progress
 
 Array = NDArray[Any]
 
@@ -69,7 +69,7 @@ def run_image(
     from clusim.engine.abi import Stop
     from clusim.engine.image import DTYPES, Image
     from clusim.results.bins import BinRecorder
-    from clusim.run.session import Session, start_engine
+    from clusim.simulation.session import Session, start_engine
 
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
     image = Image(nvc=inputs.nvc, seed=inputs.seed, **fields)

@@ -57,7 +57,7 @@ class Setup:
     gpus : tuple of int or None
         GPUs of every machine that take part, as they are numbered there; None is all, or what `per_node` says.
     beside : tuple of tuple of int
-        GPUs of every machine of further communicators that do the same at the same time, in `clusim.run.streams`.
+        GPUs of every machine of further communicators that do the same at the same time, in `clusim.simulation.extrapolate_bytes`.
     """
 
     topology: str | Path | Fabric

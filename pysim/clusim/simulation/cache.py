@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusim.run.job import Job, RunOptions, run_job
+from clusim.simulation.job import Job, RunOptions, run_job
 
 BRIEF = RunOptions(histories=False)
 """Of these runs only the time is wanted."""

@@ -27,10 +27,10 @@ from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.results.result import Around
-from clusim.run.request import Request, ScheduleRequest
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.simulation.request import Request, ScheduleRequest
 from clusim.topology import Fabric
 
 NCCL = "nccl"

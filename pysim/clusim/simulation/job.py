@@ -32,16 +32,16 @@ from clusim.results.result import (
     mean_rates_Bps,
 )
 from clusim.results.trace.held import HeldRecords
-from clusim.run.carried import Checker, require_room
-from clusim.run.deadlock import Waits, deadlock_error
-from clusim.run.evidence import Columns, Evidence, coarser_of, inputs_of
-from clusim.run.expected import expected_of
-from clusim.run.limit import Watch
-from clusim.run.plan import can_verify, planned
-from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
-from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
-from clusim.run.traffic import grain_of, to_image
 from clusim.schedule import Schedule, to_arrays, to_text
+from clusim.simulation.deadlock import Waits, deadlock_error
+from clusim.simulation.diagnose import Columns, Evidence, coarser_of, inputs_of
+from clusim.simulation.expected import expected_of
+from clusim.simulation.payload_check import Checker, require_room
+from clusim.simulation.plan import can_verify, planned
+from clusim.simulation.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
+from clusim.simulation.session import Progress, Session, Sink, loop_counts, start_engine
+from clusim.simulation.time_limit import Watch
+from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
 

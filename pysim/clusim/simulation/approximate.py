@@ -2,7 +2,7 @@
 
 What NCCL runs is simulated whole as long as that takes no more than `MANY_HOPS` hops of bursts, or where no number of
 machines is asked for as many as ``auto`` has before its bursts exceed their limits. Beyond, its time is found
-(`clusim.run.streams`) from two numbers of machines, and for long streams from two sizes, with the algorithm, protocol,
+(`clusim.simulation.extrapolate_bytes`) from two numbers of machines, and for long streams from two sizes, with the algorithm, protocol,
 channels and chunks of the whole, and in bursts of one size: what ``auto`` gives the longest of these runs. What wires
 do is then not known of the whole, and not shown. **Not followed**, but simulated whole: what is traced or verified,
 what faults break, bursts of a size that was asked for, algorithms that are not NCCL's, and of a single run operations
@@ -28,13 +28,13 @@ from clusim.nccl.calls.choice import way_of
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Call, Provenance, Result, Tasks, Wires
-from clusim.run.expected import Expected, expected_of
-from clusim.run.job import Job, RunOptions, job_of
-from clusim.run.known import BRIEF
-from clusim.run.plan import OVERLAPPING, NcclChoice, nccl_choice
-from clusim.run.request import Request
-from clusim.run.scaling import longest_run
-from clusim.run.streams import Budget, on_fewer, shorter, stand_ins, stream, timed
+from clusim.simulation.cache import BRIEF
+from clusim.simulation.expected import Expected, expected_of
+from clusim.simulation.extrapolate_bytes import Budget, on_fewer, shorter, stand_ins, stream, timed
+from clusim.simulation.extrapolate_machines import longest_run
+from clusim.simulation.job import Job, RunOptions, job_of
+from clusim.simulation.plan import OVERLAPPING, NcclChoice, nccl_choice
+from clusim.simulation.request import Request
 from clusim.topology.check_flow import never_tapers
 
 MANY_HOPS = 32_000_000

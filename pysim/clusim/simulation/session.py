@@ -22,7 +22,7 @@ from clusim.engine.abi import Mode, State, Stop
 from clusim.engine.image import Image
 from clusim.engine.outcome import Engine
 from clusim.results.bins import BinRecorder
-from clusim.run.limit import Watch
+from clusim.simulation.time_limit import Watch
 
 Array = NDArray[Any]
 EngineName = Literal["c", "reference"]

@@ -22,9 +22,9 @@ from clusim.base.terms.algorithms import Algorithm
 from clusim.base.terms.operations import Collective
 from clusim.nccl import Communicator, NcclPlan
 from clusim.nccl.connect import NONE, double_tree
-from clusim.run.request import Request
-from clusim.run.setup import Setup
 from clusim.schedule.dtypes import element
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 
 Timed = Callable[[Request, NcclPlan | None], int]
 """Simulates a request as planned; returns the kernel's time [ps]."""

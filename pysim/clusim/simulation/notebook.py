@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from clusim.base.units import format_time
-from clusim.run.session import Progress
+from clusim.simulation.session import Progress
 
 QUIET_S = 2.0
 """A call shorter than this shows nothing [s]."""

@@ -11,10 +11,10 @@ from clusim.base.terms.dtypes import find_dtype, find_redop
 from clusim.base.terms.operations import find_operation
 from clusim.nccl.calls.choice import Wanted
 from clusim.results.replicated import FoldedBlocks
-from clusim.run.session import EngineName
-from clusim.run.setup import Setup
-from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
+from clusim.simulation.session import EngineName
+from clusim.simulation.setup import Setup
+from clusim.simulation.traffic import Traffic
 
 
 def _operation(word: str) -> str:

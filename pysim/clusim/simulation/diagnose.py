@@ -18,9 +18,9 @@ from clusim.lowering import Fault, Lowered, lower
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.trace.held import HeldRecords, Inputs
-from clusim.run.rerun import run_image
-from clusim.run.session import EngineName
 from clusim.schedule import Schedule
+from clusim.simulation.rerun import run_image
+from clusim.simulation.session import EngineName
 from clusim.topology import Fabric
 
 COARSE_INSTANCES = 4_096
