@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from clusim.training import TrainRequest, trained
-from clusim.training.estimating.estimate import estimated
-from clusim.training.estimating.kept import Kept
+from clusim.training.composition.cache import Kept
+from clusim.training.composition.estimate import estimated
 from clusim.training.inputs import inputs
 
 WORKLOADS = (

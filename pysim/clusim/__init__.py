@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusim.simulation.simulate import simulate, simulate_traffic
     from clusim.simulation.traffic import Traffic
     from clusim.topology import Fabric, FabricBuilder, load
-    from clusim.training.front import train
+    from clusim.training.api import train
 
     __version__: str
 
@@ -66,7 +66,7 @@ _HOME = {
     "traffic": "clusim.simulation.api",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
-    "train": "clusim.training.front",
+    "train": "clusim.training.api",
 }
 _MODULES = ("collectives", "fabric", "schedule")
 

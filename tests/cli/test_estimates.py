@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Clusim
 from clusim.sweeping import read_grid
 from clusim.sweeping.points import answered
-from clusim.training.estimating.kept import PLACE
+from clusim.training.composition.cache import PLACE
 
 WORK = """
 model: {base: gpt3-1.3b, layers: 2, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}

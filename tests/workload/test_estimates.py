@@ -12,12 +12,12 @@ import pytest
 import clusim
 from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainRequest, train
-from clusim.training.estimating import kept as keeping
-from clusim.training.estimating import parts
-from clusim.training.estimating.clock import Clock, Took
-from clusim.training.estimating.estimate import estimate, estimated
-from clusim.training.estimating.kept import PLACE, Kept
-from clusim.training.estimating.stepestimate import StepEstimate
+from clusim.training.composition import cache as keeping
+from clusim.training.composition import parts
+from clusim.training.composition.cache import PLACE, Kept
+from clusim.training.composition.clock import Clock, Took
+from clusim.training.composition.estimate import estimate, estimated
+from clusim.training.composition.stepestimate import StepEstimate
 from clusim.training.inputs import inputs
 from support.workloads import ideal, tiny
 

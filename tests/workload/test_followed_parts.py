@@ -14,10 +14,15 @@ from clusim.simulation.approximate import FOLLOWED_ERROR
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.training import TrainRequest
-from clusim.training.estimating import fewer
-from clusim.training.estimating.estimate import estimated
-from clusim.training.estimating.fewer import FollowedPart, PartRan, followed_part, part_beside
-from clusim.training.estimating.kept import Kept
+from clusim.training.composition import extrapolated as fewer
+from clusim.training.composition.cache import Kept
+from clusim.training.composition.estimate import estimated
+from clusim.training.composition.extrapolated import (
+    FollowedPart,
+    PartRan,
+    followed_part,
+    part_beside,
+)
 from clusim.training.inputs import inputs
 from clusim.workload import Emitter, make_plan
 from clusim.workload.parallel.emitter import Exchange, Tails

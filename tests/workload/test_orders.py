@@ -6,7 +6,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.workload.memory import in_flight
-from clusim.workload.orders import (
+from clusim.workload.pipeline_schedules import (
     SCHEDULES,
     SHAPES,
     Action,

@@ -321,7 +321,7 @@ def test_a_stage_computes_only_what_it_has_received() -> None:
 
 @pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b", "pipedream", "zero-bubble"])
 def test_stages_do_their_passes_in_the_order_of_the_schedule(schedule: str) -> None:
-    from clusim.workload.orders import order
+    from clusim.workload.pipeline_schedules import order
 
     work = tiny(
         f"parallel: {{pipeline: 4, data: 1}}\npipeline: {{schedule: {schedule}}}",

@@ -17,9 +17,9 @@ from clusim.training import train
 from clusim.training.breakdown import NOTHING
 from clusim.training.proof import states
 from clusim.training.result import TrainingResult
-from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.blocks import BlockEmitter
 from clusim.workload.parallel.fold import Folded, FoldedBlock
+from clusim.workload.parallel.symmetry import EqualPlaces
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")

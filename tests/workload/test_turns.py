@@ -7,8 +7,8 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import train, training_report
-from clusim.workload.orders import Crew, round_robin
 from clusim.workload.parallel.plan import make_plan
+from clusim.workload.pipeline_schedules import Crew, round_robin
 from support.workloads import ideal, tiny, volume, written
 from workload.test_partition import compositions
 

@@ -25,7 +25,7 @@ from clusim.simulation.plan import planned
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.training import TrainingResult, TrainRequest
-from clusim.training.estimating.estimate import stepped
+from clusim.training.composition.estimate import stepped
 from clusim.workload.parallel.plan import make_plan
 
 

@@ -1,7 +1,7 @@
 """The verdict on a run: what its time went into, what less of the first cause would save, how sure that is.
 
 One object, made from the critical path (`clusim.analysis.judge`) or, of a training step, from what ranks did in it
-(`clusim.training.account`), and one wording, which every command, page and script shows.
+(`clusim.training.step_diagnosis`), and one wording, which every command, page and script shows.
 """
 
 from __future__ import annotations

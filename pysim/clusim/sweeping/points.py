@@ -15,7 +15,7 @@ from clusim.base.resources import shipped_topologies, shipped_workloads
 from clusim.simulation.expected import expected_of
 from clusim.simulation.request import Request
 from clusim.simulation.simulate import result_of
-from clusim.training.estimating.estimate import stepped
+from clusim.training.composition.estimate import stepped
 from clusim.training.request import TrainRequest
 
 Cell = str | int | float | bool | None

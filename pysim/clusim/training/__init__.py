@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clusim.training.api import train
 from clusim.training.breakdown import Breakdown, breakdown
-from clusim.training.front import train
 from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.run import trained

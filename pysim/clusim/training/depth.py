@@ -11,9 +11,9 @@ from dataclasses import astuple, replace
 
 from clusim.base.errors import InputError
 from clusim.training.breakdown import Breakdown
+from clusim.training.overlap_cost import Sharing
 from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
-from clusim.training.sharing import Sharing
 from clusim.workload.models import Transformer
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.plan import TrainingPlan

@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 
 from clusim.results.diagnosis import LEAST_PHASE, CauseKind, Phase
-from clusim.training.account import Culprits, Parts, parts_of
 from clusim.training.breakdown import NOTHING, Breakdown, Spans, blocks_of, breakdown
+from clusim.training.step_diagnosis import Culprits, Parts, parts_of
 
 _Window = tuple[str, int, int]
 """The name of a phase, when it begins and when it ends [ps]."""

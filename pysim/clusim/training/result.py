@@ -13,13 +13,13 @@ from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.units import format_time
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
-from clusim.training.account import step_verdict
 from clusim.training.breakdown import PARTS, Breakdown, error_of
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
+from clusim.training.overlap_cost import Sharing
 from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
-from clusim.training.sharing import Sharing
+from clusim.training.step_diagnosis import step_verdict
 from clusim.training.switches import Switching
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan

@@ -26,19 +26,19 @@ from clusim.simulation.simulate import result_of, whole_of
 from clusim.topology.arrays import arrays_of
 from clusim.training.breakdown import error_of, grain_error, spans_of
 from clusim.training.depth import by_depth
-from clusim.training.ended import EndedSteps, StepsEnded, WholeSteps, knowing
 from clusim.training.expected import expected_text
-from clusim.training.mended import is_cheap, with_faster_kernels, without_first
+from clusim.training.memory_epochs import relaxed
+from clusim.training.overlap_cost import sharing
+from clusim.training.partial_steps import EndedSteps, StepsEnded, WholeSteps, knowing
 from clusim.training.planned import memory_notes, plan_notes, written
 from clusim.training.proof import BlockState, affordable, states
-from clusim.training.quantum import relaxed
-from clusim.training.ran import Ran
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
-from clusim.training.sharing import sharing
+from clusim.training.step_timing import Ran
 from clusim.training.switches import switching
 from clusim.training.unfold import block_tasks, folded_blocks
+from clusim.training.without_bottleneck import is_cheap, with_faster_kernels, without_first
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured

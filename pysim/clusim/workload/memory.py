@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from clusim.workload.layers import Layer, Recompute, Tensor
 from clusim.workload.optimizers import Optimizer
-from clusim.workload.orders import CUT, order
+from clusim.workload.pipeline_schedules import CUT, order
 
 ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 """Stages of ZeRO by kind of data parallelism; the others cut nothing."""

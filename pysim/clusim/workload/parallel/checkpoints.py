@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from clusim.workload.hostlink import TO_HOST, host_way
-from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.stages import COPY
+from clusim.workload.pipeline_schedules import Action
 from clusim.workload.spec import complain
 
 LONGEST_S = 1_000_000

@@ -10,8 +10,8 @@ from clusim.workload.hostlink import host_way
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet, Transformer
-from clusim.workload.orders import Crew, layout_of, order
 from clusim.workload.parallel.legs import spread
+from clusim.workload.pipeline_schedules import Crew, layout_of, order
 from clusim.workload.spec import Workload, complain
 
 WHOLE_WEIGHTS = ("ddp", "distributed-optimizer")

@@ -24,13 +24,13 @@ from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
-from clusim.workload.orders import Action
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.legs import legs_of
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
+from clusim.workload.pipeline_schedules import Action
 from clusim.workload.spec import complain
 
 Tails = dict[int, tuple[int, ...]]

@@ -17,14 +17,14 @@ from clusim.results.replicated import BlockTasks
 from clusim.schedule.ir import Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
-from clusim.workload.parallel.alike import EqualPlaces
+from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run of a block alone gives: its tasks by slot, when each ends by its number in the schedule [ps], names of
-    the wires it uses, `clusim.training.sharing.Sharing` as numbers, and what it cost to simulate: hops of bursts, and
+    the wires it uses, `clusim.training.overlap_cost.Sharing` as numbers, and what it cost to simulate: hops of bursts, and
     programs.
     """
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusim.workload.hostlink import TO_HOST, host_way
-from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.pipeline_schedules import Action
 
 MOST_TILES = 64
 """Tiles of a step at most: more make no difference to its time."""

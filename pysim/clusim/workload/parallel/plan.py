@@ -26,16 +26,6 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
-from clusim.workload.orders import (
-    CUT,
-    Action,
-    Crew,
-    StageLayout,
-    layout_of,
-    order,
-    round_robin,
-    waves,
-)
 from clusim.workload.parallel.checks import (
     check_checkpoints,
     check_chunks,
@@ -49,6 +39,16 @@ from clusim.workload.parallel.checks import (
 )
 from clusim.workload.parallel.shards import adds_up, deepep_of, moving, shard_of
 from clusim.workload.parallel.stages import COPY, Ground, stages_of
+from clusim.workload.pipeline_schedules import (
+    CUT,
+    Action,
+    Crew,
+    StageLayout,
+    layout_of,
+    order,
+    round_robin,
+    waves,
+)
 from clusim.workload.recipes import weight_bytes
 from clusim.workload.spec import ModelSpec, Workload, complain
 

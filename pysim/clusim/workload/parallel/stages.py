@@ -13,9 +13,9 @@ from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Layer, backward_steps
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Transformer
-from clusim.workload.orders import Crew, StageLayout, layout_of
 from clusim.workload.partition import LayerCost, WorkerRates, balanced, replicated
 from clusim.workload.peers import peer_rates
+from clusim.workload.pipeline_schedules import Crew, StageLayout, layout_of
 from clusim.workload.recompute import Recomputer
 from clusim.workload.spec import Workload
 

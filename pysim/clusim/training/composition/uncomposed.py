@@ -8,13 +8,13 @@ from typing import Any
 from clusim.base.executors.identity import file_digest
 from clusim.results.diagnosis import Verdict
 from clusim.training.breakdown import Breakdown
-from clusim.training.estimating.kept import Kept
-from clusim.training.estimating.parts import machine_of
-from clusim.training.estimating.stepestimate import StepEstimate
+from clusim.training.composition.cache import Kept
+from clusim.training.composition.parts import machine_of
+from clusim.training.composition.stepestimate import StepEstimate
+from clusim.training.overlap_cost import Sharing
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
-from clusim.training.sharing import Sharing
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 

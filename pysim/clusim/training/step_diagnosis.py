@@ -22,7 +22,7 @@ from clusim.results.diagnosis import (
     VerdictCause,
 )
 from clusim.training.breakdown import PARTS, Breakdown
-from clusim.training.culprits import FullWire
+from clusim.training.stragglers import FullWire
 
 Parts = dict[tuple[CauseKind, str], int]
 """What a rank's time goes into on average, by kind and what of it [ps]."""

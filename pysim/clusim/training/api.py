@@ -82,7 +82,7 @@ def train(
     ------
     InputError
         A name, size or option that has no meaning here, or with `strict_memory` too little memory.
-    clusim.training.ended.StepsEnded
+    clusim.training.partial_steps.StepsEnded
         The time of `watch` is up; its `known` is what is known of the steps.
     """
     given: dict[str, Any] = dict(options)

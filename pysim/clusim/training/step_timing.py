@@ -9,12 +9,12 @@ from itertools import pairwise
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
-from clusim.training.account import Culprits, step_verdict
 from clusim.training.breakdown import Breakdown, Spans, spans_of
-from clusim.training.culprits import full_wire, heavy_stage, slow_ranks
 from clusim.training.expected import expected_text
 from clusim.training.phases import StepSpans, step_phases
 from clusim.training.proof import BlockState, FoldReport, fold_report, states
+from clusim.training.step_diagnosis import Culprits, step_verdict
+from clusim.training.stragglers import full_wire, heavy_stage, slow_ranks
 from clusim.workload.parallel.fold import FoldedBlock
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan

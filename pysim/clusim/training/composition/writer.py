@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clusim.results.replicated import RankPattern, merged
-from clusim.training.estimating.clock import Clock, RankRows, Repeated
-from clusim.training.estimating.fewer import Write
-from clusim.training.estimating.parts import StepPart, StepParts
+from clusim.training.composition.clock import Clock, RankRows, Repeated
+from clusim.training.composition.extrapolated import Write
+from clusim.training.composition.parts import StepPart, StepParts
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
-from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
+from clusim.workload.pipeline_schedules import Action
 
 
 class _Done(NamedTuple):

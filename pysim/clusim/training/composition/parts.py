@@ -17,13 +17,13 @@ from clusim.simulation.approximate import FOLLOWED_ERROR
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
-from clusim.training.estimating.clock import Took
-from clusim.training.estimating.fewer import PartRan, Write, followed_part, ran
-from clusim.training.estimating.kept import Kept
+from clusim.training.composition.cache import Kept
+from clusim.training.composition.clock import Took
+from clusim.training.composition.extrapolated import PartRan, Write, followed_part, ran
 from clusim.workload.mesh import zones_of
-from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
 LONGER = 4

@@ -1,7 +1,7 @@
 """Pipeline schedules as lists: which forward and backward passes a stage does, one after the other.
 
 **Hardware** Megatron-LM ``schedules.py``; GPipe (arXiv 1811.06965); PipeDream (SOSP 2019); zero bubble (arXiv
-2401.10241); `clusim.workload.twofold` for stages with two parts. **Model** The same orders. F is a forward pass, B a
+2401.10241); `clusim.workload.dualpipe` for stages with two parts. **Model** The same orders. F is a forward pass, B a
 backward pass; schedules that cut it have B (input gradients), W (weight gradients) and BW (both).
 """
 
@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from clusim.base.errors import InputError
-from clusim.workload.twofold import TwoWays, zero_bubble_v
+from clusim.workload.dualpipe import TwoWays, zero_bubble_v
 
 SCHEDULES = (
     *("naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble"),

@@ -12,29 +12,29 @@ from clusim.base.files import guarded
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.topology import Fabric
-from clusim.training.account import Culprits, step_verdict
-from clusim.training.culprits import heavy_stage
-from clusim.training.estimating.clock import Clock
-from clusim.training.estimating.kept import Kept
-from clusim.training.estimating.parts import StepParts
-from clusim.training.estimating.stepestimate import StepEstimate
-from clusim.training.estimating.whole import whole
-from clusim.training.estimating.writer import StepEstimator
+from clusim.training.composition.cache import Kept
+from clusim.training.composition.clock import Clock
+from clusim.training.composition.parts import StepParts
+from clusim.training.composition.stepestimate import StepEstimate
+from clusim.training.composition.uncomposed import whole
+from clusim.training.composition.writer import StepEstimator
 from clusim.training.expected import expected_text
 from clusim.training.inputs import inputs
+from clusim.training.overlap_cost import Sharing
 from clusim.training.phases import StepSpans, step_phases
 from clusim.training.planned import memory_notes, plan_notes
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
-from clusim.training.sharing import Sharing
+from clusim.training.step_diagnosis import Culprits, step_verdict
+from clusim.training.stragglers import heavy_stage
 from clusim.workload import Workload
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 
 
 class EstimateOptions(TypedDict, total=False):
-    """What `estimate` can be told besides, as `clusim.training.front.TrainOptions` has it."""
+    """What `estimate` can be told besides, as `clusim.training.api.TrainOptions` has it."""
 
     nodes: int | None
     steps: int
