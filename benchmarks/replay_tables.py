@@ -15,8 +15,8 @@ from clusim.base.files import write_text
 from clusim.formats.logs import read_logs, summarize
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import add_runs
-from clusim.replaying import Replay, replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import Replay, replay
+from clusim.replays.request import ReplayRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
 OTHERS = ("dgx-h100", "dgx-a100")

@@ -35,9 +35,9 @@ MAY_IMPORT = {
     " workload",
     "sweeping": "analysis base lowering nccl simulation topology training workload",
     "nccltests": "analysis base engine formats hardware lowering nccl report results schedule simulation topology",
-    "replaying": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
-    "comparing": "analysis base engine nccl nccltests replaying report results simulation topology training workload",
-    "clusim": "base collectives nccltests replaying results schedule simulation topology training",
+    "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
+    "comparing": "analysis base engine nccl nccltests replays report results simulation topology training workload",
+    "clusim": "base collectives nccltests replays results schedule simulation topology training",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.

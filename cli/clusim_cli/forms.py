@@ -18,7 +18,7 @@ from clusim.base.json_schema import FieldsOf
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import CrossoverJson
 from clusim.nccltests.scorejson import ExplainedJson, ValidationJson
-from clusim.replaying.replayjson import ReplayJson
+from clusim.replays.replayjson import ReplayJson
 from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
 from clusim.simulation.expected import ErrorClass, ExpectedJson, UnknownErrorJson

@@ -20,9 +20,9 @@ from clusim.nccltests.harness import kind_named
 from clusim.nccltests.operations import program_named
 from clusim.nccltests.options import flags_of, parse_flags
 from clusim.nccltests.sweep import place
-from clusim.replaying.front import replay as replayed
-from clusim.replaying.report import Replay
-from clusim.replaying.request import GAPS, ReplayRequest
+from clusim.replays.api import replay as replayed
+from clusim.replays.report import Replay
+from clusim.replays.request import GAPS, ReplayRequest
 from clusim.simulation.api import as_bytes, as_ps, parse_env_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.notebook import counted_in_notebook
@@ -31,7 +31,7 @@ from clusim.topology import Fabric
 
 
 class ReplayOptions(TypedDict, total=False):
-    """What `replay` can be told besides; see `clusim.replaying.request.ReplayRequest`.
+    """What `replay` can be told besides; see `clusim.replays.request.ReplayRequest`.
 
     Attributes
     ----------

@@ -112,9 +112,9 @@ def _log(path: Path) -> object:
 
 
 def _replay(path: Path, **options: object) -> object:
-    from clusim.replaying.front import replay
-    from clusim.replaying.replayreport import replay_report
-    from clusim.replaying.request import ReplayRequest
+    from clusim.replays.api import replay
+    from clusim.replays.replayreport import replay_report
+    from clusim.replays.request import ReplayRequest
 
     files = sorted(str(file) for file in path.iterdir())
     asked = {"calls": 3, "topology": "dgx-h100", "granularity": 1 << 18, **options}

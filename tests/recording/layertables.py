@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusim.formats.recordings import Recording
-from clusim.replaying import replay
-from clusim.replaying.report import Replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.report import Replay
+from clusim.replays.request import ReplayRequest
 
 NONE = ("NONE", 0)
 START = 1

@@ -14,7 +14,7 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import NODE_TYPES, attributes, messages
 from clusim.formats.recordings.kinds import kind_of
-from clusim.replaying import ReplayRequest, replay
+from clusim.replays import ReplayRequest, replay
 
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "chakra-4ranks"
 NAMES = {number: name for name, number in NODE_TYPES.items()}

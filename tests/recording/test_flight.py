@@ -14,7 +14,7 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.flight import read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.unpickled import unpickled
-from clusim.replaying import ReplayRequest, replay
+from clusim.replays import ReplayRequest, replay
 
 
 def entry(number: int, name: str = "all_reduce", **about: Any) -> dict[str, Any]:

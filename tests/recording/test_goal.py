@@ -14,8 +14,8 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.goal import EAGER_BYTES, read
 from clusim.formats.recordings.kinds import kind_of
-from clusim.replaying import replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.request import ReplayRequest
 from clusim_cli.main import run
 
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "ring-4.goal"

@@ -17,8 +17,8 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.inspector import read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
-from clusim.replaying import replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.request import ReplayRequest
 from support.realfiles import CORPUS
 
 SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "inspector-8ranks.jsonl"

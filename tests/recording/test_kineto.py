@@ -12,9 +12,9 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.kineto import read
-from clusim.replaying.front import replay
-from clusim.replaying.report import Replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays.api import replay
+from clusim.replays.report import Replay
+from clusim.replays.request import ReplayRequest
 from clusim_cli.main import run
 from recording.kineto_traces import COMM, COMPUTE, Writer, save, training, write_sample
 

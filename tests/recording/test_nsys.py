@@ -12,7 +12,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.nsys import MOST_TEXT, _rows, read
-from clusim.replaying import ReplayRequest, replay
+from clusim.replays import ReplayRequest, replay
 
 SCHEMA = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);

@@ -8,10 +8,10 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import layers
-from clusim.replaying import replay
-from clusim.replaying.alike import OwnStep, play, split_of
-from clusim.replaying.report import Replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.report import Replay
+from clusim.replays.request import ReplayRequest
+from clusim.replays.spmd import OwnStep, play, split_of
 from clusim_cli.main import run
 from recording.layertables import layer, table
 

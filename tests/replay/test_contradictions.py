@@ -9,7 +9,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
-from clusim.replaying import ReplayRequest, replay
+from clusim.replays import ReplayRequest, replay
 from replay.samples import job
 
 HEAD = "NCCL_DEBUG_FILE=nccl.%h.%p"

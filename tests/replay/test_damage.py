@@ -14,8 +14,8 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
-from clusim.replaying import replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.request import ReplayRequest
 from replay.samples import damaged, job
 
 LINES = job().lines

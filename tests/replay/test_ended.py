@@ -10,8 +10,8 @@ import pytest
 
 from clusim.base.errors import TimeLimitReached
 from clusim.formats.recordings import layers
-from clusim.replaying import Replay, ReplayRequest, replay, replay_report
-from clusim.replaying.replaypage import replay_page
+from clusim.replays import Replay, ReplayRequest, replay, replay_report
+from clusim.replays.replaypage import replay_page
 from clusim.results.trace.reader import read_result
 from clusim.simulation.job import RunOptions
 from clusim.simulation.time_limit import Watch

@@ -10,8 +10,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
-from clusim.replaying import Replay, replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import Replay, replay
+from clusim.replays.request import ReplayRequest
 from clusim.simulation.job import RunOptions
 from clusim_cli.main import run as run_command
 from replay.samples import LogWriter, job

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.replaying.front import replay
-from clusim.replaying.report import CallResult, Replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays.api import replay
+from clusim.replays.report import CallResult, Replay
+from clusim.replays.request import ReplayRequest
 
 HEAD = {"id": "0x9e7a", "n_ranks": 4, "nnodes": 1}
 

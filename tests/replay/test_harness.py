@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusim.replaying import replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.request import ReplayRequest
 from clusim_cli.main import run
 
 

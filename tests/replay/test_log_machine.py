@@ -12,9 +12,9 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
 from clusim.nccl import LATEST, Version, parse_version
 from clusim.nccl.constants import nvlink_GBps
-from clusim.replaying import ReplayRequest, replay
-from clusim.replaying.guess import infer_machine
-from clusim.replaying.logmachine import LogMachine, machine_of_log, printed_machine
+from clusim.replays import ReplayRequest, replay
+from clusim.replays.logmachine import LogMachine, machine_of_log, printed_machine
+from clusim.replays.machine_match import infer_machine
 from support.realfiles import real_files
 
 BUSES = [0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF]

@@ -14,9 +14,9 @@ from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.nccl import Settings, parse_version
 from clusim.nccl.calls.communicators import Communicators
-from clusim.replaying import replay
-from clusim.replaying.channels import with_logged
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.channels import with_logged
+from clusim.replays.request import ReplayRequest
 from replay.samples import LogWriter, job
 
 TABLE = """\

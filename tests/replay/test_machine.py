@@ -12,7 +12,7 @@ from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
-from clusim.replaying.guess import Guess, infer_machine
+from clusim.replays.machine_match import Guess, infer_machine
 from clusim.topology.check_links import HOST_CLASSES
 from clusim.topology.preset_signature import Traits, machine_traits, superpods
 from replay.samples import LogWriter

@@ -14,8 +14,8 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.formats.recordings.kineto import read as read_kineto
 from clusim.nccl import communicator, programs
-from clusim.replaying import replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays import replay
+from clusim.replays.request import ReplayRequest
 from clusim.report.export.kineto import write_kineto
 from clusim.report.export.nccl_log import write_nccl_log
 from clusim.results.trace.reader import read_result

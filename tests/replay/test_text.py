@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusim.replaying.replayreport import replay_report
-from clusim.replaying.report import CallResult, CommResult, Replay
+from clusim.replays.replayreport import replay_report
+from clusim.replays.report import CallResult, CommResult, Replay
 
 CALL = CallResult(0, 2, "allreduce", 1 << 20, "float32", 3, "Ring", "LL", 4, 9_000_000, 10_000_000)
 

@@ -8,9 +8,9 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
-from clusim.replaying.replayreport import replay_report
-from clusim.replaying.request import ReplayRequest
-from clusim.replaying.whole import replay_recording
+from clusim.replays.full_job import replay_recording
+from clusim.replays.replayreport import replay_report
+from clusim.replays.request import ReplayRequest
 
 US = 1_000_000
 REQUEST = ReplayRequest(("trace",), topology="dgx-h100", gap="none")

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import clusim
 from clusim.comparing import what_if
 from clusim.comparing.speeds import speed_of
-from clusim.replaying import ReplayRequest, replay
-from clusim.replaying.replaypage import replay_page
+from clusim.replays import ReplayRequest, replay
+from clusim.replays.replaypage import replay_page
 from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import Compared, comparison_page, read_compared, wire_loads
 from clusim.simulation.request import Request

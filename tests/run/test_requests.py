@@ -18,7 +18,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
-from clusim.replaying import ReplayRequest
+from clusim.replays import ReplayRequest
 from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest
 from clusim.simulation.setup import Setup
 from clusim.simulation.simulate import result_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusim.replaying import ReplayRequest, replay
+from clusim.replays import ReplayRequest, replay
 from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest
 from clusim.simulation.simulate import result_of
 from clusim.training import TrainRequest, trained

@@ -15,7 +15,7 @@ from clusim_cli.params import RECORDING_KIND, SIZE, TIME, TOPOLOGY, command_line
 from clusim_cli.progress import counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
-    from clusim.replaying import Replay, ReplayRequest
+    from clusim.replays import Replay, ReplayRequest
     from clusim.simulation.expected import Expected
 
 
@@ -86,8 +86,8 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     TOPOLOGY is the machine: a preset, a generator, or a file in YAML or NCCL's XML; --topology takes files of any name.
     """
     from clusim.base.files import write_bytes
-    from clusim.replaying import replay, replay_report
-    from clusim.replaying.replaypage import replay_page
+    from clusim.replays import replay, replay_report
+    from clusim.replays.replaypage import replay_page
     from clusim.simulation.job import RunOptions
 
     request = asked(recording=recording, **given)
@@ -118,7 +118,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
 def asked(**given: Any) -> ReplayRequest:
     """Return what the options ask for."""
     from clusim.nccl import parse_assignments
-    from clusim.replaying import ReplayRequest
+    from clusim.replays import ReplayRequest
     from clusim.topology.loading import names_machine
 
     recording = given["recording"]

@@ -17,7 +17,7 @@ from clusim.nccltests.explained import whole
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
-from clusim.replaying import ReplayRequest, replay
+from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
 from clusim.simulation.job import RunOptions, job_of, run_job

@@ -15,9 +15,9 @@ from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, parse_env, parse_version
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
-from clusim.replaying.placing import Placed, machines_of, place
-from clusim.replaying.report import CallResult, CommResult, Other, Replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays.placing import Placed, machines_of, place
+from clusim.replays.report import CallResult, CommResult, Other, Replay
+from clusim.replays.request import ReplayRequest
 from clusim.results.partial import Unfinished
 from clusim.results.result import Result
 from clusim.simulation.job import RunOptions

@@ -20,10 +20,10 @@ from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.nccl.programs import Moved
 from clusim.nccltests.kernel import PerfKernel, kernel
-from clusim.replaying.judged import calls_verdict
-from clusim.replaying.placing import machines_of
-from clusim.replaying.report import CallResult, CommResult, Other, Replay
-from clusim.replaying.request import ReplayRequest
+from clusim.replays.judged import calls_verdict
+from clusim.replays.placing import machines_of
+from clusim.replays.report import CallResult, CommResult, Other, Replay
+from clusim.replays.request import ReplayRequest
 from clusim.results.partial import Unfinished
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusim.base.units import format_size, format_time
-from clusim.replaying.report import CallResult, Replay
+from clusim.replays.report import CallResult, Replay
 from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import plain_page
 from clusim.report.markup import Content, element, joined

@@ -29,17 +29,17 @@ from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Version, parse_env, parse_version
 from clusim.nccl.calls.communicators import Members
-from clusim.replaying.channels import with_logged
-from clusim.replaying.gate import placed_doubts
-from clusim.replaying.guess import infer_machine
-from clusim.replaying.judged import calls_verdict
-from clusim.replaying.logharness import flags_of, harness_of
-from clusim.replaying.logmachine import machine_of_log
-from clusim.replaying.placing import Placed, place
-from clusim.replaying.report import CallResult, CommResult, Other, Replay
-from clusim.replaying.request import ReplayRequest
-from clusim.replaying.timing import Timed, Timer, emit_call
-from clusim.replaying.whole import KnownMachine, replay_recording
+from clusim.replays.channels import with_logged
+from clusim.replays.full_job import KnownMachine, replay_recording
+from clusim.replays.judged import calls_verdict
+from clusim.replays.logharness import flags_of, harness_of
+from clusim.replays.logmachine import machine_of_log
+from clusim.replays.machine_match import infer_machine
+from clusim.replays.placing import Placed, place
+from clusim.replays.report import CallResult, CommResult, Other, Replay
+from clusim.replays.request import ReplayRequest
+from clusim.replays.timing import Timed, Timer, emit_call
+from clusim.replays.warnings import placed_doubts
 from clusim.results.partial import Unfinished
 from clusim.schedule.builder import ProgramBuilder
 from clusim.simulation.job import RunOptions
@@ -195,7 +195,7 @@ def replay_log(
     options: RunOptions = RunOptions(),  # noqa: B008 - frozen
     counted: Counted | None = None,
 ) -> Replay:
-    """Replay logs of one job; see `clusim.replaying.front.replay`."""
+    """Replay logs of one job; see `clusim.replays.api.replay`."""
     log = read_logs(request.files)
     add_runs(log)
     most = request.calls or MOST_CALLS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from clusim.base.units import format_size
-from clusim.replaying.placing import Placed
-from clusim.replaying.report import Replay, fastest_memory
-from clusim.replaying.request import ReplayRequest
+from clusim.replays.placing import Placed
+from clusim.replays.report import Replay, fastest_memory
+from clusim.replays.request import ReplayRequest
 from clusim.topology.warnings import doubts_of, refuse
 
 FAR = 0.5

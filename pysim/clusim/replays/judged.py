@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusim.replaying.report import CallResult
+from clusim.replays.report import CallResult
 from clusim.results.diagnosis import MOST_CAUSES, CauseKind, Verdict, VerdictCause
 
 

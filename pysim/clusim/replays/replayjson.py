@@ -1,4 +1,4 @@
-"""The form of a replay in JSON (`clusim.replaying.report`)."""
+"""The form of a replay in JSON (`clusim.replays.report`)."""
 
 from __future__ import annotations
 

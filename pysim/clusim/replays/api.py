@@ -9,13 +9,13 @@ from inspect import signature
 from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
-from clusim.replaying.alike import replay_alike
-from clusim.replaying.gate import gate
-from clusim.replaying.logjob import Counted, replay_log
-from clusim.replaying.placing import machines_of
-from clusim.replaying.report import Replay
-from clusim.replaying.request import ReplayRequest
-from clusim.replaying.whole import replay_recording
+from clusim.replays.full_job import replay_recording
+from clusim.replays.logjob import Counted, replay_log
+from clusim.replays.placing import machines_of
+from clusim.replays.report import Replay
+from clusim.replays.request import ReplayRequest
+from clusim.replays.spmd import replay_alike
+from clusim.replays.warnings import gate
 from clusim.simulation.job import RunOptions
 from clusim.simulation.setup import Setup
 

@@ -11,7 +11,7 @@ from clusim.base.display import Columns, Shown, Summary
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
-from clusim.replaying.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
+from clusim.replays.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
 from clusim.results.diagnosis import Verdict
 from clusim.results.partial import Unfinished
 from clusim.results.resultjson import EndedJson

@@ -22,7 +22,7 @@ from clusim.nccl import Version
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.replaying.guess import Guess
+from clusim.replays.machine_match import Guess
 from clusim.topology import Fabric
 from clusim.topology.loading import joined
 from clusim.topology.preset_signature import machine_traits
