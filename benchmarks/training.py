@@ -21,7 +21,7 @@ from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
 from clusim.training import train
 from clusim.training.contention import Streams, contention
-from clusim.training.measured.text import HEADING
+from clusim.validation.steps.text import HEADING
 from clusim.workload import PRECISIONS, Workload, chip_of
 
 SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8

@@ -17,14 +17,12 @@ from clusim.analysis.tablejson import (
 from clusim.base.json_schema import FieldsOf
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import CrossoverJson
-from clusim.nccltests.scorejson import ExplainedJson, ValidationJson
 from clusim.replays.replayjson import ReplayJson
 from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
 from clusim.simulation.expected import ErrorClass, ExpectedJson, UnknownErrorJson
 from clusim.sweeping.points import Cell
 from clusim.topology.check_links import Finding
-from clusim.training.measured.stepscorejson import StepReportJson
 from clusim.training.stepjson import (
     EndedStepsJson,
     EstimatedStepJson,
@@ -32,6 +30,8 @@ from clusim.training.stepjson import (
     ScaledStepJson,
     SimulatedStepJson,
 )
+from clusim.validation.collectives.scorejson import ExplainedJson, ValidationJson
+from clusim.validation.steps.stepscorejson import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson

@@ -16,9 +16,9 @@ from statistics import fmean
 import pytest
 
 from clusim.nccl.calls import launch
-from clusim.nccltests.measurements import Row, read_measurements
-from clusim.nccltests.scores import REGIMES
-from clusim.nccltests.validate import validate
+from clusim.validation.collectives.measurements import Row, read_measurements
+from clusim.validation.collectives.scores import REGIMES
+from clusim.validation.collectives.validate import validate
 
 TABLE = Path(__file__).with_name("rows.csv")
 LARGE_BYTES = 64 << 20

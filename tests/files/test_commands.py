@@ -203,7 +203,7 @@ def test_of_two_pictures_none_is_written_if_one_cannot_be(
 def test_figures_of_a_long_validation_have_a_place_before_it_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
-    monkeypatch.setattr("clusim.nccltests.measurements.read_measurements", None)
+    monkeypatch.setattr("clusim.validation.collectives.measurements.read_measurements", None)
     assert run(["validate", "table.csv", "--markdown", str(here / "no" / "page.md")]) == 1
     assert "no directory" in capsys.readouterr().err
 

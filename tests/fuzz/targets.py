@@ -210,7 +210,7 @@ def _model(path: Path) -> object:
 
 
 def _measurements(path: Path) -> object:
-    from clusim.nccltests.measurements import groups, read_measurements, setup_of
+    from clusim.validation.collectives.measurements import groups, read_measurements, setup_of
 
     rows = read_measurements([_only(path)], system="dgx-a100")
     return [setup_of(group) for group in groups(rows)]

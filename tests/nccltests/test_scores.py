@@ -10,17 +10,17 @@ import pytest
 
 from clusim.base.terms.regimes import regime_of
 from clusim.hardware.calibration import ROW_SETS
-from clusim.nccltests import accuracydata
-from clusim.nccltests.accuracydata import write_data
-from clusim.nccltests.accuracypage import page_text
-from clusim.nccltests.breakdown import calibrated_by, class_tables
-from clusim.nccltests.measurements import CurveGroup, Row, read_measurements
-from clusim.nccltests.scores import Point, score, statistics
-from clusim.nccltests.validate import Report
 from clusim.simulation import expected
 from clusim.simulation.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.validation.collectives import accuracydata
+from clusim.validation.collectives.accuracydata import write_data
+from clusim.validation.collectives.accuracypage import page_text
+from clusim.validation.collectives.breakdown import calibrated_by, class_tables
+from clusim.validation.collectives.measurements import CurveGroup, Row, read_measurements
+from clusim.validation.collectives.scores import Point, score, statistics
+from clusim.validation.collectives.validate import Report
 
 MIB = 1 << 20
 GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce", gpus_per_process=8, harness="nccl-tests")

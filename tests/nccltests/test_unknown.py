@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from clusim.nccl.calls.launch import Launch, host_of
 from clusim.nccltests.kernel import PerfKernel
-from clusim.nccltests.measurements import CurveGroup, Row, setup_of
-from clusim.nccltests.releases import other_releases, ruled_out, with_releases
-from clusim.nccltests.unknown import launch_span, launches, span_json, times_us
-from clusim.nccltests.validate import Point, validate
 from clusim.simulation.request import Request
+from clusim.validation.collectives.measurements import CurveGroup, Row, setup_of
+from clusim.validation.collectives.releases import other_releases, ruled_out, with_releases
+from clusim.validation.collectives.unknown import launch_span, launches, span_json, times_us
+from clusim.validation.collectives.validate import Point, validate
 
 MIB = 1 << 20
 US = 1_000_000

@@ -12,14 +12,14 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
 from clusim.training.expected import StepClass, expected_step
-from clusim.training.measured.cases import case_of
-from clusim.training.measured.data import write_step_data
-from clusim.training.measured.models import model_spec
-from clusim.training.measured.predict import Unpredicted, predicted
-from clusim.training.measured.rows import StepRow, is_step_table, read_steps
-from clusim.training.measured.scores import StepPoint, kendall_tau, step_score
-from clusim.training.measured.text import HEADING, step_lines, write_section
-from clusim.training.measured.validate import StepReport, validate_steps
+from clusim.validation.steps.cases import case_of
+from clusim.validation.steps.data import write_step_data
+from clusim.validation.steps.models import model_spec
+from clusim.validation.steps.predict import Unpredicted, predicted
+from clusim.validation.steps.rows import StepRow, is_step_table, read_steps
+from clusim.validation.steps.scores import StepPoint, kendall_tau, step_score
+from clusim.validation.steps.text import HEADING, step_lines, write_section
+from clusim.validation.steps.validate import StepReport, validate_steps
 from clusim.workload.models import Transformer
 from clusim.workload.parallel.plan import model_of
 from clusim.workload.spec import ModelSpec

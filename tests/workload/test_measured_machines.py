@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.training.measured.cases import case_of
-from clusim.training.measured.flops import counted_flops
-from clusim.training.measured.machines import machines_of
-from clusim.training.measured.predict import Unpredicted, predicted
-from clusim.training.measured.rows import StepRow
-from clusim.training.measured.scores import StepPoint
+from clusim.validation.steps.cases import case_of
+from clusim.validation.steps.flops import counted_flops
+from clusim.validation.steps.machines import machines_of
+from clusim.validation.steps.predict import Unpredicted, predicted
+from clusim.validation.steps.rows import StepRow
+from clusim.validation.steps.scores import StepPoint
 from clusim.workload import make_plan
 from support.measured_steps import GPT
 

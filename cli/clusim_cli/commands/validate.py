@@ -17,9 +17,9 @@ from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.nccltests.validate import Report
-    from clusim.training.measured.predict import Unpredicted
-    from clusim.training.measured.scores import StepPoint
+    from clusim.validation.collectives.validate import Report
+    from clusim.validation.steps.predict import Unpredicted
+    from clusim.validation.steps.scores import StepPoint
 
 
 @click.command(
@@ -70,14 +70,14 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
     """
     from clusim.base.files import check_place
-    from clusim.nccltests.measurements import read_measurements
-    from clusim.nccltests.validate import validate
-    from clusim.nccltests.validationreport import left_out_lines, report_lines
+    from clusim.validation.collectives.measurements import read_measurements
+    from clusim.validation.collectives.validate import validate
+    from clusim.validation.collectives.validationreport import left_out_lines, report_lines
 
     for target in (given["plot"], given["markdown"], given["data"]):
         if target is not None and not target.is_dir():
             check_place(target)
-    from clusim.training.measured.rows import is_step_table
+    from clusim.validation.steps.rows import is_step_table
 
     kinds = {is_step_table(path) for path in files}
     if kinds == {True, False}:
@@ -88,7 +88,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         raise click.UsageError("--rows is for tables of training steps; --sizes thins collectives")
     rows = read_measurements(files, system=given["system"])
     if given["row"] is not None:
-        from clusim.nccltests.explained import explained, row_named
+        from clusim.validation.collectives.explained import explained, row_named
 
         found = explained(row_named(rows, given["row"]), given["granularity"])
         click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
@@ -100,7 +100,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
             report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, progress=progress)
         _require(report.points, left_out_lines(report))
         if given["releases"]:
-            from clusim.nccltests.releases import with_releases
+            from clusim.validation.collectives.releases import with_releases
 
             with counted_progress(shown, "by other releases") as progress:
                 report = with_releases(report, jobs=jobs, granularity=grain, progress=progress)
@@ -111,9 +111,9 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
-    from clusim.training.measured.rows import read_steps
-    from clusim.training.measured.text import left_out_steps, row_line, step_lines
-    from clusim.training.measured.validate import validate_steps
+    from clusim.validation.steps.rows import read_steps
+    from clusim.validation.steps.text import left_out_steps, row_line, step_lines
+    from clusim.validation.steps.validate import validate_steps
 
     for name in ("system", "sizes", "releases", "row", "plot"):
         if given[name]:
@@ -139,11 +139,11 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
         )
     _require(report.points, left_out_steps(report))
     if given["markdown"] is not None:
-        from clusim.training.measured.text import write_section
+        from clusim.validation.steps.text import write_section
 
         write_section(report, given["markdown"], _called(files, given))
     if given["data"] is not None:
-        from clusim.training.measured.data import write_step_data
+        from clusim.validation.steps.data import write_step_data
 
         write_step_data(report, given["data"], files)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *step_lines(report)]))
@@ -165,11 +165,11 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
 
         plots = save_accuracies(report.curves(), given["plot"])
     if given["markdown"] is not None:
-        from clusim.nccltests.accuracypage import write_page
+        from clusim.validation.collectives.accuracypage import write_page
 
         write_page(report, given["markdown"], _called(files, given), plots)
     if given["data"] is not None:
-        from clusim.nccltests.accuracydata import write_data
+        from clusim.validation.collectives.accuracydata import write_data
 
         write_data(report, given["data"], files)
 

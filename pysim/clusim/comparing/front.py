@@ -13,7 +13,6 @@ from clusim.comparing.speeds import Speed
 from clusim.comparing.switches import TransportOff
 from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.nccl.calls.launch import host_of
-from clusim.nccltests.explained import whole
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
@@ -26,6 +25,7 @@ from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.composition.estimate import stepped
+from clusim.validation.collectives.explained import whole
 from clusim.workload.parallel.plan import make_plan
 
 

@@ -13,7 +13,6 @@ from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
 from clusim.nccl.env import SYMMETRIC
-from clusim.nccltests.explained import row_verdict
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request, rows
@@ -21,6 +20,7 @@ from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, ta
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.expected import Expected, RunPlace, expected_error
+from clusim.validation.collectives.explained import row_verdict
 
 NOW = "%Y-%m-%d %H:%M:%S"
 

@@ -41,7 +41,7 @@ class ErrorClass:
     system, family, algorithm : str
         Empty is any.
     place, regime : str
-        As `clusim.nccltests.scores` has them; an empty place is any.
+        As `clusim.validation.collectives.scores` has them; an empty place is any.
     n : int
         Rows.
     median_abs_pct, mean_abs_pct, bias_pct : float

@@ -13,7 +13,7 @@ from typing import Any
 
 from clusim.nccl.calls.launch import Host, Launch
 from clusim.nccltests.kernel import PerfKernel
-from clusim.nccltests.measurements import CurveGroup, Row
+from clusim.validation.collectives.measurements import CurveGroup, Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.training.measured.rows import StepRow
+from clusim.validation.steps.rows import StepRow
 from clusim.workload import Workload
 from clusim.workload.parallel.plan import model_of
 

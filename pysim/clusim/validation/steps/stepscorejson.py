@@ -1,4 +1,4 @@
-"""The form of predictions of measured steps in JSON (`clusim.training.measured.validate`)."""
+"""The form of predictions of measured steps in JSON (`clusim.validation.steps.validate`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict
 
 from clusim.base.json_schema import FieldsOf
-from clusim.training.measured.scores import StepScore
+from clusim.validation.steps.scores import StepScore
 
 _Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]
 

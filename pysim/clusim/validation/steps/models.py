@@ -7,7 +7,7 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.limits import whole
-from clusim.training.measured.rows import StepRow
+from clusim.validation.steps.rows import StepRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from clusim.base.errors import InputError
-from clusim.training.measured.machines import RowMachines, machines_of
-from clusim.training.measured.models import model_spec
-from clusim.training.measured.rows import NEEDED, StepRow
+from clusim.validation.steps.machines import RowMachines, machines_of
+from clusim.validation.steps.models import model_spec
+from clusim.validation.steps.rows import NEEDED, StepRow
 from clusim.workload import PRECISIONS, Workload
 
 _LIBRARIES = ("flash1", "flash2", "flash3", "cudnn")

@@ -18,8 +18,8 @@ from statistics import fmean, median
 from typing import Any
 
 from clusim.base.terms.regimes import REGIMES, place_of
-from clusim.nccltests.measurements import Row
-from clusim.nccltests.unknown import TimeSpan
+from clusim.validation.collectives.measurements import Row
+from clusim.validation.collectives.unknown import TimeSpan
 
 
 @dataclass(frozen=True)

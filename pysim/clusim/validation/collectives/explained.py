@@ -15,10 +15,6 @@ from clusim.base.units import format_size
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
 from clusim.nccltests.kernel import kernel
-from clusim.nccltests.measurements import Row, setup_of
-from clusim.nccltests.scores import Point
-from clusim.nccltests.validate import case_of, point_of
-from clusim.nccltests.validationreport import group_title
 from clusim.results.diagnosis import Verdict
 from clusim.schedule.dtypes import element
 from clusim.simulation.extrapolate_bytes import program
@@ -26,6 +22,10 @@ from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import symmetric
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.simulate import result_of
+from clusim.validation.collectives.measurements import Row, setup_of
+from clusim.validation.collectives.scores import Point
+from clusim.validation.collectives.validate import case_of, point_of
+from clusim.validation.collectives.validationreport import group_title
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""

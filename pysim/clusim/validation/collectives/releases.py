@@ -17,14 +17,14 @@ from clusim.nccl.calls.launch import host_of
 from clusim.nccl.versions import FEATURES, Version, since
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.kernel import PerfKernel
-from clusim.nccltests.measurements import setup_of
 from clusim.nccltests.operations import TESTS
-from clusim.nccltests.scores import Point
-from clusim.nccltests.unknown import TimeSpan, times_us
-from clusim.nccltests.validate import Report
 from clusim.schedule.dtypes import element
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.validation.collectives.measurements import setup_of
+from clusim.validation.collectives.scores import Point
+from clusim.validation.collectives.unknown import TimeSpan, times_us
+from clusim.validation.collectives.validate import Report
 
 LARGE_BYTES = 64 << 20
 """From which size on wires decide."""

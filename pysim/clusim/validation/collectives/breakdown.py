@@ -9,7 +9,7 @@ from typing import Any
 from clusim.base.terms.regimes import ONE, SEVERAL
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
-from clusim.nccltests.scores import Point, by, score, statistics
+from clusim.validation.collectives.scores import Point, by, score, statistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from clusim.base.files import write_text
 from clusim.base.terms.regimes import regime_of
 from clusim.base.version import version
-from clusim.nccltests.breakdown import left_out
-from clusim.nccltests.scores import Point, by, score
-from clusim.nccltests.validate import Report
 from clusim.simulation.expected import ANY, ErrorClass, places_of
+from clusim.validation.collectives.breakdown import left_out
+from clusim.validation.collectives.scores import Point, by, score
+from clusim.validation.collectives.validate import Report
 
 LEAST = 8
 """Rows that a class must have."""

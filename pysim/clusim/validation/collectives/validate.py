@@ -12,16 +12,16 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.regimes import ONE, REGIMES, SEVERAL
 from clusim.lowering import QUICK
 from clusim.nccl.calls.launch import host_of
-from clusim.nccltests.breakdown import calibrated_by, class_tables
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.kernel import PerfKernel
-from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
-from clusim.nccltests.scores import Point, statistics
-from clusim.nccltests.unknown import launch_span, span_json
 from clusim.report.accuracy import Curve
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.validation.collectives.breakdown import calibrated_by, class_tables
+from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
+from clusim.validation.collectives.scores import Point, statistics
+from clusim.validation.collectives.unknown import launch_span, span_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from clusim.base.errors import InputError
 from clusim.base.files import write_text
 from clusim.base.version import version
 from clusim.training.expected import StepClass
-from clusim.training.measured.cases import framework_of
-from clusim.training.measured.scores import StepPoint, step_score
-from clusim.training.measured.validate import StepReport
+from clusim.validation.steps.cases import framework_of
+from clusim.validation.steps.scores import StepPoint, step_score
+from clusim.validation.steps.validate import StepReport
 
 LEAST = 4
 """Rows that a class must have."""

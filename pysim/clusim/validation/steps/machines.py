@@ -15,7 +15,7 @@ from clusim.hardware import GPUS, Gpu, gpu_by_words
 from clusim.simulation.setup import Setup, loaded
 from clusim.topology import Fabric, loads
 from clusim.topology.loading import joined
-from clusim.training.measured.rows import StepRow
+from clusim.validation.steps.rows import StepRow
 
 _PRESETS = (
     (("a100 pcie",), "a100-pcie-x8"),

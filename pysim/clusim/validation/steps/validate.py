@@ -8,10 +8,10 @@ from functools import partial
 
 from clusim.base.executors import Jobs, workers
 from clusim.lowering import QUICK
-from clusim.training.measured.predict import Unpredicted, predicted
-from clusim.training.measured.rows import StepRow
-from clusim.training.measured.scores import StepPoint, step_groups, step_score
-from clusim.training.measured.stepscorejson import StepPointRowJson, StepReportJson
+from clusim.validation.steps.predict import Unpredicted, predicted
+from clusim.validation.steps.rows import StepRow
+from clusim.validation.steps.scores import StepPoint, step_groups, step_score
+from clusim.validation.steps.stepscorejson import StepPointRowJson, StepReportJson
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from pathlib import PurePath
 
 from clusim.base.terms.regimes import REGIME_TITLES, REGIMES
 from clusim.base.units import format_size
-from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
-from clusim.nccltests.measurements import CurveGroup, Row
-from clusim.nccltests.scores import Point, Score, score, statistics
-from clusim.nccltests.validate import Report
 from clusim.simulation.extrapolate_bytes import FOLLOWED
+from clusim.validation.collectives.breakdown import ClassLine, ClassTable, class_tables
+from clusim.validation.collectives.measurements import CurveGroup, Row
+from clusim.validation.collectives.scores import Point, Score, score, statistics
+from clusim.validation.collectives.validate import Report
 
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"

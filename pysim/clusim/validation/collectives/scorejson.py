@@ -7,8 +7,8 @@ from typing import Annotated, Any, NotRequired
 from typing_extensions import TypedDict
 
 from clusim.base.json_schema import FieldsOf
-from clusim.nccltests.explained import Term
-from clusim.nccltests.scores import Score
+from clusim.validation.collectives.explained import Term
+from clusim.validation.collectives.scores import Score
 
 _Scored = Annotated[dict[str, Any], FieldsOf(Score)]
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
-from clusim.training.measured.rows import StepRow
+from clusim.validation.steps.rows import StepRow
 
 
 @dataclass(frozen=True)

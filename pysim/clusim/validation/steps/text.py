@@ -7,9 +7,9 @@ from pathlib import Path, PurePath
 
 from clusim.base.files import write_text
 from clusim.hardware.calibration import ROW_SETS
-from clusim.training.measured.predict import Unpredicted
-from clusim.training.measured.scores import StepPoint, StepScore, step_groups, step_score
-from clusim.training.measured.validate import StepReport
+from clusim.validation.steps.predict import Unpredicted
+from clusim.validation.steps.scores import StepPoint, StepScore, step_groups, step_score
+from clusim.validation.steps.validate import StepReport
 
 HEADING = "## Steps that others published"
 """First line of the section; it goes to the end of its page."""

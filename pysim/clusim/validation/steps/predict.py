@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.training.measured.cases import StepCase, case_of
-from clusim.training.measured.flops import counted_flops
-from clusim.training.measured.rows import StepRow
-from clusim.training.measured.scores import StepPoint
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
+from clusim.validation.steps.cases import StepCase, case_of
+from clusim.validation.steps.flops import counted_flops
+from clusim.validation.steps.rows import StepRow
+from clusim.validation.steps.scores import StepPoint
 from clusim.workload import Workload, make_plan
 from clusim.workload.memory import ZERO
 from clusim.workload.parallel.plan import TrainingPlan, model_of

@@ -12,10 +12,15 @@ from urllib.parse import quote
 from clusim.base.files import write_text
 from clusim.base.terms.regimes import REGIME_TITLES
 from clusim.hardware.calibration import ROW_SETS
-from clusim.nccltests.breakdown import ClassLine, ClassTable, calibrated_by, class_tables
-from clusim.nccltests.scores import Point, Score, score, statistics
-from clusim.nccltests.validate import Report
-from clusim.nccltests.validationreport import group_title, remarks
+from clusim.validation.collectives.breakdown import (
+    ClassLine,
+    ClassTable,
+    calibrated_by,
+    class_tables,
+)
+from clusim.validation.collectives.scores import Point, Score, score, statistics
+from clusim.validation.collectives.validate import Report
+from clusim.validation.collectives.validationreport import group_title, remarks
 
 _INTRODUCTION = """\
 # Accuracy

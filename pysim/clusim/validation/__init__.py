@@ -1,0 +1,1 @@
+"""Measured rows of collectives and of training steps, predicted and scored."""

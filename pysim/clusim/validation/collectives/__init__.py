@@ -1,0 +1,1 @@
+"""Measured collectives, predicted and scored."""
