@@ -21,7 +21,7 @@ from clusim.replays.replayjson import ReplayJson
 from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
 from clusim.simulation.expected import ErrorClass, ExpectedJson, UnknownErrorJson
-from clusim.sweeping.points import Cell
+from clusim.studies.sweep.points import Cell
 from clusim.topology.check_links import Finding
 from clusim.training.stepjson import (
     EndedStepsJson,

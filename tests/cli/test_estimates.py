@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Clusim
-from clusim.sweeping import read_grid
-from clusim.sweeping.points import answered
+from clusim.studies.sweep import read_grid
+from clusim.studies.sweep.points import answered
 from clusim.training.composition.cache import PLACE
 
 WORK = """

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.base.resources import shipped_topologies
-from clusim.comparing import ChangeOutcome, ChangeRow
+from clusim.studies.whatif import ChangeOutcome, ChangeRow
 from clusim.workload import load_workload
 from clusim_cli.main import cli, run
 

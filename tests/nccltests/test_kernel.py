@@ -10,13 +10,13 @@ from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
-from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
 from clusim.nccltests.kernel import kernel
 from clusim.simulation import approximate as standin
 from clusim.simulation import extrapolate_bytes as module
 from clusim.simulation.extrapolate_machines import tree_levels
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.studies.crossover import crossover, table_lines, tuner_csv
 
 MIB = 1 << 20
 RING_LL = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))

@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
-from clusim.comparing import what_if
-from clusim.comparing.speeds import speed_of
 from clusim.replays import ReplayRequest, replay
 from clusim.replays.replaypage import replay_page
 from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import Compared, comparison_page, read_compared, wire_loads
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.studies.whatif import what_if
+from clusim.studies.whatif.speeds import speed_of
 from clusim_cli.main import cli, run
 from support.browser import chromium, until, watched
 

@@ -18,8 +18,8 @@ import pytest
 from clusim.base.errors import ClusimError, EnvironmentFailure, InputError
 from clusim.base.executors import connected, model_digest, workers
 from clusim.base.executors.workers import _elsewhere
-from clusim.nccltests.crossover import crossover
 from clusim.simulation.setup import Setup
+from clusim.studies.crossover import crossover
 from clusim_cli.main import run
 
 GRID = """
@@ -111,7 +111,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 
 def swept(folder: Path, name: str, *more: str) -> list[dict[str, object]]:
     """Sweep by the command and return the rows without what depends on the computer."""
-    from clusim.sweeping.results import read_rows
+    from clusim.studies.sweep.results import read_rows
 
     target = folder / name
     program = [sys.executable, "-m", "clusim", "sweep", str(folder / "grid.yaml")]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import ClusimError
-from clusim.sweeping import SweepReport, points, read_grid, sweep
-from clusim.sweeping.points import answered
-from clusim.sweeping.results import read_rows, write_rows
+from clusim.studies.sweep import SweepReport, points, read_grid, sweep
+from clusim.studies.sweep.points import answered
+from clusim.studies.sweep.results import read_rows, write_rows
 from clusim_cli.main import run
 
 pytest.importorskip("pyarrow")
@@ -72,11 +72,11 @@ def test_a_table_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         made.append(point.name)
         return answered(point)
 
-    monkeypatch.setattr("clusim.sweeping.runner.answered", counted)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answered", counted)
     with pytest.raises(KeyboardInterrupt):
         swept(tmp_path)
     assert [row["point"] for row in read_rows(tmp_path / "out.parquet")] == made
-    monkeypatch.setattr("clusim.sweeping.runner.answered", answered)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answered", answered)
     rest = swept(tmp_path)
     assert rest.known == 4
     assert timeless(rest.rows) == timeless(whole.rows)
@@ -84,14 +84,14 @@ def test_a_table_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_progress_is_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.sweeping.runner.SAVE_S", 0)
+    monkeypatch.setattr("clusim.studies.sweep.runner.SAVE_S", 0)
     seen = []
 
     def look(point: points.SweepPoint) -> dict[str, points.Cell]:
         seen.append(len(read_rows(tmp_path / "out.parquet")))
         return answered(point)
 
-    monkeypatch.setattr("clusim.sweeping.runner.answered", look)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answered", look)
     swept(tmp_path)
     assert seen == [0, 1, 2, 3, 4, 5]
 
@@ -157,7 +157,7 @@ def test_two_sweeps_do_not_write_one_table(tmp_path: Path, monkeypatch: pytest.M
             swept(tmp_path)
         return answered(point)
 
-    monkeypatch.setattr("clusim.sweeping.runner.answered", second)
+    monkeypatch.setattr("clusim.studies.sweep.runner.answered", second)
     assert len(swept(tmp_path).rows) == 6
 
 

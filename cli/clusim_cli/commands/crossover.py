@@ -52,8 +52,8 @@ def command(
     the tuner plugin in NCCL's sources, with the best of what NCCL has for each range of sizes.
     """
     from clusim.nccl import parse_assignments
-    from clusim.nccltests.crossover import SIZES, crossover, table_lines, tuner_csv
     from clusim.simulation.setup import Setup
+    from clusim.studies.crossover import SIZES, crossover, table_lines, tuner_csv
 
     env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)

@@ -17,9 +17,9 @@ from clusim_cli.outputs import GuardedCommand, doubts, working
 from clusim_cli.params import TOPOLOGY, one_of
 
 if TYPE_CHECKING:
-    from clusim.comparing import PerfRun
     from clusim.nccltests.options import PerfOptions
     from clusim.simulation.setup import Setup
+    from clusim.studies.whatif import PerfRun
 
 
 def _flags(function: Any) -> Any:
@@ -123,9 +123,9 @@ def _wanted(flags: dict[str, str | None]) -> PerfOptions:
 
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
     """Return what the options ask for, and what breaks besides, for which the program has no flag."""
-    from clusim.comparing import PerfRun
     from clusim.nccltests.operations import program_named
     from clusim.nccltests.sweep import place
+    from clusim.studies.whatif import PerfRun
 
     wanted = _wanted({flag.attribute: given[flag.attribute] for flag in FLAGS})
     setup = _setup(

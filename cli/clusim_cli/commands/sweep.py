@@ -14,8 +14,8 @@ from clusim_cli.outputs import GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.sweeping import SweepReport
-    from clusim.sweeping.points import Cell
+    from clusim.studies.sweep import SweepReport
+    from clusim.studies.sweep.points import Cell
 
 MOST_SHOWN = 40
 """Rows that are printed."""
@@ -53,7 +53,7 @@ def command(
     Ended in the middle, by whatever, the same command goes on where it was. Points whose files or whose clusim have
     changed run again; points that this grid does not have stay in the table.
     """
-    from clusim.sweeping import read_grid, sweep
+    from clusim.studies.sweep import read_grid, sweep
 
     points, target = read_grid(grid), output or grid.with_suffix(".parquet")
     with (

@@ -15,7 +15,7 @@ from clusim_cli.outputs import GuardedCommand
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.comparing.front import AnyAsked, AnyChange
+    from clusim.studies.whatif.api import AnyAsked, AnyChange
 
 BASES = ("run", "nccl-tests", "replay", "train")
 """Commands whose runs can be a baseline."""
@@ -30,7 +30,7 @@ BASES = ("run", "nccl-tests", "replay", "train")
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
 @options.html("Verdicts side by side, times and bandwidths on one axis, busy wires.")
-@options.as_json("clusim.comparing.changejson:WhatIfJson")
+@options.as_json("clusim.studies.whatif.changejson:WhatIfJson")
 @options.no_progress()
 def command(
     baseline: str, changes: tuple[str, ...], html: Path | None, as_json: bool, no_progress: bool
@@ -46,7 +46,7 @@ def command(
     one cannot run, its row says why, and the exit code is 2.
     """
     from clusim.base.files import write_bytes
-    from clusim.comparing import what_if
+    from clusim.studies.whatif import what_if
 
     kind, words = _base(baseline)
     base = _asked(kind, words, "")
@@ -80,8 +80,8 @@ def _split(text: str) -> list[str]:
 
 def _change(kind: str, words: list[str], text: str) -> AnyAsked | AnyChange:
     """Return what a change asks for."""
-    from clusim.comparing.speeds import speed_of
-    from clusim.comparing.switches import switch_of
+    from clusim.studies.whatif.speeds import speed_of
+    from clusim.studies.whatif.switches import switch_of
 
     change = speed_of(text) or switch_of(text)
     return _asked(kind, words, text) if change is None else change

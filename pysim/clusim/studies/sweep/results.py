@@ -8,7 +8,7 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.files import replacing
-from clusim.sweeping.points import Cell
+from clusim.studies.sweep.points import Cell
 
 Row = dict[str, Cell]
 

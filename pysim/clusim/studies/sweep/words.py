@@ -19,7 +19,7 @@ from clusim.nccl.env import windows
 from clusim.simulation.api import as_bytes, parse_env_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.sweeping.points import Cell, SweepPoint
+from clusim.studies.sweep.points import Cell, SweepPoint
 from clusim.training.inputs import inputs
 from clusim.training.request import FOLDS, TrainRequest
 from clusim.workload import load_workload

@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from clusim.base.errors import ClusimError, InputError, one_line
 from clusim.base.terms.times import KERNEL, LAUNCHED
 from clusim.base.units import format_size
-from clusim.comparing.speeds import Speed
-from clusim.comparing.switches import TransportOff
-from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
@@ -23,6 +20,9 @@ from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import planned
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
+from clusim.studies.whatif.speeds import Speed
+from clusim.studies.whatif.switches import TransportOff
+from clusim.studies.whatif.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.composition.estimate import stepped
 from clusim.validation.collectives.explained import whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.comparing.front import PerfRun, what_if
-from clusim.comparing.table import ChangeOutcome, ChangeRow, WhatIf
+from clusim.studies.whatif.api import PerfRun, what_if
+from clusim.studies.whatif.table import ChangeOutcome, ChangeRow, WhatIf
 
 __all__ = ["ChangeOutcome", "ChangeRow", "PerfRun", "WhatIf", "what_if"]

@@ -1,4 +1,4 @@
-"""The form of a baseline and changes to it in JSON (`clusim.comparing.table`)."""
+"""The form of a baseline and changes to it in JSON (`clusim.studies.whatif.table`)."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from typing import Any
 from clusim.base.errors import EnvironmentFailure
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.base.files import Lock, LockedError, append_line, check_place
-from clusim.sweeping.grid import SweepGrid
-from clusim.sweeping.points import Cell, SweepPoint, answered, still_true
-from clusim.sweeping.results import read_rows, write_rows
+from clusim.studies.sweep.grid import SweepGrid
+from clusim.studies.sweep.points import Cell, SweepPoint, answered, still_true
+from clusim.studies.sweep.results import read_rows, write_rows
 
 Row = dict[str, Cell]
 Progress = Callable[[int, int], None]

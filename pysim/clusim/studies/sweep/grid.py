@@ -17,8 +17,8 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.files import note_input
 from clusim.base.limits import read_text
-from clusim.sweeping.points import Cell, SweepPoint
-from clusim.sweeping.words import BLOCKS, run_point, train_point
+from clusim.studies.sweep.points import Cell, SweepPoint
+from clusim.studies.sweep.words import BLOCKS, run_point, train_point
 from clusim.topology.problems import Problems, did_you_mean
 from clusim.topology.yamltext import Document, parse
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusim.base.units import format_time
-from clusim.comparing.changejson import ChangeJson, OutcomeJson, WhatIfJson
 from clusim.report.comparison import Compared, Loads, comparison_page
 from clusim.results.diagnosis import Verdict
+from clusim.studies.whatif.changejson import ChangeJson, OutcomeJson, WhatIfJson
 
 NONE = "-"
 
