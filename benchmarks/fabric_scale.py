@@ -58,9 +58,9 @@ def measure(case: str) -> dict[str, object]:
     """Load and lower one cluster in this process, and a collective if the case names one."""
     name, *collective = case.split("/")
     start = time.perf_counter()
-    from clusim import topology as fabric
+    from clusim import topology
 
-    machine = fabric.load(name)
+    machine = topology.load(name)
     arrays = arrays_of(machine)
     took_s = time.perf_counter() - start
     arrays_bytes = sum(

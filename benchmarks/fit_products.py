@@ -2,8 +2,8 @@
 
 ``python benchmarks/fit_products.py TABLE.csv CHIP [KIND/LIBRARY ...]`` reads rows (system, backend, gemm_dtype, m, n,
 k, latency [ms]; may be gzipped) as ai-dynamo/aiconfigurator publishes them, and writes
-``pysim/clusim/hardware/kernels/measured/CHIP.json``, or only the named tables in it. Three of four rows, by a hash of what they
-are, are calibration; the others are scored, and the scores are written into the file.
+``pysim/clusim/hardware/kernels/measured/CHIP.json``, or only the named tables in it. Three of four rows, by a hash of
+what they are, are calibration; the others are scored, and the scores are written into the file.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.engine.image import Image, empty
 from clusim.lowering import lower
 from clusim.simulation.plan import planned
@@ -93,7 +93,7 @@ def in_engine(image: Image, names: tuple[str, ...]) -> int:
 def measure(case: str) -> dict[str, int]:
     """Return what one case takes in this process [bytes], and how many programs or messages it has."""
     name, what = case.split("/")
-    machine = fabric.load(name)
+    machine = topology.load(name)
     arrays_of(machine)
     if what.isdecimal():
         return messages(machine, int(what))

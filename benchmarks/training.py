@@ -30,10 +30,10 @@ COARSE = 64 << 10
 HEAD = """# How far to trust simulated training steps
 
 Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of figures: matrix products
-as they were measured on an A100 (`clusim.hardware.kernels`), whose largest reach {gemm} of the peak, and what a long run keeps
-of short benchmarks, {sustained:.2f}. That was fitted to the four rows of 22 and 175 billion parameters in the first
-table, so their mean error is small by construction. The other rows were not fitted. Collectives are what NCCL chooses;
-equal blocks of work are simulated once (`fold: all`).
+as they were measured on an A100 (`clusim.hardware.kernels`), whose largest reach {gemm} of the peak, and what a long
+run keeps of short benchmarks, {sustained:.2f}. That was fitted to the four rows of 22 and 175 billion parameters in the
+first table, so their mean error is small by construction. The other rows were not fitted. Collectives are what NCCL
+chooses; equal blocks of work are simulated once (`fold: all`).
 """
 
 CARRIED = """

@@ -31,12 +31,13 @@ MAY_IMPORT = {
     "nccl": "base collectives hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
-    "training": "analysis base collectives engine hardware lowering nccl report results schedule simulation topology"
-    " workload",
-    "sweeping": "analysis base lowering nccl simulation topology training workload",
-    "nccltests": "analysis base engine formats hardware lowering nccl report results schedule simulation topology",
+    "training": "analysis base collectives engine lowering nccl report results schedule simulation topology workload",
+    "nccltests": "base hardware nccl report results schedule simulation",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
-    "comparing": "analysis base engine nccl nccltests replays report results simulation topology training workload",
+    "validation": "analysis base engine formats hardware lowering nccl nccltests report schedule simulation topology"
+    " training workload",
+    "studies": "analysis base engine lowering nccl nccltests replays report results simulation topology training"
+    " workload",
     "clusim": "base collectives nccltests replays results schedule simulation topology training",
 }
 

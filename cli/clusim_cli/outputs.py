@@ -60,7 +60,8 @@ class GuardedCommand(click.Command):
     """Refuses to write over a file that it was given to read, and to write two things into one file.
 
     Files that are found out only while it runs, such as those a topology names, are refused by `clusim.base.files`
-    where they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for people.
+    where they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for
+    people.
     """
 
     def __init__(self, *args: Any, raw: bool = False, **about: Any) -> None:

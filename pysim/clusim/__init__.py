@@ -14,10 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from clusim.base import display
-from clusim.topology import importer_hook as foreign
+from clusim.topology import importer_hook
 
 if TYPE_CHECKING:
-    from clusim import collectives, schedule
+    from clusim import collectives, schedule, topology
     from clusim import topology as fabric
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
@@ -48,6 +48,7 @@ __all__ = [
     "schedule",
     "simulate",
     "simulate_traffic",
+    "topology",
     "traffic",
     "train",
 ]
@@ -68,9 +69,14 @@ _HOME = {
     "replay": "clusim.api",
     "train": "clusim.training.api",
 }
-_MODULES = ("collectives", "fabric", "schedule")
+_MODULES = {
+    "collectives": "clusim.collectives",
+    "fabric": "clusim.topology",  # its earlier name
+    "schedule": "clusim.schedule",
+    "topology": "clusim.topology",
+}
 
-foreign.register(lambda: import_module("clusim.formats.topologies"))
+importer_hook.register(lambda: import_module("clusim.formats.topologies"))
 display.register("Fabric", lambda: import_module("clusim.topology.drawing.draw").plot_fabric)
 display.register("Result", lambda: import_module("clusim.report.plots").plot_result)
 display.register("TrainingResult", lambda: import_module("clusim.training.pictures").plot_step)
@@ -84,7 +90,7 @@ def __getattr__(name: str) -> Any:
 
         return version()
     if name in _MODULES:
-        return import_module(f"clusim.{name}")
+        return import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module 'clusim' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.formats import topologies
 from clusim.topology.warnings import doubts_of
 from clusim_cli.main import run
@@ -76,12 +76,12 @@ def test_the_option_that_is_named_settles_it(
     assert not capsys.readouterr().out.startswith("doubt")
     kept = tmp_path / "kept.yaml"
     assert run(["topo", "import", box, "-o", str(kept)]) == 0
-    assert doubts_of(fabric.load(kept)) == doubts_of(fabric.load(box)) != []
+    assert doubts_of(topology.load(kept)) == doubts_of(topology.load(box)) != []
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "mi300x", "rtx4090x8-pcie"])
 def test_presets_are_not_doubted(name: str) -> None:
-    assert doubts_of(fabric.load(name)) == []
+    assert doubts_of(topology.load(name)) == []
 
 
 def test_groups_and_rates_without_a_unit_are_doubted_too() -> None:

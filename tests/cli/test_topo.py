@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from defusedxml.ElementTree import parse
 
-from clusim import topology as fabric
+from clusim import topology
 
 Clusim = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ def names_in(text: str) -> set[str]:
 
 def test_show_is_a_tree_with_every_node(clusim: Clusim) -> None:
     out = clusim("topo", "show", "dgx-h100").out
-    machine = fabric.load("dgx-h100")
+    machine = topology.load("dgx-h100")
     expected = {node.name for node in machine.nodes if not node.name.startswith("nvswitch")}
     assert expected <= names_in(out)
     lines = out.splitlines()
@@ -90,7 +90,7 @@ def test_labels_of_a_picture_do_not_overlap() -> None:
     from clusim.topology.drawing.draw import draw
 
     for name, nodes in (("dgx-h100", 4), ("aws-p5", None), ("dgx-2", None), ("dgx-1v", None)):
-        figure = draw(fabric.load(name, nodes=nodes))
+        figure = draw(topology.load(name, nodes=nodes))
         renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
         (axes,) = figure.axes
         boxes = [text.get_window_extent(renderer) for text in axes.texts]
@@ -153,7 +153,7 @@ def test_import_as_json_and_to_stdout(clusim: Clusim) -> None:
     assert data["counts"]["gpus"] == 4
     assert set(data["assumptions"][0]) == {"where", "what", "why"}
     piped = clusim("topo", "import", SAMPLES / "dump.xml", "-o", "-")
-    assert fabric.loads(piped.out).num_ranks == 2
+    assert topology.loads(piped.out).num_ranks == 2
     assert "found: 2 gpus" in piped.err
 
 

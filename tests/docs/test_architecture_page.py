@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.lowering import grain
 from clusim.lowering.links import BURSTS_PER_BUFFER
@@ -186,13 +186,13 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
 
 
 def rdma_bytes() -> int:
-    nic = next(node.nic for node in fabric.load("dgx-h100").nodes if node.nic is not None)
+    nic = next(node.nic for node in topology.load("dgx-h100").nodes if node.nic is not None)
     return nic.mtu_bytes
 
 
 def payload(link: str) -> int:
-    form = next(one.format for one in fabric.load("dgx-h100").links if one.name == link)
-    return min(fabric.load("dgx-h100").formats[form].limit_bytes)
+    form = next(one.format for one in topology.load("dgx-h100").links if one.name == link)
+    return min(topology.load("dgx-h100").formats[form].limit_bytes)
 
 
 def heading(word: str) -> int:

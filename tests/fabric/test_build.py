@@ -9,7 +9,7 @@ import sys
 import networkx as nx
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base import resources
 from clusim.base.errors import TopologyError
 from clusim.topology import (
@@ -67,7 +67,7 @@ def test_builder_says_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_round_trips(name: str) -> None:
-    net = fabric.load(name)
+    net = topology.load(name)
     graph = to_networkx(net)
     assert sum(count for _, _, count in graph.edges(data="count")) == sum(
         link.count for link in net.links
@@ -113,8 +113,8 @@ def test_check_sees_what_is_unusual() -> None:
 
 
 def test_bisection() -> None:
-    assert bisection_Bps(arrays_of(fabric.load("dgx-h100"))) == pytest.approx(4 * 450e9)
-    assert bisection_Bps(arrays_of(fabric.load("dgx-1v"))) == pytest.approx(6 * 25.78125e9)
+    assert bisection_Bps(arrays_of(topology.load("dgx-h100"))) == pytest.approx(4 * 450e9)
+    assert bisection_Bps(arrays_of(topology.load("dgx-1v"))) == pytest.approx(6 * 25.78125e9)
     assert bisection_Bps(arrays_of(generate("mesh:4x4"))) == pytest.approx(4 * 50e9)
     assert bisection_Bps(arrays_of(generate("fat-tree:k=4,oversub=2"))) == pytest.approx(8 * 50e9)
 
@@ -126,7 +126,7 @@ def test_ranges() -> None:
 
 
 def test_describe_is_a_tree_people_can_read() -> None:
-    text = describe(fabric.load("dgx-a100"), sources=False)
+    text = describe(topology.load("dgx-a100"), sources=False)
     assert text.splitlines()[0].startswith("dgx-a100: NVIDIA DGX A100")
     assert "gpu0..7 - nvswitch0..5 (48 pairs): 2 x 25 GB/s, 150 ns" in text
     assert (
@@ -141,7 +141,7 @@ def test_describe_is_a_tree_people_can_read() -> None:
 
 def test_loading_a_preset_imports_nothing_heavy() -> None:
     code = "import sys; from clusim import fabric; from clusim.topology.arrays import arrays_of;"
-    code += "arrays_of(fabric.load('dgx-a100'));"
+    code += "arrays_of(topology.load('dgx-a100'));"
     code += "print([m for m in ('networkx', 'h5py', 'numba', 'rich', 'click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

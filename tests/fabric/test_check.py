@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.topology import check, loads
 from clusim.topology.arrays import arrays_of
@@ -98,7 +98,7 @@ def test_unusual(old: str, new: str, what: str) -> None:
 
 
 def test_a_card_without_its_bridge_is_usual() -> None:
-    machine = fabric.load("a100-pcie-x8")
+    machine = topology.load("a100-pcie-x8")
     assert machine.nodes[0].endpoint is not None
     assert machine.nodes[0].endpoint.links == 12
     assert not [f for f in check(machine) if "links, but" in f.what]
@@ -187,13 +187,13 @@ def test_machine_without_adapter() -> None:
 
 
 def test_host_links_do_not_widen_the_bisection_of_gpus() -> None:
-    with_host, without = fabric.load("dgx-1v"), 6 * 25.78125e9
+    with_host, without = topology.load("dgx-1v"), 6 * 25.78125e9
     assert bisection_Bps(arrays_of(with_host)) == pytest.approx(without)
-    assert bisection_Bps(arrays_of(fabric.load("rtx3090x8-edr56"))) == pytest.approx(31.42336e9)
+    assert bisection_Bps(arrays_of(topology.load("rtx3090x8-edr56"))) == pytest.approx(31.42336e9)
 
 
 def test_a_thousand_gpus() -> None:
-    machine = fabric.load("superpod-h100:nodes=128")
+    machine = topology.load("superpod-h100:nodes=128")
     assert machine.num_ranks == 1024
     infos = [finding.what for finding in check(machine)]
     assert "leaf switches (32): 1.6 TB/s down, 1.6 TB/s up, not oversubscribed" in infos
@@ -203,7 +203,7 @@ def test_a_thousand_gpus() -> None:
 
 
 def test_the_work_of_a_check_grows_as_the_cluster_does() -> None:
-    machines = [fabric.load(f"superpod-h100:nodes={nodes}") for nodes in (32, 64)]
+    machines = [topology.load(f"superpod-h100:nodes={nodes}") for nodes in (32, 64)]
     for machine in machines:
         arrays_of(machine)
     half, whole = (calls_of(partial(check, machine)) for machine in machines)
@@ -225,4 +225,4 @@ def test_the_work_of_a_check_grows_as_the_cluster_does() -> None:
 def test_networks_taper_where_less_leads_up_than_down_or_anything_across(
     network: str, full: bool
 ) -> None:
-    assert never_tapers(fabric.load(network)) is full
+    assert never_tapers(topology.load(network)) is full

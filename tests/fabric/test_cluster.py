@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.topology.builder import from_data
@@ -258,7 +258,7 @@ def test_cable_lengths_add_to_the_latency(box: str) -> None:
 
 
 def test_machines_keep_what_they_are(box: str) -> None:
-    alone, net = fabric.load(box), cluster(box, 3, kind="single")
+    alone, net = topology.load(box), cluster(box, 3, kind="single")
     for zone in range(3):
         own = [node for node in net.nodes if node.zone == zone]
         assert [node.name for node in own] == [f"n{zone}/{node.name}" for node in alone.nodes]
@@ -286,7 +286,7 @@ def test_formats_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
 
 def test_the_work_of_building_grows_as_the_cluster_does() -> None:
     def build(nodes: int) -> None:
-        arrays_of(fabric.load(f"superpod-h100:nodes={nodes}"))
+        arrays_of(topology.load(f"superpod-h100:nodes={nodes}"))
 
     build(2)  # what is read and imported once
     half, whole = (calls_of(partial(build, nodes)) for nodes in (32, 64))
@@ -296,7 +296,7 @@ def test_the_work_of_building_grows_as_the_cluster_does() -> None:
 def test_a_thousand_gpus_take_little_memory() -> None:
     code = (
         "import re; from clusim import fabric; from clusim.topology.arrays import arrays_of;"
-        "net = fabric.load('superpod-h100:nodes=128'); arrays = arrays_of(net);"
+        "net = topology.load('superpod-h100:nodes=128'); arrays = arrays_of(net);"
         "assert net.num_ranks == 1024 and len(arrays.path(0, 1023)) == 8;"
         "status = open('/proc/self/status').read();"
         "print(re.search(r'VmHWM:\\s+(\\d+) kB', status)[1])"

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base import resources
 from clusim.base.errors import TopologyError
 from clusim.topology import Fabric
@@ -35,7 +35,7 @@ def count(net: Fabric, tier: str) -> int:
 
 @pytest.mark.parametrize("name", resources.shipped_topologies())
 def test_every_preset_can_be_a_cluster(name: str) -> None:
-    alone, net = fabric.load(name), fabric.load(name, nodes=3)
+    alone, net = topology.load(name), topology.load(name, nodes=3)
     assert net.num_ranks == 3 * alone.num_ranks
     assert net.num_zones == 3
     assert net.network["link"]
@@ -63,18 +63,18 @@ def test_superpods_by_name(name: str, leaves: int, spines: int, cores: int) -> N
 
 
 def test_names_say_the_same_as_arguments_and_files(box: str) -> None:
-    one = fabric.load(box, nodes=3)
-    two = fabric.load(f"{box}:nodes=3")
+    one = topology.load(box, nodes=3)
+    two = topology.load(f"{box}:nodes=3")
     assert one == two
     assert one.name == f"{box}:nodes=3"
-    assert fabric.load(one.name) == one, "the name makes it again"
-    assert fabric.load(f"{box}:nodes=3", nodes=5) == fabric.load(box, nodes=5), "nodes wins"
-    assert fabric.load(box, nodes=1) == fabric.load(box)
+    assert topology.load(one.name) == one, "the name makes it again"
+    assert topology.load(f"{box}:nodes=3", nodes=5) == topology.load(box, nodes=5), "nodes wins"
+    assert topology.load(box, nodes=1) == topology.load(box)
 
 
 def test_options_in_names_are_those_of_files(box: str) -> None:
     name = f"{box}:nodes=12,kind=fat-tree,link=ib-hdr,switch=generic,radix=8,oversubscription=3:1,spine_length=30m"
-    net = fabric.load(name)
+    net = topology.load(name)
     data = {
         "name": name.replace("3:1", "3:1"),
         "cluster": {
@@ -91,36 +91,36 @@ def test_options_in_names_are_those_of_files(box: str) -> None:
         },
     }
     assert from_data(data) == net
-    assert fabric.load(f"rail:node={box},nodes=4").description.startswith("4 x box, rail network")
-    torus = fabric.load(f"torus:node={box},nodes=6,shape=3x2")
+    assert topology.load(f"rail:node={box},nodes=4").description.startswith("4 x box, rail network")
+    torus = topology.load(f"torus:node={box},nodes=6,shape=3x2")
     assert "torus 3x2" in torus.description
-    assert fabric.load(torus.name) == torus
-    assert fabric.load("torus:3x2").num_zones == 1, "synthetic networks keep their names"
+    assert topology.load(torus.name) == torus
+    assert topology.load("torus:3x2").num_zones == 1, "synthetic networks keep their names"
 
 
 def test_what_a_machine_says_of_its_network_is_the_default(tmp_path: Path) -> None:
     text = "{kind: fat-tree, link: ib-edr, switch: generic, radix: 8, oversubscription: 3, lengths: {nic: 4 m}}"
     (tmp_path / "box.yaml").write_text(box_text(network=f"network: {text}"))
     path = str(tmp_path / "box.yaml")
-    assert fabric.load(path).network["radix"] == 8
-    net = fabric.load(path, nodes=9)
+    assert topology.load(path).network["radix"] == 8
+    net = topology.load(path, nodes=9)
     assert count(net, "leaf") == 3
     assert {node.ports for node in net.nodes if node.tier == "leaf"} == {8}
-    other = fabric.load(f"{path}:nodes=9,kind=rail")
+    other = topology.load(f"{path}:nodes=9,kind=rail")
     assert (other.network["radix"], "oversubscription" in other.network) == (8, False)
-    faster = fabric.load(f"{path}:nodes=9,link=ib-hdr")
+    faster = topology.load(f"{path}:nodes=9,link=ib-hdr")
     assert (faster.network["switch"], faster.network["oversubscription"]) == ("quantum", 3)
 
 
 def test_types_of_the_machines_file_are_known(tmp_path: Path) -> None:
     own = "link_types: {mine: {base: ib-hdr, latency: 1us}}\nnetwork: {kind: single, link: mine, switch: generic}"
     (tmp_path / "box.yaml").write_text(box_text(network=own))
-    net = fabric.load(str(tmp_path / "box.yaml"), nodes=2)
+    net = topology.load(str(tmp_path / "box.yaml"), nodes=2)
     assert {link.latency_ps for link in net.links if link.b == "switch0"} == {1_000_000}
 
 
 def test_a_machine_without_word_gets_rails_as_fast_as_its_slots(box: str) -> None:
-    net = fabric.load(box, nodes=2)
+    net = topology.load(box, nodes=2)
     assert (net.network["kind"], net.network["link"], net.network["switch"]) == (
         "rail",
         "ib-hdr",
@@ -138,14 +138,14 @@ def test_files_have_clusters_of_presets_and_of_files_beside_them(tmp_path: Path)
         "vcs": 4,
     }
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(data))
-    net = fabric.load(tmp_path / "pod.yaml")
+    net = topology.load(tmp_path / "pod.yaml")
     assert (net.name, net.description, net.num_zones, net.num_vcs) == ("cluster", "mine", 4, 4)
     assert net.num_channels("ring") == 5
     assert net.faults == ("link n0/nic0-leaf0.0 down at 1ms",)
     assert net.source_text.startswith("channels:")
-    assert fabric.load(tmp_path / "pod.yaml", nodes=7).num_zones == 7
+    assert topology.load(tmp_path / "pod.yaml", nodes=7).num_zones == 7
     (tmp_path / "preset.yaml").write_text("cluster: {node: dgx-a100, nodes: 2}")
-    assert fabric.load(tmp_path / "preset.yaml").num_ranks == 16
+    assert topology.load(tmp_path / "preset.yaml").num_ranks == 16
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_impossible_networks_are_one_clear_line(
 )
 def test_bad_names_are_one_clear_line(name: str, words: str) -> None:
     with pytest.raises(TopologyError) as error:
-        fabric.load(name)
+        topology.load(name)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -221,13 +221,13 @@ def test_machines_that_cannot_be_joined(tmp_path: Path, box: str) -> None:
         "nodes: {gpu0..1: {kind: gpu, chip: h100-sxm5}}\nlinks: [{from: gpu0, to: gpu1, type: nvlink4}]"
     )
     with pytest.raises(TopologyError, match="has no NICs, so that machines of this kind cannot be"):
-        fabric.load(lonely, nodes=2)
+        topology.load(lonely, nodes=2)
     with pytest.raises(TopologyError, match="is no machine with NICs"):
-        fabric.load("fat-tree:k=4", nodes=2)
+        topology.load("fat-tree:k=4", nodes=2)
     with pytest.raises(TopologyError, match="is a cluster itself"):
         cluster(f"{box}:nodes=2", 2)
     with pytest.raises(TopologyError, match="must be at least 1"):
-        fabric.load(box, nodes=0)
+        topology.load(box, nodes=0)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_machines_that_cannot_be_joined(tmp_path: Path, box: str) -> None:
 def test_files_say_where_they_are_wrong(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "pod.yaml").write_text(text)
     with pytest.raises(TopologyError) as error:
-        fabric.load(tmp_path / "pod.yaml")
+        topology.load(tmp_path / "pod.yaml")
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert "pod.yaml" in str(error.value)

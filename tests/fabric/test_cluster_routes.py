@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology import Fabric, FabricArrays
@@ -128,7 +128,7 @@ def test_every_group_leads_closer_and_every_pair_of_nics_is_joined(net: Fabric) 
 
 
 def test_rows_of_every_machine_are_those_of_the_machine_alone(box: str, net: Fabric) -> None:
-    alone, arrays = arrays_of(fabric.load(box)), arrays_of(net)
+    alone, arrays = arrays_of(topology.load(box)), arrays_of(net)
     for zone in range(net.num_zones):
         prefix = f"n{zone}/"
         for index, node in enumerate(alone.fabric.nodes):
@@ -243,7 +243,7 @@ def test_gpus_never_talk_through_a_nic(tmp_path: Path) -> None:
     lines.append("  - {from: pcie1, to: nic0, type: pcie-gen4-x16}")
     (tmp_path / "box.yaml").write_text("\n".join(lines))
     with pytest.raises(TopologyError, match="no route gpu0 to gpu1"):
-        fabric.load(str(tmp_path / "box.yaml"))
+        topology.load(str(tmp_path / "box.yaml"))
 
 
 def dual(net: Fabric, targets: dict[str, str]) -> Fabric:
@@ -318,15 +318,15 @@ def test_unreachable_columns_hold_no_group(box: str) -> None:
 
 
 def test_clusters_survive_files_and_graphs(net: Fabric) -> None:
-    again = fabric.loads(fabric.to_yaml(net))
+    again = topology.loads(topology.to_yaml(net))
     assert again == net
     assert again.network == net.network
     assert np.array_equal(arrays_of(again).routes, arrays_of(net).routes)
-    assert fabric.from_networkx(fabric.to_networkx(net)) == net
+    assert topology.from_networkx(topology.to_networkx(net)) == net
 
 
 def test_machines_may_have_any_numbers(tmp_path: Path) -> None:
-    arrays = arrays_of(fabric.loads(box_text().replace("kind:", "zone: 5, kind:")))
+    arrays = arrays_of(topology.loads(box_text().replace("kind:", "zone: 5, kind:")))
     assert arrays.fabric.num_zones == 6
     assert arrays.zone_of(1) == 5
     assert [name(arrays, nic) for nic in arrays.nearest_nics(1)] == []

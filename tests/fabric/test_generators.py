@@ -7,7 +7,7 @@ from math import prod
 import networkx as nx
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.base.units import parse_rate
 from clusim.topology import Fabric, check, generate
@@ -109,7 +109,7 @@ def test_options_are_used() -> None:
     assert form.control_256[0] == 64 * 256
     assert form.payload_bytes["nic"] == 1024
     assert net.num_vcs == 3
-    assert fabric.load(net.name) == net, "the name generates it again"
+    assert topology.load(net.name) == net, "the name generates it again"
 
 
 def test_defaults_are_those_of_packet_level_comparisons() -> None:

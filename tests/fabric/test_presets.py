@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 from tests.support.known_machines import MACHINES, Pairs
 
-from clusim import hardware
-from clusim import topology as fabric
+from clusim import hardware, topology
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.units import parse_rate
@@ -94,7 +93,7 @@ def test_every_measured_system_is_shipped() -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_adjacency_and_rates(name: str) -> None:
     expected = MACHINES[name]
-    machine = fabric.load(name)
+    machine = topology.load(name)
     assert machine.name == name
     assert adjacency(machine) == expected.gpus
     rates = {link.rate.bytes_per_s for link in machine.links if link.cls not in HOST_CLASSES}
@@ -109,7 +108,7 @@ def test_adjacency_and_rates(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_nearest_adapters_and_sockets(name: str) -> None:
     expected = MACHINES[name]
-    machine = fabric.load(name)
+    machine = topology.load(name)
     nics = sorted((n.name for n in machine.nodes if n.kind == "nic"), key=lambda n: int(n[3:]))
     assert nics == [f"nic{i}" for i in range(1 + max(i for own in expected.nics for i in own))]
     for gpu, (near, socket) in enumerate(zip(expected.nics, expected.sockets, strict=True)):
@@ -124,7 +123,7 @@ def test_nearest_adapters_and_sockets(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_slots_and_network(name: str) -> None:
     expected = MACHINES[name]
-    machine = fabric.load(name)
+    machine = topology.load(name)
     slots = [
         link for link in machine.links if link.cls in HOST_CLASSES and link.a.startswith("gpu")
     ]
@@ -141,7 +140,7 @@ def test_slots_and_network(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_gpus_talk_over_their_own_links(name: str) -> None:
-    machine = fabric.load(name)
+    machine = topology.load(name)
     if not MACHINES[name].gpus:
         return
     arrays = arrays_of(machine)
@@ -157,7 +156,7 @@ def test_gpus_talk_over_their_own_links(name: str) -> None:
 @pytest.mark.parametrize("name", ["dgx-1p", "dgx-1v", "aws-p3dn", "azure-ndv2"])
 def test_relays_do_not_carry_what_comes_over_pcie(name: str) -> None:
     """GPUs pass packets on from NVLink to NVLink, never between NVLink and PCIe."""
-    machine = fabric.load(name)
+    machine = topology.load(name)
     arrays = arrays_of(machine)
     nics = arrays.nic_targets.tolist()
     for rank in range(machine.num_ranks):
@@ -174,13 +173,13 @@ def test_relays_do_not_carry_what_comes_over_pcie(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine_is_sound(name: str) -> None:
-    findings = check(fabric.load(name))
+    findings = check(topology.load(name))
     assert [finding.what for finding in findings if finding.level != "info"] == []
 
 
 @pytest.mark.parametrize("name", [name for name, machine in MACHINES.items() if machine.gpus])
 def test_remote_store_takes_as_long_as_the_latency_split_says(name: str) -> None:
-    machine = fabric.load(name)
+    machine = topology.load(name)
     arrays = arrays_of(machine)
     near = next(rank for rank in range(1, machine.num_ranks) if arrays.first_wires(0, rank))
     total = arrays.hop_latency_ps(0, near) + int(arrays.endpoints["write_latency_ps"][0])
@@ -190,7 +189,7 @@ def test_remote_store_takes_as_long_as_the_latency_split_says(name: str) -> None
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_only_later_switches_reduce(name: str) -> None:
-    machine = fabric.load(name)
+    machine = topology.load(name)
     types = {link.name for link in machine.links if "nvswitch0" in (link.a, link.b)}
     reducing = bool(types & {"nvlink4", "nvlink5"})
     arrays = arrays_of(machine)
@@ -204,7 +203,7 @@ def test_only_later_switches_reduce(name: str) -> None:
 )
 def test_rings_follow_links(name: str) -> None:
     """Every link carries one ring in each direction, as rings are pinned to links."""
-    machine = fabric.load(name)
+    machine = topology.load(name)
     load: Counter[tuple[int, int]] = Counter()
     assert machine.ring_orders is not None
     for ring in machine.ring_orders:
@@ -242,7 +241,7 @@ def limit_GBps(machine: Fabric, payload: int, kinds: tuple[int, ...]) -> float:
 def test_packet_overhead_gives_the_known_ring_limit(
     name: str, kinds: tuple[int, ...], expected_GBps: float
 ) -> None:
-    assert limit_GBps(fabric.load(name), 128, kinds) == pytest.approx(expected_GBps, rel=0.001)
+    assert limit_GBps(topology.load(name), 128, kinds) == pytest.approx(expected_GBps, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,7 @@ def test_packet_overhead_gives_the_known_ring_limit(
 def test_multicast_factor_gives_the_measured_nvls_rate(
     name: str, n: int, measured_GBps: float
 ) -> None:
-    form = next(iter(fabric.load(name).formats.values()))
+    form = next(iter(topology.load(name).formats.values()))
     factor = form.service_1024[3] / 1024
     acks = form.control_256[3] / 256 / 16
     up = factor * (9 + 1 / n + 9 / n) + acks  # flits per 128 B: data, requests, multicast, acks
@@ -277,13 +276,13 @@ def test_every_figure_has_a_source() -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_part_of_a_machine_has_a_source(name: str) -> None:
-    sources = fabric.load(name).sources
+    sources = topology.load(name).sources
     assert {"pcie", "channels", "network"} <= set(sources)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_description_names_figures_with_their_sources(name: str) -> None:
-    machine = fabric.load(name)
+    machine = topology.load(name)
     text = describe(machine)
     chip = machine.nodes[0].endpoint
     assert chip is not None

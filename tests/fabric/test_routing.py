@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.units import Rate
 from clusim.engine.abi import NONE
@@ -100,7 +100,7 @@ def test_wires_come_in_pairs_and_groups_keep_parallel_wires_together(net: Fabric
 
 
 def test_groups_are_stored_once() -> None:
-    arrays = arrays_of(fabric.load("dgx-a100"))
+    arrays = arrays_of(topology.load("dgx-a100"))
     stored = [tuple(arrays.group_wires[lo:hi]) for lo, hi in pairwise(arrays.group_off)]
     assert len(stored) == len(set(stored))
     assert arrays.first_wires(0, 5) == arrays.first_wires(0, 3)
@@ -110,13 +110,13 @@ def test_groups_are_stored_once() -> None:
 
 
 def test_latency_of_a_header_is_the_sum_of_its_parts() -> None:
-    arrays = arrays_of(fabric.load("dgx-a100"))
+    arrays = arrays_of(topology.load("dgx-a100"))
     serialisation_ps = 16 * 40  # one flit at 25 GB/s
     assert arrays.hop_latency_ps(0, 1) == 2 * (150_000 + serialisation_ps) + 110_000
 
 
 def test_parallel_wires_by_name_and_index() -> None:
-    arrays = arrays_of(fabric.load("dgx-h100"))
+    arrays = arrays_of(topology.load("dgx-h100"))
     wires = arrays.parallel_wires("gpu1", "nvswitch3")
     assert [arrays.wire_names[wire] for wire in wires] == [f"gpu1->nvswitch3.{i}" for i in range(5)]
     assert arrays.parallel_wires(1, 8 + 3) == wires
@@ -128,7 +128,7 @@ def test_parallel_wires_by_name_and_index() -> None:
 
 
 def test_dgx2_crosses_the_trunk_once() -> None:
-    arrays = arrays_of(fabric.load("dgx-2"))
+    arrays = arrays_of(topology.load("dgx-2"))
     classes = [arrays.wire_class[wire] for wire in arrays.path(0, 15)]
     assert classes == ["nvlink", "trunk", "nvlink"]
     assert len(arrays.group(16, 15)) == 8
@@ -173,7 +173,7 @@ def test_dimension_order(spec: str) -> None:
 
 @pytest.mark.parametrize("name", ["dgx-1p", "dgx-1v"])
 def test_cube_mesh_relays_once_inside_the_quad(name: str) -> None:
-    arrays = arrays_of(fabric.load(name))
+    arrays = arrays_of(topology.load(name))
     for a in range(8):
         for b in range(8):
             if a != b:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base import resources
 from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.units import parse_rate
@@ -113,7 +113,7 @@ def test_custom_topology_without_presets() -> None:
 
 
 def test_step_bytes_are_those_of_nccl() -> None:
-    protocols = fabric.load("dgx-h100").protocols
+    protocols = topology.load("dgx-h100").protocols
     assert protocols["simple"].step_bytes == 512 << 10
     assert protocols["ll"].step_bytes == 32 << 10
     assert protocols["ll128"].step_bytes == 576_000
@@ -299,30 +299,30 @@ def test_aliases_and_yaml_1_2_scalars() -> None:
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("name: small\n", ""), encoding="utf-8")
-    assert fabric.load(str(path)).name == "mine"
-    assert fabric.load(path).num_ranks == 2
+    assert topology.load(str(path)).name == "mine"
+    assert topology.load(path).num_ranks == 2
     path.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(TopologyError, match=r"mine\.yaml:1:1: not UTF-8 text"):
-        fabric.load(path)
+        topology.load(path)
     with pytest.raises(TopologyError, match="is a directory"):
-        fabric.load(f"{tmp_path}/")
+        topology.load(f"{tmp_path}/")
     with pytest.raises(TopologyError, match="no such file"):
-        fabric.load(tmp_path / "other.yaml")
+        topology.load(tmp_path / "other.yaml")
     with pytest.raises(TopologyError, match="no regular file"):
-        fabric.load("/dev/zero")
+        topology.load("/dev/zero")
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
     path = tmp_path / "secret.yaml"
     path.write_text(GOOD, encoding="utf-8")
-    assert fabric.load(path).num_ranks == 2
+    assert topology.load(path).num_ranks == 2
     path.chmod(0)
     user = os.geteuid()
     if user == 0:  # root may read everything
         os.seteuid(65534)
     try:
         with pytest.raises(TopologyError, match="cannot be read: permission denied"):
-            fabric.load(path)
+            topology.load(path)
     finally:
         os.seteuid(user)
 
@@ -339,7 +339,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
 )
 def test_unknown_names(name: str, words: str) -> None:
     with pytest.raises(TopologyError) as error:
-        fabric.load(name)
+        topology.load(name)
     assert words in str(error.value)
     assert len(str(error.value)) < 500
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.base.units import parse_size
 from clusim.formats.topologies import import_text
@@ -176,7 +176,7 @@ def test_names_of_presets_files_mean_their_chips() -> None:
         assert found is not None
         chips = {
             node.endpoint.chip
-            for node in fabric.load(name).nodes
+            for node in topology.load(name).nodes
             if node.kind == "gpu" and node.endpoint
         }
         assert found[0] is not None

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import hardware
-from clusim import topology as fabric
+from clusim import hardware, topology
 from clusim.base.errors import InputError
 from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product, gpu_by_words
 from clusim.hardware.figures import Figure, assumed
@@ -135,7 +134,7 @@ def test_the_readme_counts_the_marks() -> None:
     assert f"Of the {len(figures):,} figures" in readme
     for mark, count in marks.items():
         assert re.search(rf"{count:,} are \*{mark}\*", readme), (mark, count)
-    shown = fabric.describe(fabric.load("dgx-h100"))
+    shown = topology.describe(topology.load("dgx-h100"))
     found = [len(re.findall(rf"\({mark}: ", shown)) for mark in MARKS]
     assert "For a DGX H100 it is {}, {} and {};".format(*found) in readme
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base import resources
 from clusim.formats import topologies
 from clusim.formats.topologies.nccl_dump import dump_system
@@ -24,7 +24,7 @@ from clusim_cli.main import run
 PRESETS = [
     name
     for name in resources.shipped_topologies()
-    if any(node.kind == "gpu" for node in fabric.load(name).nodes)
+    if any(node.kind == "gpu" for node in topology.load(name).nodes)
 ]
 
 SEARCHED = ("dgx-a100", "dgx-1v", "aws-p5", "polaris", "alps-gh200", "a100-pcie-nvlink-pair")
@@ -68,9 +68,9 @@ def seen(system: System, *, latency: bool = True) -> dict[str, Any]:
 
 def whole(name: str) -> Fabric:
     """Return a preset, with what its adapters are joined to where it is one of many."""
-    alone = fabric.load(name)
+    alone = topology.load(name)
     rails = any(node.kind == "nic" for node in alone.nodes)
-    return fabric.load(name, nodes=2) if rails and "nvl72" not in name else alone
+    return topology.load(name, nodes=2) if rails and "nvl72" not in name else alone
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -93,7 +93,7 @@ def test_nccl_finds_the_same_channels(name: str) -> None:
 
 
 def test_what_nccl_is_told_is_what_is_dumped() -> None:
-    text = dump_system(fabric.load("dgx-h100"))
+    text = dump_system(topology.load("dgx-h100"))
     found = topologies.import_text(text.replace('count="5"', 'count="1"', 2), "x.xml").fabric()
     assert len(found.told) == 1
     assert again(found).told == found.told
@@ -115,7 +115,7 @@ def test_the_command_writes_what_the_command_reads(
 
 
 def test_device_names_of_nics_come_back() -> None:
-    named = replace(fabric.load("dgx-a100"), nic_names={"nic0": "mlx5_9", "nic3": "mlx5_2:2"})
+    named = replace(topology.load("dgx-a100"), nic_names={"nic0": "mlx5_9", "nic3": "mlx5_2:2"})
     again = topologies.import_text(dump_system(named), "box.xml").fabric()
     assert again.nic_names["nic0"] == "mlx5_9"
     assert again.nic_names["nic3"] == "mlx5_2:2"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.formats.topologies import Imported, detect, import_text
 from clusim.formats.topologies.infragraphdump import dump_infragraph
@@ -137,7 +137,7 @@ def shape(machine: Fabric) -> tuple[Counter[tuple[str, ...]], Counter[tuple[obje
     ["dgx-a100:nodes=2", "polaris", "gb200-nvl72", "dgx-1v", "mi300x", "l40s-x8", "aws-p5", "alps-gh200:nodes=3"],
 )  # fmt: skip
 def test_a_preset_comes_back_with_its_nodes_links_and_rates(name: str) -> None:
-    first = fabric.load(name)
+    first = topology.load(name)
     text = dump_infragraph(first)
     found = import_text(text, "x.yaml")
     second = found.fabric()
@@ -150,6 +150,6 @@ def test_a_preset_comes_back_with_its_nodes_links_and_rates(name: str) -> None:
 
 def test_an_exported_node_takes_as_long_as_its_preset(tmp_path: Path) -> None:
     path = tmp_path / "dgx.yaml"
-    path.write_text(import_text(dump_infragraph(fabric.load("dgx-a100")), "x.yaml").to_yaml())
+    path.write_text(import_text(dump_infragraph(topology.load("dgx-a100")), "x.yaml").to_yaml())
     times = [collective(where, "allreduce", "1MiB").time_ps for where in ("dgx-a100", str(path))]
     assert times[0] == times[1]

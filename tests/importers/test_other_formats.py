@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.formats.topologies import KINDS, Imported, detect, import_text
 from clusim.formats.topologies.smi_topo import parse_matrix
@@ -284,7 +284,7 @@ def test_astra_dimensions(sample: Sample) -> None:
     assert last["latency"] == "0.5ns"
     machine = found.fabric()
     assert machine.num_ranks == 24
-    assert not [item for item in fabric.check(machine) if "can deadlock" in item.what]
+    assert not [item for item in topology.check(machine) if "can deadlock" in item.what]
 
 
 def test_older_astra_files(sample: Sample) -> None:
@@ -407,10 +407,10 @@ def test_graphml_keys_and_defaults(sample: Sample) -> None:
 def test_our_own_graphs_come_back_unchanged(name: str, tmp_path: Path) -> None:
     import networkx as nx
 
-    machine = fabric.load(name)
+    machine = topology.load(name)
     path = tmp_path / "graph.json"
-    path.write_text(json.dumps(nx.node_link_data(fabric.to_networkx(machine), edges="links")))
-    assert fabric.load(path) == machine
+    path.write_text(json.dumps(nx.node_link_data(topology.to_networkx(machine), edges="links")))
+    assert topology.load(path) == machine
 
 
 def test_every_sample_can_be_written_read_and_loaded(sample: Sample, tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_every_sample_can_be_written_read_and_loaded(sample: Sample, tmp_path: P
         found = sample(path.name)
         out = tmp_path / f"{path.name}.yaml"
         out.write_text(found.to_yaml(), encoding="utf-8")
-        assert fabric.load(out) == fabric.load(path) == found.fabric()
+        assert topology.load(out) == topology.load(path) == found.fabric()
         for item in found.assumptions:
             assert item.what.split()[0] in out.read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.formats import topologies
 from clusim.formats.topologies import Imported
@@ -55,7 +55,7 @@ def onto(tmp_path: Path, text: str, machine: str) -> Imported:
 def test_a_vendors_file_takes_links_chips_and_rates_from_a_preset(tmp_path: Path) -> None:
     found = onto(tmp_path, cloud(), "azure-ndv4")
     assert (found.counts["gpus"], found.counts["nics"], found.counts["pcie_switches"]) == (8, 8, 4)
-    one, two = (build_system(m, LATEST) for m in (found.fabric(), fabric.load("azure-ndv4")))
+    one, two = (build_system(m, LATEST) for m in (found.fabric(), topology.load("azure-ndv4")))
     assert [gpu.chip for gpu in one.gpus] == [gpu.chip for gpu in two.gpus]
     for a in range(8):
         for b in range(8):
@@ -73,7 +73,7 @@ def test_a_vendors_file_takes_links_chips_and_rates_from_a_preset(tmp_path: Path
 
 
 def test_addresses_alone_are_enough_with_the_machines_own_xml(tmp_path: Path) -> None:
-    whole = dump_system(fabric.load("dgx-a100"))
+    whole = dump_system(topology.load("dgx-a100"))
     (tmp_path / "whole.xml").write_text(whole)
     machine = topologies.import_text(whole, "w.xml").fabric()
     gpus = [n.name for n in machine.nodes if n.kind == "gpu"]
@@ -97,7 +97,7 @@ def test_slots_of_the_file_are_told_and_those_of_the_machine_are_there(tmp_path:
         "0001:00:00.0: NCCL is told of speed 8 GT/s (azure-ndv4 has 16.0 GT/s PCIe, which data take)"
         in notes
     )
-    machine, real = found.fabric(), fabric.load("azure-ndv4")
+    machine, real = found.fabric(), topology.load("azure-ndv4")
     assert set(found.data["told_pcie"].values()) == {"gen3-x16"}
     told = set(found.data["told_pcie"])
     seen, usual = build_system(machine, LATEST), build_system(real, LATEST)
@@ -115,7 +115,7 @@ def test_slots_of_the_file_are_told_and_those_of_the_machine_are_there(tmp_path:
     assert told_lines(machine) == seen.told
     assert said[0] in [finding.what for finding in check(machine)]
     (tmp_path / "vm.yaml").write_text(to_yaml(machine))
-    again = fabric.load(tmp_path / "vm.yaml")
+    again = topology.load(tmp_path / "vm.yaml")
     assert again.told_pcie == machine.told_pcie
     assert build_system(again, LATEST).told == seen.told
 
@@ -139,7 +139,7 @@ def test_nvlinks_of_the_file_are_told_and_those_of_the_machine_are_there(tmp_pat
 
 
 def test_devices_that_are_not_there_are_dropped_and_others_stay(tmp_path: Path) -> None:
-    whole = dump_system(fabric.load("dgx-a100"))
+    whole = dump_system(topology.load("dgx-a100"))
     (tmp_path / "whole.xml").write_text(whole)
     bus = whole.split('class="0x030200"')[0].rpartition('busid="')[2].partition('"')[0]
     text = system(device(bus, class_=GPU) + device("0009:00:00.0", class_=GPU))

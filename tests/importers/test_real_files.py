@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.formats.topologies import Imported, import_file
 from importers.test_mutations import mutate, survives
 from support.realfiles import IN_FULL, answers, real_files
@@ -22,9 +22,9 @@ MUTATIONS = 50 if IN_FULL else 10
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_import(path: Path) -> None:
     found = import_file(path)
-    machine = fabric.load(path)
+    machine = topology.load(path)
     assert machine == found.fabric()
-    assert not [item for item in fabric.check(machine) if item.level == "error"]
+    assert not [item for item in topology.check(machine) if item.level == "error"]
     counts = found.counts
     names = ("gpus", "nics", "nvlink_links", "xgmi_links", "pcie_links", "cpus", "pcie_switches")
     shown = ", ".join(f"{name} {counts.get(name, 0)}" for name in names)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.formats.topologies import Imported, import_text
 from clusim.nccl import LATEST, Version, parse_env
@@ -61,7 +61,7 @@ def test_links_that_a_file_does_not_list_are_those_of_the_chip() -> None:
     one = system(*(HIDDEN.format(1 if i == 3 else 18) for i in range(8)), sm=90, device="0x2330")
     assert one.counts["nvlink_links"] == 8 * 18
     assert one.data["told"] == {"gpu3": {"switch": 1}}
-    warnings = [item.what for item in fabric.check(one.fabric()) if item.level == "warning"]
+    warnings = [item.what for item in topology.check(one.fabric()) if item.level == "warning"]
     assert "gpu3 has 1 to NVSwitches, not 18 to NVSwitches" in " ".join(warnings)
 
 
@@ -88,10 +88,10 @@ def test_it_is_kept_in_topology_files_and_clusters(tmp_path: Path) -> None:
     path = tmp_path / "odd.yaml"
     found = system(link(1, 12), link(0, 1))
     path.write_text(found.to_yaml())
-    machine = fabric.load(path)
+    machine = topology.load(path)
     assert machine.told == {"gpu1": {"gpu0": 1}}
-    path.write_text(fabric.to_yaml(machine))
-    assert fabric.load(path).told == machine.told
+    path.write_text(topology.to_yaml(machine))
+    assert topology.load(path).told == machine.told
     path.write_text(found.to_yaml().replace("gpu1: {gpu0: 1}", "gpu7: {gpu0: 1}"))
     with pytest.raises(TopologyError, match="'gpu7' is no GPU of this machine"):
-        fabric.load(path)
+        topology.load(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base import resources
 from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.units import parse_time
@@ -129,7 +129,7 @@ def test_gpus_of_several_architectures_need_the_key() -> None:
     [("hgx-b200", "b200-sxm"), ("rtx4090x8-pcie", "rtx-4090"), ("a100x4-mesh", "a100-sxm4-80gb")],
 )
 def test_a_chip_of_ones_own_name_is_planned_and_timed_as_its_base(name: str, chip: str) -> None:
-    own, known = loads(renamed(name, chip)), fabric.load(name)
+    own, known = loads(renamed(name, chip)), topology.load(name)
     mine, theirs = communicator(own), communicator(known)
     assert decisions(mine) == decisions(theirs)
     assert host_of(mine) == host_of(theirs)
@@ -169,7 +169,7 @@ def test_an_adapter_of_ones_own_name_is_shown_to_nccl_as_its_base(tmp_path: Path
         (tmp_path / f"{name}.yaml").write_text(content, encoding="utf-8")
     seen = [
         [(a.speed_GBps, a.latency_us, len(a.members)) for a in communicator(
-            fabric.load(tmp_path / f"{name}.yaml", nodes=2), ranks=(0, 1, 8, 9)
+            topology.load(tmp_path / f"{name}.yaml", nodes=2), ranks=(0, 1, 8, 9)
         ).systems[0].adapters]
         for name in ("own", "known")
     ]  # fmt: skip
@@ -178,21 +178,21 @@ def test_an_adapter_of_ones_own_name_is_shown_to_nccl_as_its_base(tmp_path: Path
 
 
 def test_a_machine_written_out_in_full_is_planned_alike() -> None:
-    known = fabric.load("a100-pcie-x8")
+    known = topology.load("a100-pcie-x8")
     again = loads(to_yaml(known))
     assert again == known
     assert decisions(communicator(again)) == decisions(communicator(known))
 
 
 def test_launching_on_mi300x_costs_what_cdna_does() -> None:
-    host = host_of(communicator(fabric.load("mi300x")))
+    host = host_of(communicator(topology.load("mi300x")))
     assert host.architecture == "cdna"
     cost = parse_time(str(FAMILIES["cdna"].kernel_overhead.value))
     assert overhead_ps(host, Launch()) == cost == 12_000_000
 
 
 def test_a_plan_for_amd_says_whose_it_is() -> None:
-    (note,) = communicator(fabric.load("mi300x")).notes
+    (note,) = communicator(topology.load("mi300x")).notes
     assert note.startswith("mi300x: runs RCCL, whose tuner is another one; the plan is NCCL's")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.engine.image import empty
 from clusim.lowering import describe_faults, parse_faults
 from clusim.report.html import page
@@ -107,7 +107,7 @@ def test_faults_of_the_topology_file_are_said_too(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_a_worse_one_hides_is_still_named() -> None:
-    net = fabric.load("dgx-a100")
+    net = topology.load("dgx-a100")
     texts = ["lanes gpu3->nvswitch0.0 1/2", "link gpu3->nvswitch0.0 down"]
     lines = describe_faults(arrays_of(net), parse_faults(net, texts), texts)
     assert lines[0].endswith("a worse fault of the same links or rank counts instead")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.results.result import Result
 
 CLUSTER = """
@@ -23,8 +23,8 @@ cluster:
 
 
 @cache
-def _machine(node: str, nodes: int, unit: int, oversubscription: int = 1) -> fabric.Fabric:
-    return fabric.loads(
+def _machine(node: str, nodes: int, unit: int, oversubscription: int = 1) -> topology.Fabric:
+    return topology.loads(
         CLUSTER.format(node=node, nodes=nodes, unit=unit, oversubscription=oversubscription)
     )
 
@@ -40,7 +40,7 @@ def _uplinks(result: Result) -> dict[str, Counter[str]]:
     return found
 
 
-def _alltoall(machine: fabric.Fabric, **options: Any) -> dict[str, Counter[str]]:
+def _alltoall(machine: topology.Fabric, **options: Any) -> dict[str, Counter[str]]:
     return _uplinks(
         clusim.collective(machine, "alltoall", "4MiB", channels=1, granularity="coarse", **options)
     )

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.workload import Workload
 from clusim.workload.kernels import Kernel
@@ -194,7 +194,7 @@ def test_overlap_goes_with_what_is_cut_along_the_sequence_only() -> None:
         }
     )
     with pytest.raises(InputError, match="needs sequence_parallel"):
-        make_plan(work, fabric.load("dgx-a100"))
+        make_plan(work, topology.load("dgx-a100"))
 
 
 def test_sequence_parallelism_goes_with_pairs_only() -> None:
@@ -209,4 +209,4 @@ def test_sequence_parallelism_goes_with_pairs_only() -> None:
         }
     )
     with pytest.raises(InputError, match=r"row with sequence_parallel: .*; use paired"):
-        make_plan(work, fabric.load("dgx-a100"))
+        make_plan(work, topology.load("dgx-a100"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import ClusimError, ScheduleError
 from clusim.results.result import Result
 
@@ -83,7 +83,7 @@ def test_without_pxn_messages_leave_by_the_senders_own_nic() -> None:
 
 
 def test_without_pxn_planes_that_nothing_joins_are_an_error() -> None:
-    joined = fabric.load("dgx-h100", nodes=2)
+    joined = topology.load("dgx-h100", nodes=2)
     spines = {node.name for node in joined.nodes if node.tier == "spine"}
     nodes = tuple(node for node in joined.nodes if node.name not in spines)
     links = tuple(link for link in joined.links if not spines & {link.a, link.b})
@@ -127,7 +127,7 @@ def test_what_cannot_be_obeyed_is_refused_by_name(
 def test_a_topology_without_host_memory_says_that_data_cannot_be_staged(
     env: dict[str, str], nodes: int, message: str
 ) -> None:
-    machine = fabric.load("dgx-a100", nodes=None if nodes == 1 else nodes)
+    machine = topology.load("dgx-a100", nodes=None if nodes == 1 else nodes)
     bare = {node.name for node in machine.nodes if node.kind == "memory"}
     links = tuple(link for link in machine.links if not bare & {link.a, link.b})
     left = tuple(node for node in machine.nodes if node.name not in bare)
@@ -147,8 +147,8 @@ def test_a_topology_without_host_memory_says_that_data_cannot_be_staged(
 def test_keys_of_the_topology_mean_the_same(
     env: dict[str, str], keys: dict[str, Any], nodes: int
 ) -> None:
-    machine = fabric.load("dgx-h100", nodes=None if nodes == 1 else nodes)
-    again = fabric.loads(fabric.to_yaml(replace(machine, **keys)), "again")
+    machine = topology.load("dgx-h100", nodes=None if nodes == 1 else nodes)
+    again = topology.loads(topology.to_yaml(replace(machine, **keys)), "again")
     results = [ran(machine, nodes, B, env=env), ran(again, nodes, B, env={})]
     assert results[0].fingerprint == results[1].fingerprint
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
 from clusim.nccl.env import _OLD_NAMES, _READERS, WITHOUT_EFFECT, forced, windows
@@ -76,7 +76,7 @@ DATA_ONLY = {
 
 @cache
 def machines(name: str, nodes: int) -> Fabric:
-    return fabric.load(name, nodes=nodes)
+    return topology.load(name, nodes=nodes)
 
 
 def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list[Any]:

@@ -8,8 +8,7 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from clusim import collectives
-from clusim import topology as fabric
+from clusim import collectives, topology
 from clusim.engine.abi import NONE
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import lower
@@ -24,11 +23,11 @@ KINDS = ("rail", "fat-tree", "dragonfly")
 WORK = ("conns", "instances", "inst_conns", "tasks", "succ", "prims", "templates", "costs")
 
 
-def machine(kind: str, machines: int) -> fabric.Fabric:
-    return fabric.load(f"dgx-h100:nodes={machines},kind={kind}")
+def machine(kind: str, machines: int) -> topology.Fabric:
+    return topology.load(f"dgx-h100:nodes={machines},kind={kind}")
 
 
-def allreduce(on: fabric.Fabric, algorithm: str, channels: int = CHANNELS) -> Schedule:
+def allreduce(on: topology.Fabric, algorithm: str, channels: int = CHANNELS) -> Schedule:
     return collectives.build(on, "allreduce", algorithm, 1 << 30, channels=channels)
 
 

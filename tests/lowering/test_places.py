@@ -13,8 +13,7 @@ from clusim.collectives import build
 from clusim.engine.abi import NONE, ConnKind
 from clusim.engine.image import Image
 from clusim.engine.opcodes import OPCODES
-from clusim.lowering import Lowered, lower
-from clusim.lowering import rank_paths as places
+from clusim.lowering import Lowered, lower, rank_paths
 from clusim.lowering.rank_paths import places_of
 from clusim.topology import Fabric, load, loads
 from clusim.topology.arrays import arrays_of
@@ -310,5 +309,5 @@ def test_too_many_ways_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     known = places_of(arrays_of(fabric))
     lower(fabric, build(fabric, "alltoall", None, 1 << 20))
     assert places_of(arrays_of(fabric)) is known
-    monkeypatch.setattr(places, "MOST_KEPT", 4)
+    monkeypatch.setattr(rank_paths, "MOST_KEPT", 4)
     assert places_of(arrays_of(fabric)) is not known

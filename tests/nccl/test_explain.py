@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.nccl import Collective, communicator, parse_version
 from clusim.nccl.explain import explain, render, switch_points
 from clusim.nccl.traffic import traffic
@@ -57,7 +57,7 @@ def test_bad_input_is_one_line(args: list[str]) -> None:
 
 
 def test_switch_points_are_exact_to_the_byte() -> None:
-    comm = communicator(fabric.load("dgx-h100"), parse_version("2.29"))
+    comm = communicator(topology.load("dgx-h100"), parse_version("2.29"))
     points = switch_points(comm, Collective.ALLREDUCE)
     assert [point["choice"] for point in points] == ["Ring LL", "NVLS Simple"]
     edge = points[1]["from_bytes"]
@@ -66,7 +66,7 @@ def test_switch_points_are_exact_to_the_byte() -> None:
 
 
 def test_several_nodes_use_every_adapter_evenly() -> None:
-    comm = communicator(fabric.load("hgx-h100-ndr", nodes=2), parse_version("2.27"))
+    comm = communicator(topology.load("hgx-h100-ndr", nodes=2), parse_version("2.27"))
     data = explain(comm, Collective.ALLGATHER, [1 << 30])
     assert "NET/7" in render(data)
     plan = comm.plan(Collective.ALLGATHER, 1 << 30)

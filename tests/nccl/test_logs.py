@@ -16,7 +16,7 @@ import pytest
 from tests.nccl import logs
 from tests.nccl.machines import POLARIS, TWO_SOCKETS
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.nccl import (
     Collective,
@@ -152,14 +152,14 @@ def choices(
     yield "choices read", len(read & right), max(len(read), len(log.choices) + len(log.times))
 
 
-def machine_of(case: Case, tmp_path: Path) -> fabric.Fabric:
+def machine_of(case: Case, tmp_path: Path) -> topology.Fabric:
     """Return the fabric of a case."""
     name = case.machine
     if "\n" in name:
         path = tmp_path / "machine.yaml"
         path.write_text(name)
         name = str(path)
-    return fabric.load(name, nodes=case.nodes)
+    return topology.load(name, nodes=case.nodes)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.file))
@@ -202,7 +202,7 @@ def test_rings_and_trees_of_many_nodes() -> None:
         whole = "\n".join(line for line in body.splitlines() if "..." not in line)
         ranks = range(0, 8 * nodes, 8) if lone else None
         settings = parse_env({"NCCL_MIN_NCHANNELS": "16"})
-        fabric_ = fabric.load("aws-p5en", nodes=nodes)
+        fabric_ = topology.load("aws-p5en", nodes=nodes)
         comm = communicator(fabric_, parse_version("2.30.4"), settings, ranks=ranks)
         found = {what: (hits, total) for what, hits, total in score(logs.read(whole), comm)}
         assert found["trees"][0] == found["trees"][1] > 0
@@ -212,7 +212,7 @@ def test_rings_and_trees_of_many_nodes() -> None:
 
 @pytest.mark.parametrize("path", real_files("topo_xml"), ids=lambda path: str(path.name))
 def test_every_topology_can_be_searched(path: Path) -> None:
-    machine = fabric.load(path)
+    machine = topology.load(path)
     if machine.num_ranks == 1:
         with pytest.raises(ClusimError, match="one GPU"):
             communicator(machine, parse_version("2.27"))

@@ -16,7 +16,7 @@ from functools import cache
 import pytest
 from tests.nccl.machines import POLARIS
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective
@@ -37,7 +37,7 @@ RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 @cache
 def comm(name: str, version: str = "2.27", nodes: int = 1, *env: str) -> Communicator:
     settings = parse_env(parse_assignments(env))
-    return communicator(fabric.load(name, nodes=nodes), parse_version(version), settings)
+    return communicator(topology.load(name, nodes=nodes), parse_version(version), settings)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_geforce_cards_go_through_the_host() -> None:
 
 
 def test_a_mesh_whose_adapters_are_next_to_two_of_the_gpus() -> None:
-    system = build_system(fabric.loads(POLARIS), parse_version("2.20.5"))
+    system = build_system(topology.loads(POLARIS), parse_version("2.20.5"))
     ring = search(system, Pattern.RING)
     assert ring.orders == ((1, 0, 2, 3), (3, 2, 0, 1))
     assert (ring.cross_nic, ring.intra_GBps, ring.type_inter) == (2, 24, Path.PHB)
@@ -177,7 +177,7 @@ def test_settings_bound_the_channels() -> None:
 
 
 def test_peer_access_off_sends_pcie_peers_over_the_host() -> None:
-    machine = fabric.load("a100-pcie-x8")
+    machine = topology.load("a100-pcie-x8")
     plain = build_system(machine, parse_version("2.27"))
     bent = build_system(machine, parse_version("2.27"), parse_env({"NCCL_P2P_LEVEL": "LOC"}))
     a, b = plain.gpus[0], plain.gpus[1]
@@ -186,7 +186,7 @@ def test_peer_access_off_sends_pcie_peers_over_the_host() -> None:
 
 
 def test_efa_adapters_of_a_gpu_are_one_device() -> None:
-    system = build_system(fabric.load("aws-p5"), parse_version("2.22"))
+    system = build_system(topology.load("aws-p5"), parse_version("2.22"))
     assert [net.speed_GBps for net in system.adapters] == [50.0] * 8
     assert [system.local_gpu(net).index for net in system.adapters] == list(range(8))
     assert system.route(system.gpus[0], system.adapters[0]).type is Path.PIX
@@ -215,7 +215,7 @@ def test_adapter_speeds(model: str, speed: float) -> None:
 
 
 def test_ranks_may_be_a_part_of_the_machine() -> None:
-    machine = fabric.load("dgx-h100")
+    machine = topology.load("dgx-h100")
     c = communicator(machine, parse_version("2.29"), ranks=range(6))
     assert c.channels[0].ring == (0, 1, 2, 3, 4, 5)
     assert c.graphs[NVLS].intra_GBps == 50
@@ -273,7 +273,7 @@ def test_a_machine_is_searched_once_and_another_for_itself() -> None:
 
     def system(name: str = "dgx-h100", version: str = "2.27", *env: str) -> System:
         settings = parse_env(parse_assignments(env))
-        return build_system(fabric.load(name), parse_version(version), settings)
+        return build_system(topology.load(name), parse_version(version), settings)
 
     one = system()
     before = one.key()
@@ -295,7 +295,7 @@ def test_a_machine_is_searched_once_and_another_for_itself() -> None:
 
 def test_machines_of_a_cluster_are_searched_once() -> None:
     """Names decide nothing: what is found of a machine is found of every other that is built as it is."""
-    cluster = fabric.load("dgx-h100", nodes=2)
+    cluster = topology.load("dgx-h100", nodes=2)
     settings = parse_env({})
     here, there = (
         build_system(cluster, parse_version("2.27"), settings, zone=zone, ranks=list(range(8)))
@@ -324,7 +324,7 @@ def test_machines_of_a_cluster_are_searched_once() -> None:
 def test_an_attempt_that_was_in_vain_is_not_made_again(
     name: str, version: str, ranks: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = fabric.load(name)
+    machine = topology.load(name)
     numbers = ranks or tuple(range(machine.num_ranks))
     asked = parse_version(version), parse_env({})
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.collectives.registry import REGISTRY
 from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version
@@ -26,7 +26,7 @@ def comm(
 ) -> Communicator:
     settings = parse_env({f"NCCL_{key}": value for key, value in env.items()})
     group = tuple(range(ranks))
-    return communicator(fabric.load(machine), parse_version(version), settings, ranks=group)
+    return communicator(topology.load(machine), parse_version(version), settings, ranks=group)
 
 
 def test_every_kernel_is_an_algorithm_of_its_operation() -> None:

@@ -11,7 +11,7 @@ from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccltests.kernel import kernel
-from clusim.simulation import approximate as standin
+from clusim.simulation import approximate
 from clusim.simulation import extrapolate_bytes as module
 from clusim.simulation.extrapolate_machines import tree_levels
 from clusim.simulation.request import Request
@@ -37,7 +37,7 @@ def test_fewer_machines_predict_many(
     whole = kernel(Request(setup, operation, 64 << 10))
     most = "MOST_MESSAGING" if operation == "alltoall" else "MOST_RANKS"
     monkeypatch.setattr(module, most, 16)
-    monkeypatch.setattr(standin, "MANY_HOPS", 0)
+    monkeypatch.setattr(approximate, "MANY_HOPS", 0)
     fewer = kernel(Request(setup, operation, 64 << 10))
     assert not whole.notes
     assert "machines, " in fewer.notes[0]
@@ -49,7 +49,7 @@ def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPat
     small = replace(grain.RULES["auto"], exact_hops=50_000, target_hops=50_000)
     monkeypatch.setitem(grain.RULES, "auto", small)
     whole = kernel(request)
-    monkeypatch.setattr(standin, "MOST_HOPS", 50_000)
+    monkeypatch.setattr(approximate, "MOST_HOPS", 50_000)
     monkeypatch.setattr(module, "STREAM_HOPS", 50_000)
     short = kernel(request)
     assert "bursts of" in whole.notes[0]
@@ -130,9 +130,9 @@ def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
     """T(n) = T(8) + (levels of n - levels of 8) x (first chunk on 8 - on 4): against a whole run of 16 machines."""
     setup = Setup("alps-gh200", 16, 1, "2.23", (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "LL128")))
     for size in (16 << 10, 4 * MIB):
-        monkeypatch.setattr(standin, "MANY_HOPS", 1 << 40)
+        monkeypatch.setattr(approximate, "MANY_HOPS", 1 << 40)
         whole = kernel(Request(setup, "allreduce", size))
-        monkeypatch.setattr(standin, "MANY_HOPS", 0)
+        monkeypatch.setattr(approximate, "MANY_HOPS", 0)
         monkeypatch.setattr(module, "MOST_RANKS", 8)
         fewer = kernel(Request(setup, "allreduce", size))
         assert "from 4 and 8 machines, each further level" in fewer.notes[0]
@@ -142,7 +142,7 @@ def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
 def test_a_step_of_a_ring_of_many_machines_is_one_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup("alps-gh200", 16, 1, "2.23", RING_LL)
     whole = kernel(Request(setup, "allreduce", 256 << 10))
-    monkeypatch.setattr(standin, "MANY_HOPS", 0)
+    monkeypatch.setattr(approximate, "MANY_HOPS", 0)
     monkeypatch.setattr(module, "MOST_RANKS", 4)
     fewer = kernel(Request(setup, "allreduce", 256 << 10))
     assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.005)

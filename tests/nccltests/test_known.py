@@ -10,7 +10,7 @@ import pytest
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.kernel import PerfKernel, kernel
-from clusim.simulation import cache as known
+from clusim.simulation import cache
 from clusim.simulation import extrapolate_bytes as module
 from clusim.simulation.cache import known_times, learn, time_of
 from clusim.simulation.job import Job, RunOptions, job_of
@@ -36,8 +36,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         made.append(job.image.digest())
         return simulated(job, options)
 
-    monkeypatch.setattr(known, "run_job", counted)
-    monkeypatch.setattr(known, "_TIMES", {})
+    monkeypatch.setattr(cache, "run_job", counted)
+    monkeypatch.setattr(cache, "_TIMES", {})
     monkeypatch.setattr(module, "_TIMED", {})
     monkeypatch.setattr(module, "_ANCHORS", {})
     return made

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.layout import WantedPlan
 from clusim.formats.algorithms.msccl import build, load
@@ -42,7 +42,7 @@ SAMPLE = Path(__file__).parents[2] / "traces" / "allpairs-4.xml"
 
 @pytest.fixture(scope="module")
 def dgx() -> Fabric:
-    return fabric.load("dgx-a100")
+    return topology.load("dgx-a100")
 
 
 @pytest.mark.parametrize("in_place", [False, True])

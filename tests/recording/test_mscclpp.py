@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusim import collectives
-from clusim import topology as fabric
+from clusim import collectives, topology
 from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.jsonlines import read_json
 from clusim.formats.algorithms.layout import WantedPlan
@@ -37,12 +36,12 @@ SAMPLE = Path(__file__).parents[2] / "traces" / "allpairs-4.mscclpp.json"
 
 @pytest.fixture(scope="module")
 def dgx() -> Fabric:
-    return fabric.load("dgx-h100")
+    return topology.load("dgx-h100")
 
 
 @pytest.fixture(scope="module")
 def older() -> Fabric:
-    return fabric.load("dgx-a100")
+    return topology.load("dgx-a100")
 
 
 PLANS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -94,7 +93,7 @@ def test_the_timed_engine_moves_the_right_data(tmp_path: Path, dgx: Fabric, name
 @pytest.mark.parametrize("name", ["packets", "put", "get", "semaphores"])
 def test_where_nccl_would_pull_and_over_pcie(tmp_path: Path, older: Fabric, name: str) -> None:
     plan = read_plan(plans.write(tmp_path, PLANS[name][1]))
-    for machine in (older, fabric.load("a100-pcie-x8")):
+    for machine in (older, topology.load("a100-pcie-x8")):
         result = simulate(
             machine, build(plan, machine, WantedPlan(50_000, ranks=range(4))), verify=True
         )
@@ -102,7 +101,7 @@ def test_where_nccl_would_pull_and_over_pcie(tmp_path: Path, older: Fabric, name
 
 
 def test_between_machines(tmp_path: Path) -> None:
-    cluster = fabric.load("dgx-h100", nodes=2)
+    cluster = topology.load("dgx-h100", nodes=2)
     path = plans.write(tmp_path, plans.port_gather())
     result = simulate(cluster, load(path, cluster, 2**20, ranks=[0, 8]), verify=True)
     assert result.verified
@@ -112,7 +111,7 @@ def test_between_machines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100"])
 def test_stores_are_pushed_and_loads_are_pulled_everywhere(tmp_path: Path, machine: str) -> None:
-    found = fabric.load(machine)
+    found = topology.load(machine)
     for value, kind in ((plans.gather_put(4), 0), (plans.alltoall_get(4), 1)):
         schedule = load(plans.write(tmp_path, value), found, 4096, ranks=range(4))
         image = lower(found, schedule).image

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.results.result import Result
@@ -15,7 +15,7 @@ from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, to_schedule
 
 US = 1_000_000
-MACHINE = fabric.load("dgx-h100")
+MACHINE = topology.load("dgx-h100")
 ALL = Group("world", tuple(range(8)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
@@ -69,7 +69,7 @@ def machine(path: Path, version: Version = LATEST) -> LogMachine:
 def test_gpus_of_one_name_are_that_chip_whatever_the_presets_are(tmp_path: Path) -> None:
     """A100 80GB PCIe was replayed on four A100 with NVLinks: the machine is what the log prints."""
     found = machine(text(tmp_path, "NVIDIA A100 80GB PCIe", tree(4, ""), gpus=4))
-    assert isinstance(found.topology, fabric.Fabric)
+    assert isinstance(found.topology, topology.Fabric)
     chips = {
         node.endpoint.chip for node in found.topology.nodes if node.endpoint and node.kind == "gpu"
     }
@@ -87,7 +87,7 @@ def test_what_is_printed_of_a_preset_is_the_preset(tmp_path: Path) -> None:
     assert found.topology == "dgx-a100"
     assert any("which is the same" in line for line in found.lines)
     half = machine(text(tmp_path, "NVIDIA A100-SXM4-80GB", tree(8, links.replace("240", "120"))))
-    assert isinstance(half.topology, fabric.Fabric)
+    assert isinstance(half.topology, topology.Fabric)
     wires = {link.count for link in half.topology.links if link.cls == "nvlink"}
     assert wires == {1}
     assert any("unlike dgx-a100: GPUs 0 and 1 are NVL at 120 GB/s, not" in x for x in half.lines)
@@ -100,7 +100,7 @@ def test_direct_links_and_nothing_beyond_what_is_printed(tmp_path: Path) -> None
     rows.insert(at[1] + 1, "              " + pair.format("1b"))
     rows.insert(at[0] + 1, "              " + pair.format("43"))
     found = machine(text(tmp_path, "NVIDIA A100-SXM4-40GB", rows, gpus=2))
-    assert isinstance(found.topology, fabric.Fabric)
+    assert isinstance(found.topology, topology.Fabric)
     (link,) = (link for link in found.topology.links if link.cls == "nvlink")
     assert link.count == 4
     assert any("pcie-gen3-x16" in link.name for link in found.topology.links)
@@ -119,7 +119,7 @@ def test_several_machines_are_joined_by_what_is_printed(tmp_path: Path) -> None:
     lines = [line for line in other.splitlines() if "NCCL INFO" in line and "===" not in line]
     path.write_text(one + "\n".join(line for line in lines if "Init COMPLETE" in line) + "\n")
     found = machine(path)
-    assert isinstance(found.topology, fabric.Fabric)
+    assert isinstance(found.topology, topology.Fabric)
     assert (found.topology.num_ranks, found.topology.num_zones) == (4, 2)
     nics = [node for node in found.topology.nodes if node.kind == "nic"]
     assert len(nics) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
@@ -54,7 +54,7 @@ def test_the_calls_of_a_log_are_replayed_in_order(tmp_path: Path) -> None:
 
 def test_rings_and_trees_of_the_log_are_used_unless_replanned(tmp_path: Path) -> None:
     log = read_logs([write(tmp_path, job())])
-    machine = fabric.load("dgx-h100")
+    machine = topology.load("dgx-h100")
     anew = Communicators(machine, parse_version("2.27.3"), Settings()).of(range(8))
     built = with_logged(anew, log, log.communicators[0])
     at = built.position

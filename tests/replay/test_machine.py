@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from clusim import topology as fabric
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
 from clusim.replays.machine_match import Guess, infer_machine
+from clusim.topology import load
 from clusim.topology.check_links import HOST_CLASSES
 from clusim.topology.preset_signature import Traits, machine_traits, superpods
 from replay.samples import LogWriter
@@ -49,7 +49,7 @@ def test_every_preset_with_gpus_may_be_found() -> None:
 
 @pytest.mark.parametrize("traits", machine_traits(), ids=lambda traits: traits.name)
 def test_what_is_read_off_a_file_is_so_in_its_fabric(traits: Traits) -> None:
-    machine = fabric.load(traits.name)
+    machine = load(traits.name)
     assert traits.gpus == machine.num_ranks
     ends = {node.name: node.kind for node in machine.nodes}
     joins = {frozenset((ends[link.a], ends[link.b])) for link in machine.links
@@ -87,7 +87,7 @@ def test_a_file_in_a_directory_of_ones_own_is_a_preset(
     monkeypatch.setenv("CLUSIM_TOPOLOGIES", str(tmp_path))
     path = tmp_path / "lab.yaml"
     path.write_text(BOX)
-    assert fabric.load("lab").num_ranks == 4
+    assert load("lab").num_ranks == 4
     assert guess(tmp_path, devices("NVIDIA L40S", 4)).topology == "lab"
     (own,) = (traits for traits in machine_traits() if traits.name == "lab")
     assert (own.gpus, own.linked_by, own.network) == (4, "pcie", "OFI")
@@ -98,8 +98,8 @@ def test_a_file_in_a_directory_of_ones_own_is_a_preset(
 
 
 def test_presets_that_are_only_looked_through_are_no_inputs() -> None:
-    assert fabric.load("fat-tree:k=4").source_files == ()
-    assert [Path(name).name for name in fabric.load("superpod-h100:nodes=31").source_files] == [
+    assert load("fat-tree:k=4").source_files == ()
+    assert [Path(name).name for name in load("superpod-h100:nodes=31").source_files] == [
         "dgx-h100.yaml"
     ]
 

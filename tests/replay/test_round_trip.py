@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim import topology as fabric
+from clusim import topology
 from clusim.base.terms.operations import ROOTED
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
@@ -42,7 +42,7 @@ EVERY = (
 
 def ran(tmp_path: Path, *calls: tuple[Any, ...]) -> Path:
     """Return the trace of a run of calls as NCCL would do them."""
-    machine = fabric.load("dgx-a100")
+    machine = topology.load("dgx-a100")
     comm = communicator(machine)
     builder = ProgramBuilder(machine.num_ranks)
     for operation, size, dtype, *redop in calls:
@@ -91,7 +91,7 @@ def test_a_training_step_survives_the_profiler(tmp_path: Path) -> None:
 
 
 def test_a_simulated_run_survives_its_own_log(tmp_path: Path) -> None:
-    machine = fabric.load("dgx-a100")
+    machine = topology.load("dgx-a100")
     comm = communicator(machine)
     builder = ProgramBuilder(machine.num_ranks)
     for operation, size, dtype in CALLS:
@@ -112,7 +112,7 @@ def test_a_simulated_run_survives_its_own_log(tmp_path: Path) -> None:
 
 
 def test_groups_keep_their_members(tmp_path: Path) -> None:
-    machine = fabric.load("dgx-h100")
+    machine = topology.load("dgx-h100")
     builder = ProgramBuilder(machine.num_ranks)
     for number, ranks in enumerate(((0, 1), (2, 3), (0, 3))):
         comm = communicator(machine, ranks=ranks)

@@ -11,7 +11,7 @@ import clusim
 from clusim.analysis.limits import tables_json
 from clusim.nccltests.kernel import kernel
 from clusim.report.runreport import collective_report
-from clusim.simulation import approximate as standin
+from clusim.simulation import approximate
 from clusim.simulation.approximate import FOLLOWED_ERROR, stood_for
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
@@ -36,7 +36,7 @@ def request(algorithm: str, nodes: int, size: int, **fields: Any) -> Request:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let other runs stand for what takes more than a second."""
-    monkeypatch.setattr(standin, "MANY_HOPS", 100_000)
+    monkeypatch.setattr(approximate, "MANY_HOPS", 100_000)
     monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 16)
 
 
@@ -75,7 +75,7 @@ def test_a_run_and_nccl_tests_give_one_answer(
     operation: str, algorithm: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both follow a size, or do not, by one rule and from the same runs: their times are equal to the picosecond."""
-    monkeypatch.setattr(standin, "MANY_HOPS", most)
+    monkeypatch.setattr(approximate, "MANY_HOPS", most)
     asked = replace(request(algorithm, 12, 256 << 10), operation=operation)
     found, row = result_of(asked, BRIEF), kernel(asked)
     assert row.time_ps == found.time_ps
@@ -83,7 +83,7 @@ def test_a_run_and_nccl_tests_give_one_answer(
 
 
 def test_long_streams_of_one_machine_give_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standin, "MOST_HOPS", 50_000)
+    monkeypatch.setattr(approximate, "MOST_HOPS", 50_000)
     monkeypatch.setattr("clusim.simulation.extrapolate_bytes.STREAM_HOPS", 50_000)
     asked = Request(
         Setup("gh200x4-mesh", env=(("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))),

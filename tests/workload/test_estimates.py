@@ -12,8 +12,7 @@ import pytest
 import clusim
 from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainRequest, train
-from clusim.training.composition import cache as keeping
-from clusim.training.composition import parts
+from clusim.training.composition import cache, parts
 from clusim.training.composition.cache import PLACE, Kept
 from clusim.training.composition.clock import Clock, Took
 from clusim.training.composition.estimate import estimate, estimated
@@ -127,7 +126,7 @@ def test_what_another_version_kept_is_not_read(
 ) -> None:
     Kept(folder).put("question", 1)
     assert Kept(folder).get("question") == 1
-    monkeypatch.setattr(keeping, "model_digest", lambda: "another")
+    monkeypatch.setattr(cache, "model_digest", lambda: "another")
     assert Kept(folder).get("question") is None
 
 

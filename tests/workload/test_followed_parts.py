@@ -9,12 +9,12 @@ import pytest
 
 import clusim
 from clusim.nccl import NcclPlan
-from clusim.simulation import approximate as standin
+from clusim.simulation import approximate
 from clusim.simulation.approximate import FOLLOWED_ERROR
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.training import TrainRequest
-from clusim.training.composition import extrapolated as fewer
+from clusim.training.composition import extrapolated
 from clusim.training.composition.cache import Kept
 from clusim.training.composition.estimate import estimated
 from clusim.training.composition.extrapolated import (
@@ -45,7 +45,7 @@ TENSOR = "parallel: {tensor: 4, data: 12}\ndata: {kind: ddp}"
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fewer machines stand also for groups of one GPU of each."""
     monkeypatch.setattr("clusim.simulation.extrapolate_bytes.MOST_RANKS", 8)
-    monkeypatch.setattr(fewer, "MOST_RANKS", 8)
+    monkeypatch.setattr(extrapolated, "MOST_RANKS", 8)
 
 
 def asked(text: str = DDP, machine: Any = FLAT, nodes: int | None = MACHINES) -> TrainRequest:
@@ -73,7 +73,7 @@ def test_a_followed_part_is_as_near_the_whole_as_is_said(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = estimated(asked(text), Kept(tmp_path / "followed"))
-    monkeypatch.setattr(standin, "MANY", ())
+    monkeypatch.setattr(approximate, "MANY", ())
     whole = estimated(asked(text), Kept(tmp_path / "whole"))
     assert found.followed > 0 == whole.followed
     assert abs(found.step_ps[-1] - whole.step_ps[-1]) <= found.followed_ps
@@ -111,7 +111,7 @@ def test_a_level_costs_time_and_kernels_the_same_wherever_it_is(
         size = request.size_bytes
         return PartRan(size + 100 * levels, work_ps + size // 4 + 7 * levels, 0.2)
 
-    monkeypatch.setattr(fewer, "part_beside", law)
+    monkeypatch.setattr(extrapolated, "part_beside", law)
     found = part(asked(DDP.replace("48", "64"), nodes=16))
     assert found is not None
     assert found.run(1000, 1)[:2] == (MIB + 400, 1000 + MIB // 4 + 28)
@@ -127,7 +127,7 @@ def test_a_step_costs_time_and_kernels_the_same_however_many_there_are(
         ranks = request.setup.num_ranks
         return PartRan(5 + 10 * ranks, work_ps + 3 * ranks, 0.2)
 
-    monkeypatch.setattr(fewer, "part_beside", law)
+    monkeypatch.setattr(extrapolated, "part_beside", law)
     found = part(asked(), 64 * MIB)
     assert found is not None
     assert found.run(1000, 1)[:2] == (485, 1144)
@@ -163,7 +163,7 @@ def test_what_fewer_machines_cannot_stand_for_is_simulated_whole(
     assert part(asked(turned)) is None
     # `auto` is followed only where much is to be simulated.
     assert part(asked(), granularity="auto") is None
-    monkeypatch.setattr(standin, "MANY_HOPS", 0)
+    monkeypatch.setattr(approximate, "MANY_HOPS", 0)
     assert part(asked(), granularity="auto") is not None
 
 

@@ -32,11 +32,11 @@ def command() -> None:
 @options.as_json("clusim_cli.forms:TopologiesJson")
 def list_topologies(as_json: bool) -> None:
     """List the presets and the generators."""
-    from clusim import topology as fabric
     from clusim.base import resources
+    from clusim.topology import load
     from clusim.topology.generators import GENERATORS
 
-    presets = {name: fabric.load(name) for name in resources.shipped_topologies()}
+    presets = {name: load(name) for name in resources.shipped_topologies()}
     if as_json:
         rows = [
             {"name": name, "ranks": own.num_ranks, "description": own.description}
@@ -69,17 +69,17 @@ def show(
     as_json: bool,
 ) -> None:
     """Print TOPOLOGY as a tree: machine, CPUs, PCIe switches, GPUs and adapters, GPU links, network."""
-    from clusim import topology as fabric
+    from clusim.topology import describe, load
     from clusim.topology.tree import tree
 
     pictures = [(path, kind) for path, kind in ((svg, ".svg"), (png, ".png")) if path is not None]
     for path, kind in pictures:
         _check_picture(path, kind)
-    machine = fabric.load(topology, nodes=nodes)
+    machine = load(topology, nodes=nodes)
     if as_json:
         _print_json(_machine(machine))
     elif figures:
-        click.echo(fabric.describe(machine, sources=not no_sources))
+        click.echo(describe(machine, sources=not no_sources))
     else:
         click.echo(tree(machine))
     for path, _ in pictures:
@@ -149,16 +149,16 @@ def check(
     topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
 ) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
-    from clusim import topology as fabric
     from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
+    from clusim.topology import check, load
     from clusim.topology.arrays import arrays_of
 
     tests = read_nvbandwidth(measured) if measured is not None else []
     found: list[CheckedJson] = []
     for name in topologies:
-        machine = fabric.load(name, nodes=nodes)
+        machine = load(name, nodes=nodes)
         wires = len(arrays_of(machine).wires)
-        findings = [*fabric.check(machine), *compared(machine, tests)]
+        findings = [*check(machine), *compared(machine, tests)]
         found.append(
             {
                 "topology": name,
@@ -186,10 +186,10 @@ def check(
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     """Say how the topologies FIRST and SECOND differ; exit with 1 if they do, like diff."""
-    from clusim import topology as fabric
+    from clusim.topology import load
     from clusim.topology.diff import diff as differences
 
-    found = differences(fabric.load(first), fabric.load(second))
+    found = differences(load(first), load(second))
     if as_json:
         rows = [{"where": item.where, "what": item.what} for item in found]
         _print_json({"first": first, "second": second, "differences": rows})
@@ -213,13 +213,13 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 @options.output("It is NCCL's topology XML, or InfraGraph YAML.", "standard output")
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one node, what NCCL sees of it; or as InfraGraph."""
-    from clusim import topology as fabric
     from clusim.base.files import write_text
     from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
+    from clusim.topology import load
     from clusim.topology.node import kind_of
 
-    machine = fabric.load(topology, nodes=nodes)
+    machine = load(topology, nodes=nodes)
     text = dump_system(machine) if form == "nccl-xml" else dump_infragraph(machine)
     if output is None:
         click.echo(text, nl=False)

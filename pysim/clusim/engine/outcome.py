@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 
 class Engine(Protocol):
-    """A simulation in progress; `clusim.engine.simulation.Simulation` and `clusim.engine.reference.ReferenceSimulation` are the two."""
+    """A simulation in progress: `clusim.engine.simulation.Simulation` in C, or the reference's in Python."""
 
     @property
     def now_ps(self) -> int:

@@ -17,10 +17,10 @@ from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
+from clusim.nccltests.verdict import row_verdict
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.expected import Expected, RunPlace, expected_error
-from clusim.validation.collectives.explained import row_verdict
 
 NOW = "%Y-%m-%d %H:%M:%S"
 

@@ -1,8 +1,8 @@
 """How long NCCL's kernel takes for a collective, as nccl-tests sees it.
 
 In bursts of ``auto`` the time is that of `clusim run`, which also decides what other runs stand for
-(`clusim.simulation.approximate`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer machines
-stand for all communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks.
+(`clusim.simulation.approximate`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer
+machines stand for all communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks.
 """
 
 from __future__ import annotations

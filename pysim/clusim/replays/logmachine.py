@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusim import topology as fabric
 from clusim.base.errors import ClusimError
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
@@ -23,7 +22,7 @@ from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.replays.machine_match import Guess
-from clusim.topology import Fabric
+from clusim.topology import Fabric, load
 from clusim.topology.loading import joined
 from clusim.topology.preset_signature import machine_traits
 
@@ -54,9 +53,7 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
             f" {ranks.most_per_machine} on one: not used"
         )
         return preset
-    differences = list(
-        _differences(printed, fabric.load(guess.topology), version, _numbers(log, member))
-    )
+    differences = list(_differences(printed, load(guess.topology), version, _numbers(log, member)))
     if not differences and not _other_chip(log, guess):
         preset.lines.insert(1, f"  what NCCL printed of the machine ({place}), which is the same")
         preset.doubts = []

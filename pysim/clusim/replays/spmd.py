@@ -1,10 +1,10 @@
 """Replays jobs of which every rank does the same, by one rank: what repeats by group is simulated once.
 
 A collective is simulated with all groups of its kind that share machines with the one of rank 0, at the same time; on
-large groups as in `clusim.simulation.extrapolate_bytes`. With these times the steps of rank 0 are played: kernels run on the SMs
-that the CTAs of what communicates beside them leave, by the rule of the engine. **Not modelled** Wires that groups of
-different kinds share while both communicate: the time without any disturbance and the time if nothing ran at the same
-time are bounds of it.
+large groups as in `clusim.simulation.extrapolate_bytes`. With these times the steps of rank 0 are played: kernels run
+on the SMs that the CTAs of what communicates beside them leave, by the rule of the engine. **Not modelled** Wires that
+groups of different kinds share while both communicate: the time without any disturbance and the time if nothing ran at
+the same time are bounds of it.
 """
 
 from __future__ import annotations

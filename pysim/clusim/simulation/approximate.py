@@ -2,11 +2,11 @@
 
 What NCCL runs is simulated whole as long as that takes no more than `MANY_HOPS` hops of bursts, or where no number of
 machines is asked for as many as ``auto`` has before its bursts exceed their limits. Beyond, its time is found
-(`clusim.simulation.extrapolate_bytes`) from two numbers of machines, and for long streams from two sizes, with the algorithm, protocol,
-channels and chunks of the whole, and in bursts of one size: what ``auto`` gives the longest of these runs. What wires
-do is then not known of the whole, and not shown. **Not followed**, but simulated whole: what is traced or verified,
-what faults break, bursts of a size that was asked for, algorithms that are not NCCL's, and of a single run operations
-whose first ranks are done long before the last.
+(`clusim.simulation.extrapolate_bytes`) from two numbers of machines, and for long streams from two sizes, with the
+algorithm, protocol, channels and chunks of the whole, and in bursts of one size: what ``auto`` gives the longest of
+these runs. What wires do is then not known of the whole, and not shown. **Not followed**, but simulated whole: what is
+traced or verified, what faults break, bursts of a size that was asked for, algorithms that are not NCCL's, and of a
+single run operations whose first ranks are done long before the last.
 """
 
 from __future__ import annotations

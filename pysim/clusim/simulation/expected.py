@@ -23,7 +23,7 @@ from clusim.simulation.plan import runs_nccl
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
-DATA = Path(__file__).parents[1] / "nccltests" / "accuracy.json"
+DATA = Path(__file__).with_name("accuracy.json")
 """The file that comes with clusim."""
 
 P2P = "P2P"

@@ -3,12 +3,14 @@
 **Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
 all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
 
-**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it (`clusim.simulation.extrapolate_machines`).
+**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it
+(`clusim.simulation.extrapolate_machines`).
 
 **Smaller sizes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks,
 and the line through them is followed in the size.
 
-When they do is decided elsewhere: by `clusim.simulation.approximate` for runs in bursts of ``auto``, and always with ``quick``.
+When they do is decided elsewhere: by `clusim.simulation.approximate` for runs in bursts of ``auto``, and always with
+``quick``.
 
 **Communicators beside each other** (`Setup.beside`) do the same at the same time, with the plan of the first; the
 time is that of all of them.

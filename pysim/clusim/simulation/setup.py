@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from clusim import topology as fabric
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.terms.operations import Collective
@@ -21,7 +20,7 @@ from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.plugins import with_plugins
 from clusim.nccl.transports import transported
 from clusim.nccl.versions import Version
-from clusim.topology import Fabric
+from clusim.topology import Fabric, load
 from clusim.topology.warnings import doubts_of
 
 KEPT = 24
@@ -57,7 +56,8 @@ class Setup:
     gpus : tuple of int or None
         GPUs of every machine that take part, as they are numbered there; None is all, or what `per_node` says.
     beside : tuple of tuple of int
-        GPUs of every machine of further communicators that do the same at the same time, in `clusim.simulation.extrapolate_bytes`.
+        GPUs of every machine of further communicators that do the same at the same time, in
+        `clusim.simulation.extrapolate_bytes`.
     """
 
     topology: str | Path | Fabric
@@ -219,7 +219,7 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
                 note_input(name)
             return found
         del _KNOWN[key]
-    found = fabric.load(topology, nodes=nodes)
+    found = load(topology, nodes=nodes)
     while len(_KNOWN) >= KEPT:
         del _KNOWN[next(iter(_KNOWN))]
     _KNOWN[key] = found, _stamps(found.source_files)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusim.base import resources
 from clusim.base.errors import TopologyError, one_line, suggest
 from clusim.base.files import noting
-from clusim.topology import importer_hook as foreign
+from clusim.topology import importer_hook
 from clusim.topology.described import describe, read_text
 from clusim.topology.model import Fabric
 
@@ -114,7 +114,7 @@ def loads(
     return build_topology(topology, problems, text, base)
 
 
-def build(described: foreign.Described) -> Fabric:
+def build(described: importer_hook.Described) -> Fabric:
     """Return the fabric that a file of another tool describes."""
     return loads(described.to_yaml(), described.name, default_name=described.name)
 
@@ -171,7 +171,7 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
         raise TopologyError(
             f"{where}: cannot be read: {reason}; give a readable YAML file"
         ) from None
-    others = foreign.reader()
+    others = importer_hook.reader()
     if others.detect(text) is not None:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)

@@ -1,7 +1,7 @@
 """Kernels and what they take on a chip.
 
-**Hardware** and **Model** see `clusim.hardware.kernels`: matrix products by what was measured of them, other kernels by the
-longer of arithmetic and memory traffic; none is shorter than the time between two launches.
+**Hardware** and **Model** see `clusim.hardware.kernels`: matrix products by what was measured of them, other kernels by
+the longer of arithmetic and memory traffic; none is shorter than the time between two launches.
 """
 
 from __future__ import annotations

@@ -98,14 +98,14 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
     chip : str, optional
         As of `import_file`.
     """
-    from clusim import topology as fabric
+    from clusim import topology
     from clusim.formats.topologies.nccl_dump import dump_system
     from clusim.formats.topologies.overlay import combine
 
     name = printable(os.fspath(path), 200)
     base = _text(machine) if Path(machine).suffix.lower() == ".xml" else ""
     if not base:
-        base = dump_system(fabric.load(machine))
+        base = dump_system(topology.load(machine))
     both = combine(_text(path), name, base, printable(machine, 100))
     found = import_text(both.text, name, kind="nccl-xml", chip=chip)
     found.data["sources"]["onto"] = printable(machine, 100)

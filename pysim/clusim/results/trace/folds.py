@@ -1,4 +1,4 @@
-"""What pauses of a trace stand for, read and checked: parts at places at times, as `clusim.results.replicated` has them."""
+"""Replicated parts of a trace, read and checked: parts at places at times, as in `clusim.results.replicated`."""
 
 from __future__ import annotations
 

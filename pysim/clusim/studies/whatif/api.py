@@ -13,6 +13,7 @@ from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
+from clusim.nccltests.verdict import whole
 from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
@@ -25,7 +26,6 @@ from clusim.studies.whatif.switches import TransportOff
 from clusim.studies.whatif.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.composition.estimate import stepped
-from clusim.validation.collectives.explained import whole
 from clusim.workload.parallel.plan import make_plan
 
 

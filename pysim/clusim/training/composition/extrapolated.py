@@ -1,9 +1,9 @@
 """Parts that runs on fewer machines stand for: a collective of NCCL's, of the same GPUs of every machine.
 
-`clusim.simulation.approximate` decides which those are and on which machines they run, `clusim.simulation.extrapolate_machines` how their times are
-followed: a term for every level or step of the algorithm. What kernels beside them lose is followed by the same terms,
-as a GPU gives SMs to a collective for as long as this lasts, and memory to what it moves there, which grows with them.
-What is moved is counted as of a part that is written.
+`clusim.simulation.approximate` decides which those are and on which machines they run,
+`clusim.simulation.extrapolate_machines` how their times are followed: a term for every level or step of the algorithm.
+What kernels beside them lose is followed by the same terms, as a GPU gives SMs to a collective for as long as this
+lasts, and memory to what it moves there, which grows with them. What is moved is counted as of a part that is written.
 """
 
 from __future__ import annotations

@@ -12,15 +12,10 @@ from clusim.analysis.blame import alike, blame
 from clusim.analysis.columns import ColumnTable
 from clusim.base.errors import InputError
 from clusim.base.units import format_size
-from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
 from clusim.nccltests.kernel import kernel
-from clusim.results.diagnosis import Verdict
-from clusim.schedule.dtypes import element
-from clusim.simulation.extrapolate_bytes import program
+from clusim.nccltests.verdict import MOST_RANKS, whole
 from clusim.simulation.job import RunOptions
-from clusim.simulation.plan import symmetric
-from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.simulate import result_of
 from clusim.validation.collectives.measurements import Row, setup_of
 from clusim.validation.collectives.scores import Point
@@ -29,9 +24,6 @@ from clusim.validation.collectives.validationreport import group_title
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
-
-MOST_RANKS = 64
-"""Ranks of a run that is simulated whole to be explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,27 +149,6 @@ def _merged(table: ColumnTable) -> list[Term]:
 
 def _times(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
-
-
-def row_verdict(case: Request) -> Verdict:
-    """Return the verdict on the kernel of a row, simulated whole, without what error to expect."""
-    if case.setup.num_ranks > MOST_RANKS:
-        return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
-    return result_of(whole(case)).verdict
-
-
-def whole(case: Request) -> ScheduleRequest:
-    """Return the run of a kernel, all of it."""
-    comm = case.setup.comm
-    in_place = symmetric(case, comm, case.operation, case.size_bytes)
-    if in_place is not None and in_place.algorithm:
-        return case.of(in_place.schedule(case))
-    choice = choose(
-        *(comm, case.operation, case.size_bytes),
-        element_bytes=element(case.dtype).size_bytes,
-        wanted=case.wanted,
-    )
-    return case.of(program(case, choice.plan))
 
 
 def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:

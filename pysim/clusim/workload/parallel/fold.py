@@ -24,8 +24,8 @@ from clusim.workload.parallel.volumes import Volume
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run of a block alone gives: its tasks by slot, when each ends by its number in the schedule [ps], names of
-    the wires it uses, `clusim.training.overlap_cost.Sharing` as numbers, and what it cost to simulate: hops of bursts, and
-    programs.
+    the wires it uses, `clusim.training.overlap_cost.Sharing` as numbers, and what it cost to simulate: hops of bursts,
+    and programs.
     """
 
     done: BlockTasks

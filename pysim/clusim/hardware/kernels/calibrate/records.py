@@ -1,7 +1,7 @@
 """What is measured on a GPU, and the record of it: launches, operators, products, attention, copies, memory, long runs.
 
-`measure` asks a `Measurer` and needs no GPU itself; `clusim.hardware.kernels.calibrate.probe` is the device of PyTorch. A record can
-be kept, sent and turned into a file of kernels elsewhere.
+`measure` asks a `Measurer` and needs no GPU itself; `clusim.hardware.kernels.calibrate.probe` is the device of PyTorch.
+A record can be kept, sent and turned into a file of kernels elsewhere.
 """
 
 from __future__ import annotations
