@@ -17,7 +17,7 @@ from clusim.base.files import write_text
 from clusim.collectives import ScheduleBuilder
 from clusim.hardware import CHIPS
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.training import train
 from clusim.training.contention import Streams, contention
@@ -143,7 +143,7 @@ def all_reduce_s(size_bytes: int, replicas: int) -> float:
     builder = ScheduleBuilder(fabric, "gradients")
     nccl = Communicators(fabric)
     for local in range(GPUS_PER_NODE):
-        moved = Moved("allreduce", size_bytes // 32 * 32, "float16")
+        moved = CollectivePayload("allreduce", size_bytes // 32 * 32, "float16")
         nccl.collective(Site(builder, "data"), (local, local + GPUS_PER_NODE), moved)
     result = clusim.simulate(fabric, builder.build(), granularity=COARSE)
     return float(result.time_ps) / 1e12 * 2 * (replicas - 1) / replicas

@@ -14,7 +14,7 @@ from clusim.base.errors import DeadlockError, InputError
 from clusim.base.terms.operations import bus_factor
 from clusim.lowering import Fault
 from clusim.results.result import Result
-from clusim.schedule import Plan, Prim, Schedule
+from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
@@ -162,13 +162,13 @@ def test_verify_refuses_more_memory_than_sensible(fabric: Fabric) -> None:
 
 def waiting_circle() -> Schedule:
     """Three ranks of which each first receives from the one before."""
-    plan = Plan.create("allreduce", 3 << 10, ranks=3, num_ranks=8, algorithm="circle")
-    for part in plan.parts():
-        pipes = [plan.connect(rank, (rank + 1) % 3, part.channel) for rank in range(3)]
+    writer = CollectiveWriter.create("allreduce", 3 << 10, ranks=3, num_ranks=8, algorithm="circle")
+    for part in writer.parts():
+        pipes = [writer.connect(rank, (rank + 1) % 3, part.channel) for rank in range(3)]
         for rank in range(3):
             prims = [Prim("recvReduceSend", recv=0, send=1)]
-            plan.program(rank, part, prims, (pipes[rank - 1], pipes[rank]))
-    return plan.schedule()
+            writer.program(rank, part, prims, (pipes[rank - 1], pipes[rank]))
+    return writer.schedule()
 
 
 @pytest.mark.parametrize("engine", ["c", "reference"])
@@ -184,12 +184,14 @@ def test_a_deadlock_names_the_circle(fabric: Fabric, engine: str) -> None:
 
 
 def test_a_sender_without_a_receiver_is_named_with_its_slot(fabric: Fabric) -> None:
-    plan = Plan.create("broadcast", 64 << 20, ranks=2, num_ranks=8, root=0, algorithm="deaf")
-    for part in plan.parts():
-        pipe = plan.connect(0, 1, part.channel)
-        plan.program(0, part, [Prim("send", send=0)], [pipe])
-        plan.program(1, part, [Prim("recv", recv=0)], [pipe])
-    stuck = plan.schedule()
+    writer = CollectiveWriter.create(
+        "broadcast", 64 << 20, ranks=2, num_ranks=8, root=0, algorithm="deaf"
+    )
+    for part in writer.parts():
+        pipe = writer.connect(0, 1, part.channel)
+        writer.program(0, part, [Prim("send", send=0)], [pipe])
+        writer.program(1, part, [Prim("recv", recv=0)], [pipe])
+    stuck = writer.schedule()
     first, last = stuck.instances
     stuck = replace(stuck, instances=(first, replace(last, length=last.length // 2)))
     with pytest.raises(

@@ -6,23 +6,25 @@ Run it with ``python docs/examples/custom_algorithm.py``.
 from __future__ import annotations
 
 import clusim
-from clusim.schedule import Plan, Prim, Schedule
+from clusim.schedule import CollectiveWriter, Prim, Schedule
 
 
 def chain_allreduce(ranks: int, size_bytes: int, channels: int = 8) -> Schedule:
     """Return an all-reduce over a chain: up from the last rank to the first, and down again."""
-    plan = Plan.create("allreduce", size_bytes, ranks=ranks, channels=channels, algorithm="chain")
-    for part in plan.parts():
-        up = [plan.connect(r + 1, r, part.channel) for r in range(ranks - 1)]
-        down = [plan.connect(r, r + 1, part.channel) for r in range(ranks - 1)]
+    writer = CollectiveWriter.create(
+        "allreduce", size_bytes, ranks=ranks, channels=channels, algorithm="chain"
+    )
+    for part in writer.parts():
+        up = [writer.connect(r + 1, r, part.channel) for r in range(ranks - 1)]
+        down = [writer.connect(r, r + 1, part.channel) for r in range(ranks - 1)]
         turn = [Prim("recvReduceCopySend", recv=0, send=1)]
-        plan.program(0, part, turn, [up[0], down[0]])
+        writer.program(0, part, turn, [up[0], down[0]])
         for r in range(1, ranks - 1):
-            plan.program(r, part, [Prim("recvReduceSend", recv=0, send=1)], [up[r], up[r - 1]])
-            plan.program(r, part, [Prim("recvCopySend", recv=0, send=1)], [down[r - 1], down[r]])
-        plan.program(ranks - 1, part, [Prim("send", send=0)], [up[-1]])
-        plan.program(ranks - 1, part, [Prim("recv", recv=0)], [down[-1]])
-    return plan.schedule()
+            writer.program(r, part, [Prim("recvReduceSend", recv=0, send=1)], [up[r], up[r - 1]])
+            writer.program(r, part, [Prim("recvCopySend", recv=0, send=1)], [down[r - 1], down[r]])
+        writer.program(ranks - 1, part, [Prim("send", send=0)], [up[-1]])
+        writer.program(ranks - 1, part, [Prim("recv", recv=0)], [down[-1]])
+    return writer.schedule()
 
 
 def main() -> None:

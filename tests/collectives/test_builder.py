@@ -7,7 +7,7 @@ import pytest
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder
 from clusim.schedule import from_arrays, from_text, to_arrays, to_text
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.executor import Executor
 from clusim.schedule.ir import Prim
 from clusim.schedule.semantics import verify
@@ -100,9 +100,9 @@ def test_templates_are_shared_by_what_they_say() -> None:
 
 
 def test_a_flag_is_a_connection_like_any_other() -> None:
-    plan = Plan.create("allreduce", 1024, ranks=(3, 1, 2), channels=2, protocol="ll")
-    one, other = plan.flag(0, 2, 1), plan.connect(0, 2, 1, kind="flag")
-    connections = plan.schedule().connections
+    writer = CollectiveWriter.create("allreduce", 1024, ranks=(3, 1, 2), channels=2, protocol="ll")
+    one, other = writer.flag(0, 2, 1), writer.connect(0, 2, 1, kind="flag")
+    connections = writer.schedule().connections
     assert connections[one] == connections[other]
     assert (connections[one].src, connections[one].dst, connections[one].channel) == (3, 2, 1)
 

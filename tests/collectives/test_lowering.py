@@ -14,7 +14,7 @@ from clusim.collectives import ScheduleBuilder, build
 from clusim.engine.abi import NONE
 from clusim.engine.opcodes import OPCODES
 from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
-from clusim.schedule import Plan, Prim, Schedule
+from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from clusim.topology.endpoint import Endpoint
@@ -200,13 +200,13 @@ def test_ranks_that_cannot_reach_each_other_are_named() -> None:
 
 
 def test_an_explicit_path_becomes_wires(a100: Fabric) -> None:
-    plan = Plan.create("send", 4096, ranks=2)
-    (part,) = plan.parts()
+    writer = CollectiveWriter.create("send", 4096, ranks=2)
+    (part,) = writer.parts()
     names = ("gpu0", "nvswitch3", "gpu1")
-    pipe = plan.connect(0, 1, 0, path=names, key=1)
-    plan.program(0, part, [Prim("send", send=0)], [pipe])
-    plan.program(1, part, [Prim("recv", recv=0)], [pipe])
-    image = lower(a100, plan.schedule()).image
+    pipe = writer.connect(0, 1, 0, path=names, key=1)
+    writer.program(0, part, [Prim("send", send=0)], [pipe])
+    writer.program(1, part, [Prim("recv", recv=0)], [pipe])
+    image = lower(a100, writer.schedule()).image
     arrays = arrays_of(a100)
     forward = [arrays.parallel_wires(a, b)[1] for a, b in (names[:2], names[1:])]
     backward = [int(arrays.wires["reverse"][wire]) for wire in forward[::-1]]
@@ -216,9 +216,9 @@ def test_an_explicit_path_becomes_wires(a100: Fabric) -> None:
         for number in (row["path"], row["path_back"])
     ]
     assert paths == [backward, forward]
-    bad = replace(plan.schedule().connections[0], path=("gpu0", "gpu1"))
+    bad = replace(writer.schedule().connections[0], path=("gpu0", "gpu1"))
     with pytest.raises(ScheduleError, match="no wire from gpu0 to gpu1"):
-        lower(a100, replace(plan.schedule(), connections=(bad,)))
+        lower(a100, replace(writer.schedule(), connections=(bad,)))
 
 
 def test_kernels_take_their_time_from_the_gpu(h100: Fabric) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.nccl.programs import Moved, build
+from clusim.nccl.programs import CollectivePayload, build
 from clusim.simulation.setup import Setup
 from support.machines import cluster_of, pcie_machine
 
@@ -47,7 +47,7 @@ def test_only_slices_pushed_inside_a_machine_share_their_fixed_cost(
     setup = Setup(cluster_of(text, tmp_path))
     comm = setup.comm
     size = comm.group.num_ranks * (4 << 20)
-    schedule = build(setup.known, comm, Moved("alltoall", size, "uint8", "sum", -1))
+    schedule = build(setup.known, comm, CollectivePayload("alltoall", size, "uint8", "sum", -1))
     machine = {rank: n for n, item in enumerate(comm.machines) for rank in item.ranks}
     seen = set()
     for item in schedule.instances:

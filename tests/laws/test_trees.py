@@ -9,7 +9,7 @@ import pytest
 import clusim
 from clusim.collectives.rings_and_trees import Tree, Ways
 from clusim.collectives.tree import write_allreduce
-from clusim.schedule import Plan
+from clusim.schedule import CollectiveWriter
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import CTA_WARPS, Schedule
 from clusim.topology import Fabric
@@ -27,18 +27,18 @@ def _with_fixed(fabric: Fabric, added_ps: int) -> Fabric:
     return replace(fabric, protocols={**fabric.protocols, "simple": slower})
 
 
-def _plan(ranks: int, num_bytes: int, protocol: str = "simple") -> Plan:
-    """Return an empty plan of one channel on a machine of 8 GPUs."""
+def _writer(ranks: int, num_bytes: int, protocol: str = "simple") -> CollectiveWriter:
+    """Return an empty collective of one channel on a machine of 8 GPUs."""
     fields = {"algorithm": "tree", "channels": 1, "protocol": protocol, "dtype": "float32"}
-    return Plan.create("allreduce", num_bytes, ranks=ranks, num_ranks=8, **fields)
+    return CollectiveWriter.create("allreduce", num_bytes, ranks=ranks, num_ranks=8, **fields)
 
 
 def _star(fabric: Fabric, children: int, num_bytes: int = 4 * KIB, chunk: int = 0) -> Schedule:
     """Return an all-reduce of one channel over a root and its children."""
-    plan = _plan(children + 1, num_bytes)
+    writer = _writer(children + 1, num_bytes)
     tree = Tree((-1, *[0] * children))
-    write_allreduce(plan, fabric, Ways(trees=(tree,), parts=[Part(0, 0, num_bytes, chunk)]))
-    return plan.schedule()
+    write_allreduce(writer, fabric, Ways(trees=(tree,), parts=[Part(0, 0, num_bytes, chunk)]))
+    return writer.schedule()
 
 
 @pytest.mark.parametrize("children", [1, 2, 3])
@@ -84,7 +84,7 @@ def test_halves_of_a_cta_meet_when_there_are_more_chunks_than_stages(protocol: s
 
     def warps(chunks: int, name: str) -> float:
         tree = Tree((-1, 0, 1, 2, 3, 4, 5, 6))
-        own = _plan(8, chunks * 64 * KIB, protocol)
+        own = _writer(8, chunks * 64 * KIB, protocol)
         part = Part(0, 0, chunks * 64 * KIB, 64 * KIB)
         write_allreduce(own, fabric, Ways(trees=(tree,), parts=[part]))
         schedule = own.schedule()

@@ -15,7 +15,7 @@ from clusim.engine.opcodes import OPCODES
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.env import parse_env
-from clusim.nccl.programs import Moved, build, emit_messages
+from clusim.nccl.programs import CollectivePayload, build, emit_messages
 from clusim.nccl.programs.messages import rounds
 from clusim.nccl.traffic import traffic
 from clusim.nccl.versions import LATEST, Version, parse_version
@@ -68,7 +68,7 @@ def test_the_tuners_choice_and_messages_are_right(name: str, nodes: int, version
         many = name == "hgx-h100-ndr" and (version == GRID or size > 20)
         patterns = () if many else PATTERNS
         for operation in (*OPERATIONS, *patterns):
-            assert_right(build(fabric, comm, Moved(operation, size)))
+            assert_right(build(fabric, comm, CollectivePayload(operation, size)))
 
 
 @pytest.mark.parametrize("proto", ["LL", "LL128", "Simple"])
@@ -79,7 +79,7 @@ def test_rings_and_trees_of_all_protocols_are_right(
 ) -> None:
     comm = comm_of(name, nodes, NCCL_ALGO=algo, NCCL_PROTO=proto)
     for operation in OPERATIONS if algo == "Ring" else ("allreduce",):
-        schedule = build(machine(name, nodes), comm, Moved(operation, 200_004))
+        schedule = build(machine(name, nodes), comm, CollectivePayload(operation, 200_004))
         assert (schedule.calls[0].algorithm, schedule.calls[0].protocol) == (
             algo.lower(),
             proto.lower(),
@@ -114,11 +114,11 @@ def test_algorithms_are_right_untimed_and_in_the_engines_order(
         ("int8", "min", 5),
     ):
         size = elements * element(dtype).size_bytes
-        schedule = build(fabric, comm, Moved(operation, size, dtype, redop))
+        schedule = build(fabric, comm, CollectivePayload(operation, size, dtype, redop))
         assert schedule.calls[0].algorithm == algo.lower()
         assert_right(schedule)
         assert_right(schedule, data="random")
-    schedule = build(fabric, comm, Moved(operation, 60_012))
+    schedule = build(fabric, comm, CollectivePayload(operation, 60_012))
     result = clusim.simulate(fabric, schedule, verify=True)
     assert result.verified, result.verify_note
 
@@ -129,7 +129,7 @@ def test_pat_is_right_for_any_number_of_machines(operation: str, nodes: int) -> 
     fabric = machine("hgx-h100-ndr", nodes)
     comm = comm_of("hgx-h100-ndr", nodes, ranks=range(0, 8 * nodes, 8), NCCL_ALGO="PAT")
     for size in (4 * nodes, 100_012, 3_000_004):
-        schedule = build(fabric, comm, Moved(operation, size))
+        schedule = build(fabric, comm, CollectivePayload(operation, size))
         assert_right(schedule)
 
 
@@ -137,7 +137,9 @@ def test_pat_is_right_for_any_number_of_machines(operation: str, nodes: int) -> 
 def test_pat_runs_on_more_machines_than_flags_are_kept_for(operation: str) -> None:
     fabric = machine("hgx-h100-ndr", 70)
     comm = comm_of("hgx-h100-ndr", 70, ranks=range(0, 8 * 70, 8), NCCL_ALGO="PAT")
-    result = clusim.simulate(fabric, build(fabric, comm, Moved(operation, 70 * 64)), verify=True)
+    result = clusim.simulate(
+        fabric, build(fabric, comm, CollectivePayload(operation, 70 * 64)), verify=True
+    )
     assert result.verified, result.verify_note
 
 
@@ -145,12 +147,14 @@ def test_pat_runs_on_more_machines_than_flags_are_kept_for(operation: str) -> No
 def test_nvls_tree_is_right_where_heads_have_two_children(nodes: int) -> None:
     ranks = [8 * node + local for node in range(nodes) for local in (0, 3)]
     comm = comm_of("hgx-h100-ndr", nodes, ranks=ranks, NCCL_ALGO="NVLSTree")
-    assert_right(build(machine("hgx-h100-ndr", nodes), comm, Moved("allreduce", 300_004)))
+    assert_right(
+        build(machine("hgx-h100-ndr", nodes), comm, CollectivePayload("allreduce", 300_004))
+    )
 
 
 def test_pat_sends_every_block_once_and_few_far() -> None:
     comm = comm_of("hgx-h100-ndr", 8, ranks=range(0, 64, 8), NCCL_ALGO="PAT")
-    schedule = build(machine("hgx-h100-ndr", 8), comm, Moved("all_gather", 8 * 4096))
+    schedule = build(machine("hgx-h100-ndr", 8), comm, CollectivePayload("all_gather", 8 * 4096))
     sends: dict[int, int] = {}
     for instance in schedule.instances:
         for prim in schedule.templates[instance.template].prims:
@@ -188,7 +192,7 @@ def test_messages_of_any_size_arrive() -> None:
 def test_what_is_not_modelled_is_one_clear_error() -> None:
     comm = comm_of("dgx-h100")
     with pytest.raises(InputError, match="not one of NCCL's"):
-        build(machine("dgx-h100"), comm, Moved("frobnicate", 1024))
+        build(machine("dgx-h100"), comm, CollectivePayload("frobnicate", 1024))
 
 
 def sent(comm: Communicator, schedule: Schedule) -> tuple[list[int], list[int]]:
@@ -223,7 +227,7 @@ def test_volumes_are_those_of_the_traffic_model(algo: str, name: str, nodes: int
         wanted = traffic(comm, collective, plan)
         assert wanted is not None
         operation = "allreduce" if collective is Collective.ALLREDUCE else "all_gather"
-        schedule = build(machine(name, nodes), comm, Moved(operation, size), plan)
+        schedule = build(machine(name, nodes), comm, CollectivePayload(operation, size), plan)
         inside, outside = sent(comm, schedule)
         assert min(inside) == pytest.approx(wanted.gpu_bytes[0], rel=0.01)
         assert max(inside) == pytest.approx(wanted.gpu_bytes[1], rel=0.01)
@@ -238,7 +242,7 @@ def test_heads_halve_what_a_ring_sends_between_machines() -> None:
     per_machine = {}
     for algo in ("Ring", "NVLSTree"):
         comm = comm_of("hgx-h100-ndr", 2, NCCL_ALGO=algo, NCCL_PROTO="Simple")
-        schedule = build(machine("hgx-h100-ndr", 2), comm, Moved("allreduce", size))
+        schedule = build(machine("hgx-h100-ndr", 2), comm, CollectivePayload("allreduce", size))
         per_machine[algo] = sum(sent(comm, schedule)[1]) / 2
     # A ring of n = 16 sends 2(n-1)/n of the size; a tree of two machines the size once, up or down.
     assert per_machine["Ring"] == pytest.approx(size * 30 / 16, rel=0.01)
@@ -249,4 +253,6 @@ def test_ragged_blocks_are_covered_by_the_parts_of_channels() -> None:
     comm = comm_of("dgx-a100")
     for elements in (1, 7, 9, 100_003, 1_000_001):
         for operation in ("all_gather", "reduce_scatter"):
-            assert_right(build(machine("dgx-a100"), comm, Moved(operation, 4 * elements)))
+            assert_right(
+                build(machine("dgx-a100"), comm, CollectivePayload(operation, 4 * elements))
+            )

@@ -9,7 +9,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.lowering import grain
-from clusim.nccl.calls.choice import Wanted, runnable
+from clusim.nccl.calls.choice import NcclOverrides, runnable
 from clusim.nccltests.kernel import kernel
 from clusim.simulation import approximate
 from clusim.simulation import extrapolate_bytes as module
@@ -84,7 +84,7 @@ def test_everything_that_can_run_runs() -> None:
     assert (Algorithm.NVLS, Protocol.SIMPLE) in ways
     assert (Algorithm.RING, Protocol.LL) in ways
     for way in ways:
-        found = kernel(Request(setup, "allreduce", 4096, wanted=Wanted(*way)))
+        found = kernel(Request(setup, "allreduce", 4096, wanted=NcclOverrides(*way)))
         assert (found.algorithm, found.protocol) == (way[0].value, way[1].value)
         assert found.time_ps > 0
 

@@ -17,7 +17,7 @@ import clusim
 from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.nccl import LATEST
-from clusim.nccl.calls.choice import Wanted
+from clusim.nccl.calls.choice import NcclOverrides
 from clusim.replays import ReplayRequest
 from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest
 from clusim.simulation.setup import Setup
@@ -58,7 +58,7 @@ def data(*words: str) -> dict[str, Any]:
             Setup("dgx-h100", env=(("NCCL_BUFFSIZE", "1048576"),)),
             "all_gather",
             64 * KIB,
-            wanted=Wanted(Algorithm.RING, Protocol.SIMPLE),
+            wanted=NcclOverrides(Algorithm.RING, Protocol.SIMPLE),
         ),
         ScheduleRequest(
             Setup("mesh:2x2", faults=("rank 1 slow x2",)),

@@ -9,7 +9,7 @@ import pytest
 
 from clusim.base.errors import ScheduleError
 from clusim.collectives import build
-from clusim.schedule import Plan, Prim, Schedule, validate
+from clusim.schedule import CollectiveWriter, Prim, Schedule, validate
 
 
 def base() -> Schedule:
@@ -52,13 +52,13 @@ def test_mistakes_are_named(table: str, index: int, changes: Any, message: str) 
 
 
 def test_two_senders_cannot_share_a_connection() -> None:
-    plan = Plan.create("allreduce", 64, ranks=2)
-    (part,) = plan.parts()
-    pipe = plan.connect(0, 1, 0)
+    writer = CollectiveWriter.create("allreduce", 64, ranks=2)
+    (part,) = writer.parts()
+    pipe = writer.connect(0, 1, 0)
     for _ in range(2):
-        plan.program(0, part, [Prim("send", send=0)], [pipe])
+        writer.program(0, part, [Prim("send", send=0)], [pipe])
     with pytest.raises(ScheduleError, match="instances 0 and 1 both send"):
-        plan.schedule()
+        writer.schedule()
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_primitives_need_what_their_opcode_needs(fields: Any, message: str) -> N
 
 
 def test_multimem_is_only_for_its_primitives() -> None:
-    plan = Plan.create("allreduce", 64, ranks=2)
-    (part,) = plan.parts()
-    pipe = plan.connect(0, 0, 0, kind="multimem", members=(0, 1))
-    plan.program(0, part, [Prim("send", send=0)], [pipe])
+    writer = CollectiveWriter.create("allreduce", 64, ranks=2)
+    (part,) = writer.parts()
+    pipe = writer.connect(0, 0, 0, kind="multimem", members=(0, 1))
+    writer.program(0, part, [Prim("send", send=0)], [pipe])
     with pytest.raises(ScheduleError, match="only multicastStore"):
-        plan.schedule()
+        writer.schedule()
 
 
 def test_instances_of_a_task_are_found() -> None:

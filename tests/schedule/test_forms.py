@@ -9,7 +9,7 @@ from clusim.base.errors import ScheduleError
 from clusim.collectives import build
 from clusim.collectives.registry import REGISTRY
 from clusim.schedule import (
-    Plan,
+    CollectiveWriter,
     Prim,
     ProgramBuilder,
     Schedule,
@@ -38,12 +38,12 @@ def test_an_empty_schedule_round_trips() -> None:
 
 def with_path() -> Schedule:
     """Return a message over an explicit path, with a landing place of its own."""
-    plan = Plan.create("send", 64, ranks=2)
-    (part,) = plan.parts()
-    pipe = plan.connect(0, 1, 0, path=("gpu 0", "nvs,1", "gpu=1"), policy="adaptive")
-    plan.program(0, part, [Prim("send", send=0)], [pipe], nchunks=2)
-    plan.program(1, part, [Prim("recv", recv=0, dst_base=-1, dst_coef=1)], [pipe], nchunks=2)
-    return plan.schedule()
+    writer = CollectiveWriter.create("send", 64, ranks=2)
+    (part,) = writer.parts()
+    pipe = writer.connect(0, 1, 0, path=("gpu 0", "nvs,1", "gpu=1"), policy="adaptive")
+    writer.program(0, part, [Prim("send", send=0)], [pipe], nchunks=2)
+    writer.program(1, part, [Prim("recv", recv=0, dst_base=-1, dst_coef=1)], [pipe], nchunks=2)
+    return writer.schedule()
 
 
 def test_odd_names_round_trip() -> None:

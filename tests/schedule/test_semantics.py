@@ -10,7 +10,7 @@ import pytest
 
 from clusim.base.errors import DeadlockError, InternalError, ScheduleError
 from clusim.collectives import build
-from clusim.schedule import Plan, Prim, Schedule, Shape
+from clusim.schedule import CollectiveWriter, Prim, Schedule, Shape
 from clusim.schedule.executor import Executor
 from clusim.schedule.iteration import iter_slices
 from clusim.schedule.semantics import verify
@@ -30,9 +30,9 @@ def with_prim(schedule: Schedule, number: int, **changes: Any) -> Schedule:
 
 def exchange(order: tuple[str, str], size_bytes: int) -> Schedule:
     """Return two ranks that both do `order`: send and recv of everything."""
-    plan = Plan.create("sendrecv", size_bytes, ranks=2, shape=SMALL)
-    (part,) = plan.parts()
-    pipes = [plan.connect(0, 1, 0), plan.connect(1, 0, 0)]
+    writer = CollectiveWriter.create("sendrecv", size_bytes, ranks=2, shape=SMALL)
+    (part,) = writer.parts()
+    pipes = [writer.connect(0, 1, 0), writer.connect(1, 0, 0)]
     loops = -(-size_bytes // SMALL.chunk_bytes)
     prims = {
         "send": Prim("send", send=0, step=1, repeat=loops),
@@ -40,8 +40,8 @@ def exchange(order: tuple[str, str], size_bytes: int) -> Schedule:
     }
     for rank in range(2):
         own = [pipes[rank], pipes[1 - rank]]
-        plan.program(rank, part, [prims[name] for name in order], own, nchunks=loops)
-    return plan.schedule()
+        writer.program(rank, part, [prims[name] for name in order], own, nchunks=loops)
+    return writer.schedule()
 
 
 def test_sending_first_works_while_the_slots_last() -> None:
@@ -74,21 +74,21 @@ def test_a_wrong_chunk_is_seen() -> None:
 
 
 def test_chunks_of_different_sizes_are_refused() -> None:
-    plan = Plan.create("send", 1000, ranks=2, shape=SMALL)
-    (part,) = plan.parts()
-    pipe = plan.connect(0, 1, 0)
-    plan.program(0, part, [Prim("send", send=0)], [pipe], nchunks=8)
-    plan.program(1, part, [Prim("recv", recv=0, base=-1)], [pipe], nchunks=8)
+    writer = CollectiveWriter.create("send", 1000, ranks=2, shape=SMALL)
+    (part,) = writer.parts()
+    pipe = writer.connect(0, 1, 0)
+    writer.program(0, part, [Prim("send", send=0)], [pipe], nchunks=8)
+    writer.program(1, part, [Prim("recv", recv=0, base=-1)], [pipe], nchunks=8)
     with pytest.raises(ScheduleError, match="meets a slice of"):
-        verify(plan.schedule())
+        verify(writer.schedule())
 
 
 def test_data_that_nobody_receives_are_seen() -> None:
-    plan = Plan.create("send", 100, ranks=2, shape=SMALL)
-    (part,) = plan.parts()
-    plan.program(0, part, [Prim("send", send=0)], [plan.connect(0, 1, 0)])
+    writer = CollectiveWriter.create("send", 100, ranks=2, shape=SMALL)
+    (part,) = writer.parts()
+    writer.program(0, part, [Prim("send", send=0)], [writer.connect(0, 1, 0)])
     with pytest.raises(ScheduleError, match="never received"):
-        verify(plan.schedule())
+        verify(writer.schedule())
 
 
 def untimed_records(schedule: Schedule) -> list[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""Modules and lines of code of every package and top-level module of the library.
+"""Modules and lines of code of every room: a package of the library, or its top-level modules together.
 
 ``python tests/support/rooms.py`` writes the limits of `tests/rooms.json` down to the present numbers.
 """
@@ -20,7 +20,7 @@ PACKAGE = ROOT / "pysim" / "clusim"
 LIMITS = ROOT / "tests" / "rooms.json"
 
 Sizes = dict[str, tuple[int, int]]
-"""Modules and lines of code by package or top-level module."""
+"""Modules and lines of code by room."""
 
 _SKIPPED = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -53,7 +53,8 @@ def measured() -> Sizes:
     modules: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        parts = path.relative_to(PACKAGE).parts
+        room = parts[0] if len(parts) > 1 else "clusim"
         modules[room] += 1
         lines[room] += code_lines(path.read_text(encoding="utf-8"))
     return {room: (modules[room], lines[room]) for room in sorted(modules)}

@@ -11,7 +11,7 @@ from clusim.schedule import Schedule
 from clusim.topology import Fabric
 from clusim.workload import Emitter, StepWriter, Workload, loads_workload, make_plan
 from clusim.workload.layers import Recompute
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 __all__ = ["ancestors", "ideal", "tiny", "volume", "written"]
 
@@ -56,7 +56,7 @@ def ideal(ranks: int) -> Fabric:
 
 def written(
     workload: Workload, fabric: Fabric, steps: int = 1
-) -> tuple[TrainingPlan, StepWriter, Schedule]:
+) -> tuple[ParallelPlan, StepWriter, Schedule]:
     """Return plan, writer and schedule of a workload, nothing folded."""
     plan = make_plan(workload, fabric)
     builder = ScheduleBuilder(fabric)

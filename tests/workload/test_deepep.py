@@ -17,7 +17,7 @@ from clusim.training import TrainingResult, train
 from clusim.workload import Emitter
 from clusim.workload.deepep import Routed
 from clusim.workload.layers import Comm, Layer
-from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from support.workloads import ideal, tiny, written
 
 TOKENS, HIDDEN, EXPERTS, RANKS, TOP = 128, 256, 8, 4, 2
@@ -130,7 +130,7 @@ def test_machines_are_met_as_all_choices_say(machines: int, limit: int) -> None:
 H800 = "parallel: {{expert: {0}}}\ndata: {{kind: naive}}\nexperts: {{exchange: deepep, dispatch: fp8, sms: 24, {1}}}"
 
 
-def deepseek(ranks: int, tokens: int, experts: str) -> tuple[TrainingPlan, dict[str, Comm]]:
+def deepseek(ranks: int, tokens: int, experts: str) -> tuple[ParallelPlan, dict[str, Comm]]:
     """Return the plan of a layer of DeepSeek-V3 on so many H800, and its exchanges by name."""
     machine = clusim.load("hgx-h800", nodes=ranks // 8) if ranks > 8 else clusim.load("hgx-h800")
     model = "{base: deepseek-v3, layers: 1, dense_layers: 0, shared_experts: 0, vocab: 1024}"
@@ -145,7 +145,7 @@ def deepseek(ranks: int, tokens: int, experts: str) -> tuple[TrainingPlan, dict[
     return plan, {s.name: s for s in steps if isinstance(s, Comm) and s.dim == "expert"}
 
 
-def exchanged(plan: TrainingPlan, step: Comm, granularity: int) -> tuple[float, Emitter, Result]:
+def exchanged(plan: ParallelPlan, step: Comm, granularity: int) -> tuple[float, Emitter, Result]:
     """Return what an exchange takes by itself [us], what wrote it, and what came out."""
     builder = ScheduleBuilder(plan.fabric)
     emitter = Emitter(plan, builder)

@@ -14,7 +14,7 @@ from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainRequest, train
 from clusim.training.composition import cache, parts
 from clusim.training.composition.cache import PLACE, Kept
-from clusim.training.composition.clock import Clock, Took
+from clusim.training.composition.clock import Clock, PhaseTime
 from clusim.training.composition.estimate import estimate, estimated
 from clusim.training.composition.stepestimate import StepEstimate
 from clusim.training.inputs import inputs
@@ -39,13 +39,13 @@ def both(text: str, fabric: clusim.Fabric = A100, **replaced: str) -> tuple[Any,
 def test_a_kernel_beside_communication_goes_on_at_its_share_of_its_pace() -> None:
     clock = Clock(ideal(1), "clock")
     # 4 us at half the pace are 2 us of 10; the other 8 us are done alone.
-    clock.move([0], "data", Took(4_000_000, 0.5), {})
+    clock.move([0], "data", PhaseTime(4_000_000, 0.5), {})
     clock.kernel(0, compute_ps=10_000_000)
     assert clock.end[-1] == 12_000_000
     # 2 us alone, then 4 us beside, of which 2 us remain undone of 10: 6 us are left for afterwards.
     clock = Clock(ideal(1), "clock")
     first = clock.delay(0, 2_000_000, stream="data")
-    clock.move([0], "data", Took(4_000_000, 0.5), {0: (first,)})
+    clock.move([0], "data", PhaseTime(4_000_000, 0.5), {0: (first,)})
     clock.kernel(0, compute_ps=10_000_000)
     assert clock.end[-1] == 12_000_000
     assert (clock.kernel_ps, clock.alone_ps) == (12_000_000, 10_000_000)
@@ -54,9 +54,9 @@ def test_a_kernel_beside_communication_goes_on_at_its_share_of_its_pace() -> Non
 def test_communication_starts_when_the_last_of_its_ranks_is_ready() -> None:
     clock = Clock(ideal(2), "clock")
     waits = {rank: (clock.kernel(rank, compute_ps=10 * (rank + 1)),) for rank in range(2)}
-    done = clock.move([0, 1], "tensor", Took(5), waits)
+    done = clock.move([0, 1], "tensor", PhaseTime(5), waits)
     assert [clock.when(done[rank]) for rank in range(2)] == [25, 25]
-    again = clock.move([0], "tensor", Took(5), {})
+    again = clock.move([0], "tensor", PhaseTime(5), {})
     assert clock.when(again[0]) == 30
 
 

@@ -11,7 +11,7 @@ import clusim
 from clusim.base.errors import ClusimError, InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import backward_steps
-from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.partition import LayerCost, WorkerRates, balanced, replicated
 from support.workloads import tiny, written
 
@@ -109,11 +109,11 @@ def test_replicas_by_hand() -> None:
     assert replicated([LayerCost(2, 1, 0)] * 2, across, 12) == [(1, 2), (1, 2)]
 
 
-def plan_of(text: str, **fields: str) -> TrainingPlan:
+def plan_of(text: str, **fields: str) -> ParallelPlan:
     return make_plan(tiny(f"parallel: {{pipeline: 4}}\npipeline: {text}", **fields), A100)
 
 
-def times_of(plan: TrainingPlan) -> list[int]:
+def times_of(plan: ParallelPlan) -> list[int]:
     """Return what the kernels of a microbatch take on every stage [ps]."""
     return [
         sum(

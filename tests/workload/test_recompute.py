@@ -15,7 +15,7 @@ import clusim
 from clusim.base.errors import ClusimError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, backward_steps
-from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from support.workloads import tiny, written
 
 A100 = clusim.load("dgx-a100")
@@ -27,11 +27,11 @@ MOE = (
 )
 
 
-def plan_of(text: str, **fields: Any) -> TrainingPlan:
+def plan_of(text: str, **fields: Any) -> ParallelPlan:
     return make_plan(tiny(ONE + text, batch="{global: 2, micro: 1}", **fields), A100)
 
 
-def again(plan: TrainingPlan) -> list[Any]:
+def again(plan: ParallelPlan) -> list[Any]:
     """Return what a microbatch does a second time."""
     layers = [layer for chunks in plan.stages for chunk in chunks for layer in chunk]
     recompute = plan.workload.recompute
@@ -41,7 +41,7 @@ def again(plan: TrainingPlan) -> list[Any]:
     return [s for s in whole if not any(s is other for other in plain)]
 
 
-def operations(plan: TrainingPlan) -> int:
+def operations(plan: ParallelPlan) -> int:
     return sum(step.flops for step in again(plan) if isinstance(step, Kernel))
 
 

@@ -14,26 +14,28 @@ from typing import Any
 
 from clusim.collectives.common import connect_all
 from clusim.collectives.direct import all_hops
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
 
-def write_alltoall(plan: Plan, fabric: Fabric | None) -> None:
+def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write block `d` of source `s` to block `s` of destination `d`, all pairs in rounds."""
-    size = plan.size
-    for part in plan.parts(blocked=True):
-        hops = all_hops(size, part.channel, plan.call.channels)
+    size = writer.size
+    for part in writer.parts(blocked=True):
+        hops = all_hops(size, part.channel, writer.call.channels)
         send = [Prim("copy", coef=1)]
         send += [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
         receive = [
             Prim("recv", recv=slot, coef=1, dst_base=-hop, dst_coef=1)
             for slot, hop in enumerate(hops)
         ]
-        pipes = connect_all(plan, range(size), range(size), part.channel)
+        pipes = connect_all(writer, range(size), range(size), part.channel)
         for position in range(size):
             common: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
             outgoing = [pipes[position, (position + hop) % size] for hop in hops]
             incoming = [pipes[(position - hop) % size, position] for hop in hops]
-            plan.program(position, part, send, outgoing, **common)
-            plan.program(position, part, receive, incoming, sm=0, name="alltoall/receive", **common)
+            writer.program(position, part, send, outgoing, **common)
+            writer.program(
+                position, part, receive, incoming, sm=0, name="alltoall/receive", **common
+            )

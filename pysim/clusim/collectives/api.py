@@ -13,7 +13,7 @@ from clusim.base.terms.operations import operation_named
 from clusim.collectives.machines import find_layout
 from clusim.collectives.registry import REGISTRY, AlgorithmEntry
 from clusim.collectives.rings_and_trees import direct_links
-from clusim.schedule.builder import Plan, ProgramBuilder, check_call
+from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
@@ -193,9 +193,9 @@ def emit(
     fabric = None if isinstance(target, int) else target
     call = make_call(target, operation, name, bytes, options)
     shape = options.get("shape") or entry.shape(call, fabric)
-    plan = Plan.add(builder, call, shape, stream=stream, after=after)
-    entry.write(plan, fabric)
-    return plan.tasks
+    writer = CollectiveWriter.add(builder, call, shape, stream=stream, after=after)
+    entry.write(writer, fabric)
+    return writer.tasks
 
 
 def build(

@@ -8,21 +8,21 @@ fly for the latency of a header. **Parameters**: the protocol's fixed cost and f
 
 from __future__ import annotations
 
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
 
-def write_barrier(plan: Plan, fabric: Fabric | None) -> None:
+def write_barrier(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write ceil(log2 n) rounds of signals on one channel."""
-    size = plan.size
+    size = writer.size
     hops = [1 << bit for bit in range((size - 1).bit_length())]
     prims = []
     for index in range(len(hops)):
         prims.append(Prim("signal", send=2 * index, sync=True))
         prims.append(Prim("waitSignal", recv=2 * index + 1, sync=True))
     pipes = {
-        (src, hop): plan.connect(src, (src + hop) % size, 0, kind="flag")
+        (src, hop): writer.connect(src, (src + hop) % size, 0, kind="flag")
         for hop in hops
         for src in range(size)
     }
@@ -30,4 +30,4 @@ def write_barrier(plan: Plan, fabric: Fabric | None) -> None:
         own = []
         for hop in hops:
             own += [pipes[position, hop], pipes[(position - hop) % size, hop]]
-        plan.program(position, Part(0, 0, 0), prims, own)
+        writer.program(position, Part(0, 0, 0), prims, own)

@@ -10,7 +10,7 @@ from typing import Literal, Unpack
 from clusim.base.errors import ScheduleError
 from clusim.collectives.api import Options, emit, make_call
 from clusim.collectives.p2p import write_send
-from clusim.schedule.builder import Plan, ProgramBuilder
+from clusim.schedule.builder import CollectiveWriter, ProgramBuilder
 from clusim.schedule.ir import Schedule, Task
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
@@ -123,7 +123,9 @@ class ScheduleBuilder(ProgramBuilder):
         tasks = (first.task, second.task) if first.end == "send" else (second.task, first.task)
         for task in tasks:
             self.assign(task, index)
-        write_send(Plan(self, call, shape_of(call.protocol, fabric=fabric), tasks), fabric)
+        write_send(
+            CollectiveWriter(self, call, shape_of(call.protocol, fabric=fabric), tasks), fabric
+        )
 
     def build(self) -> Schedule:
         """Return the checked schedule; every send must have met its receive."""

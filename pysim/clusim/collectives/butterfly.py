@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.collectives.common import in_turn
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric
 
@@ -32,7 +32,7 @@ class _Cube:
     `fine` is the size of the smallest part in a loop [bytes].
     """
 
-    plan: Plan
+    writer: CollectiveWriter
     part: Part
     members: list[int]
     fine: int
@@ -42,7 +42,7 @@ class _Cube:
     ) -> None:
         """Let a position run primitives whose chunks are so many parts of a loop; flags are free."""
         coarse = len(self.members) // parts
-        self.plan.program(
+        self.writer.program(
             position,
             self.part,
             prims,
@@ -83,7 +83,7 @@ class _Cube:
     def fold(self, extra: int, partner: int, flags: tuple[int, int]) -> None:
         """Write the ways of an extra position's data to its partner and back."""
         into, back = (
-            self.plan.connect(*ends, self.part.channel)
+            self.writer.connect(*ends, self.part.channel)
             for ends in ((extra, partner), (partner, extra))
         )
         whole = [Prim("send", send=0), Prim("recv", recv=1)]
@@ -102,13 +102,13 @@ def _members(bits: int, first: int) -> list[int]:
 
 def _write(cube: _Cube, extras: dict[int, int]) -> None:
     """Write a channel's programs; `extras` are the positions that fold into others, by their partner."""
-    plan, channel, members = cube.plan, cube.part.channel, cube.members
+    writer, channel, members = cube.writer, cube.part.channel, cube.members
     halves = [1 << bit for bit in range(len(members).bit_length() - 1)]
     distances = [*reversed(halves), *halves]
     count = len(distances)
     pipes = [
         [
-            plan.connect(position, members[label ^ distance], channel)
+            writer.connect(position, members[label ^ distance], channel)
             for label, position in enumerate(members)
         ]
         for distance in distances
@@ -117,7 +117,7 @@ def _write(cube: _Cube, extras: dict[int, int]) -> None:
         folds = position in extras
         flags = [-1] * (count + 1)
         for number in range(0 if folds else 1, count + folds):
-            flags[number] = plan.connect(position, position, channel, kind="flag")
+            flags[number] = writer.connect(position, position, channel, kind="flag")
         if folds:
             cube.fold(extras[position], position, (flags[0], flags[count]))
         for number, distance in enumerate(distances):
@@ -126,17 +126,17 @@ def _write(cube: _Cube, extras: dict[int, int]) -> None:
             cube.exchange(label, distance, (number, count), ends)
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write folding, halving, doubling and unfolding for any number of ranks."""
-    bits = plan.size.bit_length() - 1
-    count, channels = 1 << bits, plan.call.channels
-    extras = range(count, plan.size)
-    largest = plan.shape.chunk_bytes // (count if extras else count // 2)
+    bits = writer.size.bit_length() - 1
+    count, channels = 1 << bits, writer.call.channels
+    extras = range(count, writer.size)
+    largest = writer.shape.chunk_bytes // (count if extras else count // 2)
     fine = max(ALIGN, largest // ALIGN * ALIGN)
-    for part in plan.parts():
+    for part in writer.parts():
         members = _members(bits, in_turn(bits, part.channel, channels)[0])
         partners = in_turn(count, part.channel, channels)
         _write(
-            _Cube(plan, part, members, fine),
+            _Cube(writer, part, members, fine),
             dict(zip(partners, extras, strict=False)),
         )

@@ -9,39 +9,41 @@ from __future__ import annotations
 
 from clusim.collectives.common import connect_ring
 from clusim.collectives.rings_and_trees import Ways, find_rings
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
 
-def _find(plan: Plan, fabric: Fabric | None) -> Ways:
-    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
-    return Ways(rings, parts=plan.parts())
+def _find(writer: CollectiveWriter, fabric: Fabric | None) -> Ways:
+    rings = find_rings(fabric, writer.call.ranks, writer.call.channels)
+    return Ways(rings, parts=writer.parts())
 
 
-def write_broadcast(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_broadcast(
+    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+) -> None:
     """Write the pipeline from the root along the ring to the root's predecessor."""
-    root = plan.call.ranks.index(plan.call.root)
-    ways = ways or _find(plan, fabric)
+    root = writer.call.ranks.index(writer.call.root)
+    ways = ways or _find(writer, fabric)
     for part in ways.parts:
         ring = ways.rings[part.route].rotated(root)
-        pipes = connect_ring(plan, ring, part.channel)[:-1]
-        plan.program(root, part, [Prim("copySend", send=0)], pipes[:1])
+        pipes = connect_ring(writer, ring, part.channel)[:-1]
+        writer.program(root, part, [Prim("copySend", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[1:-1], 1):
             prims = [Prim("recvCopySend", recv=0, send=1)]
-            plan.program(position, part, prims, pipes[index - 1 : index + 1])
-        plan.program(ring.order[-1], part, [Prim("recv", recv=0)], pipes[-1:])
+            writer.program(position, part, prims, pipes[index - 1 : index + 1])
+        writer.program(ring.order[-1], part, [Prim("recv", recv=0)], pipes[-1:])
 
 
-def write_reduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_reduce(writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the pipeline from the root's successor along the ring to the root."""
-    root = plan.call.ranks.index(plan.call.root)
-    ways = ways or _find(plan, fabric)
+    root = writer.call.ranks.index(writer.call.root)
+    ways = ways or _find(writer, fabric)
     for part in ways.parts:
         ring = ways.rings[part.route].rotated(root)
-        pipes = connect_ring(plan, ring, part.channel)[1:]
-        plan.program(ring.order[1], part, [Prim("send", send=0)], pipes[:1])
+        pipes = connect_ring(writer, ring, part.channel)[1:]
+        writer.program(ring.order[1], part, [Prim("send", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[2:]):
             prims = [Prim("recvReduceSend", recv=0, send=1)]
-            plan.program(position, part, prims, pipes[index : index + 2])
-        plan.program(root, part, [Prim("recvReduceCopy", recv=0)], pipes[-1:])
+            writer.program(position, part, prims, pipes[index : index + 2])
+        writer.program(root, part, [Prim("recvReduceCopy", recv=0)], pipes[-1:])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusim.collectives.rings_and_trees import Hop, Ring, Tree
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 
 
@@ -47,24 +47,26 @@ def _signed(difference: int, modulus: int) -> int:
     return wrapped - modulus if wrapped > modulus // 2 else wrapped
 
 
-def connect_ring(plan: Plan, ring: Ring, channel: int) -> list[int]:
+def connect_ring(writer: CollectiveWriter, ring: Ring, channel: int) -> list[int]:
     """Return the connections of a ring's hops; hop `i` leaves ring index `i`."""
     size = len(ring.order)
     pipes = []
     for hop, src in enumerate(ring.order):
         fields = hop_fields(ring.hop(hop))
-        pipes.append(plan.connect(src, ring.order[(hop + 1) % size], channel, **fields))
+        pipes.append(writer.connect(src, ring.order[(hop + 1) % size], channel, **fields))
     return pipes
 
 
-def connect_tree(plan: Plan, tree: Tree, channel: int, *, down: bool) -> dict[int, int]:
+def connect_tree(
+    writer: CollectiveWriter, tree: Tree, channel: int, *, down: bool
+) -> dict[int, int]:
     """Return the connection between each position and its parent: up the tree, or down."""
     pipes = {}
     for child, parent in enumerate(tree.parents):
         if parent >= 0:
             fields = hop_fields(tree.hop(child, down=down))
             ends = (parent, child) if down else (child, parent)
-            pipes[child] = plan.connect(*ends, channel, **fields)
+            pipes[child] = writer.connect(*ends, channel, **fields)
     return pipes
 
 
@@ -79,15 +81,19 @@ def hop_fields(hop: Hop) -> dict[str, Any]:
 
 
 def connect_all(
-    plan: Plan, sources: Iterable[int], targets: Iterable[int], channel: int, **fields: Any
+    writer: CollectiveWriter,
+    sources: Iterable[int],
+    targets: Iterable[int],
+    channel: int,
+    **fields: Any,
 ) -> dict[tuple[int, int], int]:
     """Return a connection from every source to every other target; `fields` as in `Connection`."""
     wanted = list(targets)
     pairs = [(a, b) for a in sources for b in wanted if a != b]
-    return {(a, b): plan.connect(a, b, channel, **fields) for a, b in pairs}
+    return {(a, b): writer.connect(a, b, channel, **fields) for a, b in pairs}
 
 
-def connect_flags(plan: Plan, channel: int) -> dict[tuple[int, int], int]:
+def connect_flags(writer: CollectiveWriter, channel: int) -> dict[tuple[int, int], int]:
     """Return a flag connection between every pair of positions, each to itself included."""
-    positions = range(plan.size)
-    return {(a, b): plan.flag(a, b, channel) for a in positions for b in positions}
+    positions = range(writer.size)
+    return {(a, b): writer.flag(a, b, channel) for a in positions for b in positions}

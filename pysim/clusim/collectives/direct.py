@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusim.collectives.common import connect_all, in_turn
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Mode, Prim
 from clusim.topology.model import Fabric
 
@@ -72,28 +72,28 @@ def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim
     return prims
 
 
-def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
+def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody sends everything to everybody and reduces by itself."""
-    size, channels = plan.size, plan.call.channels
+    size, channels = writer.size, writer.call.channels
     send = [Prim("send", send=slot) for slot in range(size - 1)]
-    for part in plan.parts():
-        pipes = connect_all(plan, range(size), range(size), part.channel)
+    for part in writer.parts():
+        pipes = connect_all(writer, range(size), range(size), part.channel)
         hops = all_hops(size, part.channel, channels)
         order = source_order(size, part.channel, channels)
         for position in range(size):
             out = [pipes[position, (position + hop) % size] for hop in hops]
-            plan.program(position, part, send, out, name="oneshot/send")
+            writer.program(position, part, send, out, name="oneshot/send")
             into = [pipes[source, position] for source in order if source != position]
             prims = reduce_in_order(order, position)
-            plan.program(position, part, prims, into, sm=0, name="oneshot/reduce")
+            writer.program(position, part, prims, into, sm=0, name="oneshot/reduce")
 
 
-def _exchange(plan: Plan, part: Part, mode: Mode, *, gather: bool) -> None:
+def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool) -> None:
     """Write a direct reduce-scatter of the chunks, followed by a direct all-gather if asked for."""
-    size, last = plan.size, plan.size - 1
-    hops = all_hops(size, part.channel, plan.call.channels)
-    first = connect_all(plan, range(size), range(size), part.channel)
-    second = connect_all(plan, range(size), range(size), part.channel) if gather else {}
+    size, last = writer.size, writer.size - 1
+    hops = all_hops(size, part.channel, writer.call.channels)
+    first = connect_all(writer, range(size), range(size), part.channel)
+    second = connect_all(writer, range(size), range(size), part.channel) if gather else {}
     scatter = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
     reduce = reduce_arrivals(last, 0, last if gather else None)
     if gather:
@@ -102,28 +102,28 @@ def _exchange(plan: Plan, part: Part, mode: Mode, *, gather: bool) -> None:
     for position in range(size):
         common: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": mode}
         out = [first[position, (position + hop) % size] for hop in hops]
-        plan.program(position, part, scatter, out, name="direct/scatter", **common)
+        writer.program(position, part, scatter, out, name="direct/scatter", **common)
         pipes = [first[(position - hop) % size, position] for hop in hops]
         if gather:
             pipes += [second[position, (position + hop) % size] for hop in hops]
-        plan.program(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
+        writer.program(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
         if gather:
-            _collect(plan, part, second, position, mode)
+            _collect(writer, part, second, position, mode)
 
 
 def _collect(
-    plan: Plan,
+    writer: CollectiveWriter,
     part: Part,
     pipes: dict[tuple[int, int], int],
     position: int,
     mode: Mode,
 ) -> None:
     """Write the program that receives every other position's chunk in the order in which they send."""
-    size = plan.size
-    hops = all_hops(size, part.channel, plan.call.channels)
+    size = writer.size
+    hops = all_hops(size, part.channel, writer.call.channels)
     prims = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
     own = [pipes[(position - hop) % size, position] for hop in hops]
-    plan.program(
+    writer.program(
         position,
         part,
         prims,
@@ -136,29 +136,29 @@ def _collect(
     )
 
 
-def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
+def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps: each rank reduces one chunk of everybody's, then hands it to everybody."""
-    for part in plan.parts():
-        _exchange(plan, part, "interleaved", gather=True)
+    for part in writer.parts():
+        _exchange(writer, part, "interleaved", gather=True)
 
 
-def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter in one step."""
-    for part in plan.parts(blocked=True):
-        _exchange(plan, part, "blocked", gather=False)
+    for part in writer.parts(blocked=True):
+        _exchange(writer, part, "blocked", gather=False)
 
 
-def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step."""
-    size = plan.size
+    size = writer.size
     prims = [Prim("copySend", send=0, coef=1)]
     prims += [Prim("send", send=slot, coef=1) for slot in range(1, size - 1)]
-    for part in plan.parts(blocked=True):
-        pipes = connect_all(plan, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, plan.call.channels)
+    for part in writer.parts(blocked=True):
+        pipes = connect_all(writer, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, writer.call.channels)
         for position in range(size):
             out = [pipes[position, (position + hop) % size] for hop in hops]
-            plan.program(
+            writer.program(
                 position, part, prims, out, rotation=position, nchunks=size, mode="blocked"
             )
-            _collect(plan, part, pipes, position, "blocked")
+            _collect(writer, part, pipes, position, "blocked")

@@ -16,7 +16,7 @@ from functools import partial
 
 from clusim.collectives.direct import all_hops, reduce_arrivals
 from clusim.collectives.machines import even_layout
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim
 from clusim.topology.model import Fabric
 
@@ -35,16 +35,21 @@ class Local:
     """
 
     def __init__(
-        self, plan: Plan, part: Part, positions: list[int], pieces: int, order: list[int]
+        self,
+        writer: CollectiveWriter,
+        part: Part,
+        positions: list[int],
+        pieces: int,
+        order: list[int],
     ) -> None:
-        self.plan, self.part, self.positions = plan, part, positions
+        self.writer, self.part, self.positions = writer, part, positions
         self.pieces, self.order, self.size = pieces, order, len(positions)
-        self.hops = all_hops(self.size, part.channel, plan.call.channels)
+        self.hops = all_hops(self.size, part.channel, writer.call.channels)
 
     def shared(self, name: str, make: Callable[[], list[Prim]]) -> int:
         """Return the template called `name`; ranks, machines and channels with the same hops share it."""
         key = (name, *self.hops, -1, *self.order)
-        return self.plan.shared_template(key, name, make, self.nchunks)
+        return self.writer.shared_template(key, name, make, self.nchunks)
 
     @property
     def nchunks(self) -> int:
@@ -53,7 +58,7 @@ class Local:
 
     def program(self, index: int, prims: int, pipes: list[int], name: str, *, sm: int = 0) -> None:
         """Let the rank number `index` of the machine run a template, whose chunks are relative to its part."""
-        self.plan.program(
+        self.writer.program(
             self.positions[index],
             self.part,
             prims,
@@ -68,7 +73,7 @@ class Local:
         """Return a connection for every ordered pair of the machine's ranks."""
         own = self.positions
         return {
-            (a, b): self.plan.connect(own[a], own[b], self.part.channel)
+            (a, b): self.writer.connect(own[a], own[b], self.part.channel)
             for a in range(self.size)
             for b in range(self.size)
             if a != b
@@ -77,7 +82,7 @@ class Local:
     def flag(self, index: int) -> int:
         """Return a flag from a rank to itself: one of its programs tells another."""
         own = self.positions[index]
-        return self.plan.connect(own, own, self.part.channel, kind="flag")
+        return self.writer.connect(own, own, self.part.channel, kind="flag")
 
     def scatter(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
         """Send every rank its part, reduce the own one in the order of arrival, and signal each finished piece."""
@@ -157,13 +162,13 @@ def _ring_prims(order: list[int]) -> list[Prim]:
     return prims
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the five programs of every rank and channel; in one machine there is no ring."""
-    layout = even_layout(fabric, plan.call.ranks)
+    layout = even_layout(fabric, writer.call.ranks)
     size, count = layout.even("hierarchical"), len(layout.machines)
-    for part in plan.parts():
+    for part in writer.parts():
         pipes = {
-            (machine, index): plan.connect(
+            (machine, index): writer.connect(
                 layout.machines[machine][index],
                 layout.machines[(machine + 1) % count][index],
                 part.channel,
@@ -173,7 +178,7 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
         }
         for machine, positions in enumerate(layout.machines):
             order = [(machine - hop) % count for hop in range(1, count + 1)]
-            local = Local(plan, part, positions, count, order)
+            local = Local(writer, part, positions, count, order)
             first, second = local.connect(), local.connect()
             ready = [local.flag(index) for index in range(size)]
             done = [local.flag(index) for index in range(size)] if count > 1 else ready

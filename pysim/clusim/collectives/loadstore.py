@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.collectives.direct import reduce_arrivals, reduce_in_order
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric
@@ -69,7 +69,7 @@ class _Kernel:
         Chunks of a loop: 1, or one for each rank.
     """
 
-    plan: Plan
+    writer: CollectiveWriter
     part: Part
     nchunks: int
     mode: Mode = "interleaved"
@@ -78,11 +78,11 @@ class _Kernel:
     def loops(self) -> int:
         """Return how often a program goes round."""
         chunks = 1 if self.mode == "blocked" else self.nchunks
-        return max(1, -(-self.part.length // (chunks * self.plan.shape.chunk_bytes)))
+        return max(1, -(-self.part.length // (chunks * self.writer.shape.chunk_bytes)))
 
     def peers(self, position: int) -> list[int]:
         """Return all other positions; every rank begins with the one behind it."""
-        return [(position + hop) % self.plan.size for hop in range(1, self.plan.size)]
+        return [(position + hop) % self.writer.size for hop in range(1, self.writer.size)]
 
     def flags(self, protocol: str = "direct") -> Pipes:
         """Return a flag from every position to every other."""
@@ -93,15 +93,15 @@ class _Kernel:
         return self._connect(protocol="direct")
 
     def _connect(self, **fields: Any) -> Pipes:
-        plan, every = self.plan, range(self.plan.size)
+        writer, every = self.writer, range(self.writer.size)
         pairs = [(a, b) for a in every for b in every if a != b]
-        return {(a, b): plan.connect(a, b, self.part.channel, **fields) for a, b in pairs}
+        return {(a, b): writer.connect(a, b, self.part.channel, **fields) for a, b in pairs}
 
     def told(self) -> list[int]:
         """Return a flag from every position to itself, which may be raised ahead of time."""
         fields: dict[str, Any] = {"kind": "flag", "protocol": "direct", "slots": MAX_SLOTS}
-        every = range(self.plan.size)
-        return [self.plan.connect(p, p, self.part.channel, **fields) for p in every]
+        every = range(self.writer.size)
+        return [self.writer.connect(p, p, self.part.channel, **fields) for p in every]
 
     def run(
         self, position: int, prims: Sequence[Prim], pipes: Sequence[int], name: str, **more: int
@@ -110,7 +110,7 @@ class _Kernel:
         fields: dict[str, Any] = {"fixed_div": len(prims), "rotation": position, **more}
         part = self.part._replace(length=fields.pop("length", self.part.length))
         fields.update(nchunks=self.nchunks, mode=self.mode, protocol="direct")
-        self.plan.program(position, part, prims, pipes, name=f"loadstore/{name}", **fields)
+        self.writer.program(position, part, prims, pipes, name=f"loadstore/{name}", **fields)
 
     def barrier(
         self,
@@ -121,7 +121,7 @@ class _Kernel:
         ask: Pipes | None = None,
     ) -> None:
         """Write a barrier of all: behind loops that tell `after`, before loops of `go` or answers to `ask`."""
-        for position in range(self.plan.size):
+        for position in range(self.writer.size):
             peers = self.peers(position)
             sent = [flags[position, peer] for peer in peers]
             taken = [flags[peer, position] for peer in peers]
@@ -140,7 +140,7 @@ class _Kernel:
 
     def answers(self, ask: Pipes, data: Pipes, *, own: bool, src: Buffer = "input") -> None:
         """Write what every memory sends to those that ask: the chunk of its `own`, or that of the one that asks."""
-        for position in range(self.plan.size):
+        for position in range(self.writer.size):
             prims: list[Prim] = []
             pipes: list[int] = []
             for hop, peer in enumerate(self.peers(position), 1):
@@ -152,27 +152,27 @@ class _Kernel:
 
     def arrivals(self, data: Pipes) -> None:
         """Write what every memory does with the chunks that others store to it."""
-        size = self.plan.size
+        size = self.writer.size
         prims = [Prim("recv", recv=hop - 1, base=-hop, coef=1) for hop in range(1, size)]
         for position in range(size):
             pipes = [data[(position - hop) % size, position] for hop in range(1, size)]
             self.run(position, prims, pipes, "memory", **FREE)
 
 
-def _kernels(plan: Plan, nchunks: int, mode: Mode = "interleaved") -> list[_Kernel]:
+def _kernels(writer: CollectiveWriter, nchunks: int, mode: Mode = "interleaved") -> list[_Kernel]:
     """Return the CTAs of every number; chunks are no smaller than a barrier can tell of all loops."""
-    parts = plan.parts(blocked=mode == "blocked")
+    parts = writer.parts(blocked=mode == "blocked")
     chunks = 1 if mode == "blocked" else nchunks
     longest = max((part.length for part in parts), default=0)
     least = -(-longest // (16 * chunks * MOST_LOOPS)) * 16
-    plan.shape = replace(plan.shape, chunk_bytes=max(plan.shape.chunk_bytes, least))
-    return [_Kernel(plan, part, nchunks, mode) for part in parts]
+    writer.shape = replace(writer.shape, chunk_bytes=max(writer.shape.chunk_bytes, least))
+    return [_Kernel(writer, part, nchunks, mode) for part in parts]
 
 
-def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
+def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in which every rank loads everything of everybody: barrier, loads, barrier."""
-    size = plan.size
-    for kernel in _kernels(plan, 1):
+    size = writer.size
+    for kernel in _kernels(writer, 1):
         ask, data, done = kernel.flags(), kernel.data(), kernel.told()
         kernel.barrier(kernel.flags(), ask=ask)
         kernel.answers(ask, data, own=True)
@@ -186,7 +186,7 @@ def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
 
 def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> None:
     """Write that every rank adds up its chunk of everybody, and stores the sum to all over `out`, if there are any."""
-    size = kernel.plan.size
+    size = kernel.writer.size
     data = kernel.data()
     kernel.answers(ask, data, own=False)
     for position in range(size):
@@ -199,23 +199,23 @@ def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> Non
         kernel.run(position, prims, [*pipes, done[position]], "reduce")
 
 
-def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
+def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps of loads: barrier, everybody's own chunk, fenced barrier, all other chunks."""
-    for kernel in _kernels(plan, plan.size):
+    for kernel in _kernels(writer, writer.size):
         first, second, data, done = kernel.flags(), kernel.flags(), kernel.data(), kernel.told()
         kernel.barrier(kernel.flags(), ask=first)
         _reduce(kernel, first, done, {})
         kernel.barrier(kernel.flags("simple"), after=done, ask=second)
         kernel.answers(second, data, own=True, src="output")
-        for position in range(plan.size):
+        for position in range(writer.size):
             peers = kernel.peers(position)
             prims = [Prim("recvCopy", recv=i, base=1 + i, coef=1) for i in range(len(peers))]
             kernel.run(position, prims, [data[peer, position] for peer in peers], "gather", sm=0)
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce by loads and stores: barrier, everybody's own chunk, which it stores to all, fenced barrier."""
-    for kernel in _kernels(plan, plan.size):
+    for kernel in _kernels(writer, writer.size):
         ask, done, out = kernel.flags(), kernel.told(), kernel.data()
         kernel.barrier(kernel.flags(), ask=ask)
         _reduce(kernel, ask, done, out)
@@ -223,19 +223,19 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
         kernel.barrier(kernel.flags("simple"), after=done)
 
 
-def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter by loads: barrier, the own block of everybody, barrier."""
-    for kernel in _kernels(plan, plan.size, "blocked"):
+    for kernel in _kernels(writer, writer.size, "blocked"):
         ask, done = kernel.flags(), kernel.told()
         kernel.barrier(kernel.flags(), ask=ask)
         _reduce(kernel, ask, done, {})
         kernel.barrier(kernel.flags(), after=done)
 
 
-def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather by stores: barrier, the own block to everybody, fenced barrier."""
-    size = plan.size
-    for kernel in _kernels(plan, size, "blocked"):
+    size = writer.size
+    for kernel in _kernels(writer, size, "blocked"):
         go, done, out = kernel.told(), kernel.told(), kernel.data()
         kernel.barrier(kernel.flags(), go=go)
         kernel.arrivals(out)

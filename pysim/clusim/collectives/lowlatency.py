@@ -21,7 +21,7 @@ from clusim.collectives.direct import (
     reduce_in_order,
     source_order,
 )
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric
@@ -68,59 +68,61 @@ def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return _shape(call, len(call.ranks))
 
 
-def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
+def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody pushes everything to everybody."""
-    _one_step(plan, plan.call.protocol)
+    _one_step(writer, writer.call.protocol)
 
 
-def write_lamport(plan: Plan, fabric: Fabric | None) -> None:
+def write_lamport(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the same without flags: a value that no sum has tells what has not arrived yet."""
-    _one_step(plan, "direct")
+    _one_step(writer, "direct")
 
 
-def _one_step(plan: Plan, protocol: str) -> None:
-    size, channels = plan.size, plan.call.channels
+def _one_step(writer: CollectiveWriter, protocol: str) -> None:
+    size, channels = writer.size, writer.call.channels
     push = [Prim("send", send=slot) for slot in range(size - 1)]
-    for part in plan.parts():
+    for part in writer.parts():
         every = range(size)
-        pipes = connect_all(plan, every, every, part.channel, protocol=protocol)
+        pipes = connect_all(writer, every, every, part.channel, protocol=protocol)
         hops = all_hops(size, part.channel, channels)
         order = source_order(size, part.channel, channels)
         for position in range(size):
             out = [pipes[position, (position + hop) % size] for hop in hops]
             common: dict[str, Any] = {"protocol": protocol, "fixed_div": size - 1}
-            plan.program(position, part, push, out, name=f"{plan.call.algorithm}/push", **common)
+            writer.program(
+                position, part, push, out, name=f"{writer.call.algorithm}/push", **common
+            )
             into = [pipes[peer, position] for peer in order if peer != position]
             poll = reduce_in_order(order, position)
             common["fixed_div"] = len(poll)
-            name = f"{plan.call.algorithm}/reduce"
-            plan.program(position, part, poll, into, sm=0, name=name, **common)
+            name = f"{writer.call.algorithm}/reduce"
+            writer.program(position, part, poll, into, sm=0, name=name, **common)
 
 
-def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
+def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps: everybody reduces one chunk and pushes the result to everybody."""
-    for part in plan.parts():
-        first = connect_all(plan, range(plan.size), range(plan.size), part.channel)
-        second = connect_all(plan, range(plan.size), range(plan.size), part.channel)
-        for position in range(plan.size):
-            _two_steps(plan, part, position, first, second)
+    for part in writer.parts():
+        first = connect_all(writer, range(writer.size), range(writer.size), part.channel)
+        second = connect_all(writer, range(writer.size), range(writer.size), part.channel)
+        for position in range(writer.size):
+            _two_steps(writer, part, position, first, second)
 
 
 def _two_steps(
-    plan: Plan,
+    writer: CollectiveWriter,
     part: Part,
     position: int,
     first: dict[tuple[int, int], int],
     second: dict[tuple[int, int], int],
 ) -> None:
     """Write a rank's three programs: push everybody's chunk, reduce the own one and push it, take the results."""
-    size, last = plan.size, plan.size - 1
-    hops = all_hops(size, part.channel, plan.call.channels)
+    size, last = writer.size, writer.size - 1
+    hops = all_hops(size, part.channel, writer.call.channels)
     ahead = [(position + hop) % size for hop in hops]
     behind = [(position - hop) % size for hop in hops]
 
     def program(prims: list[Prim], pipes: list[int], name: str, sm: int, shared: int) -> None:
-        plan.program(
+        writer.program(
             position,
             part,
             prims,
@@ -142,36 +144,36 @@ def _two_steps(
     program(take, [second[peer, position] for peer in behind], "take", 0, last)
 
 
-def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter in one step: everybody pushes everybody's block, and adds up its own."""
-    size, last = plan.size, plan.size - 1
-    for part in plan.parts(blocked=True):
-        pipes = connect_all(plan, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, plan.call.channels)
+    size, last = writer.size, writer.size - 1
+    for part in writer.parts(blocked=True):
+        pipes = connect_all(writer, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, writer.call.channels)
         push = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
         for position in range(size):
             out = [pipes[position, (position + hop) % size] for hop in hops]
             into = [pipes[(position - hop) % size, position] for hop in hops]
             fields: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
             fields["fixed_div"] = last
-            plan.program(position, part, push, out, name="ll/push", **fields)
+            writer.program(position, part, push, out, name="ll/push", **fields)
             adds = reduce_arrivals(last, 0)
-            plan.program(position, part, adds, into, sm=0, name="ll/reduce", **fields)
+            writer.program(position, part, adds, into, sm=0, name="ll/reduce", **fields)
 
 
-def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step: everybody pushes its block to everybody."""
-    size, last = plan.size, plan.size - 1
+    size, last = writer.size, writer.size - 1
     push = [Prim("copySend", send=0, coef=1)]
     push += [Prim("send", send=slot, coef=1) for slot in range(1, last)]
-    for part in plan.parts(blocked=True):
-        pipes = connect_all(plan, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, plan.call.channels)
+    for part in writer.parts(blocked=True):
+        pipes = connect_all(writer, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, writer.call.channels)
         take = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
         for position in range(size):
             out = [pipes[position, (position + hop) % size] for hop in hops]
             into = [pipes[(position - hop) % size, position] for hop in hops]
             fields: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
             fields["fixed_div"] = last
-            plan.program(position, part, push, out, name="ll/push", **fields)
-            plan.program(position, part, take, into, sm=0, name="ll/take", **fields)
+            writer.program(position, part, push, out, name="ll/push", **fields)
+            writer.program(position, part, take, into, sm=0, name="ll/take", **fields)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from clusim.collectives.common import connect_flags
 from clusim.collectives.nvls import check_units
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape
 from clusim.topology.model import Fabric
@@ -26,45 +26,45 @@ def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return Shape(-(-part // len(call.ranks)) * 16)
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the program of every rank and channel."""
-    _write(plan, fabric, Prim("reduceLoadStore", coef=1, send=0, src="input", dst="output"))
+    _write(writer, fabric, Prim("reduceLoadStore", coef=1, send=0, src="input", dst="output"))
 
 
-def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the same for a reduce-scatter: each rank loads the sum of its block."""
-    _write(plan, fabric, Prim("reduceLoad", coef=1, send=0, src="input"))
+    _write(writer, fabric, Prim("reduceLoad", coef=1, send=0, src="input"))
 
 
-def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the same for an all-gather: each rank stores its block to all."""
-    _write(plan, fabric, Prim("multicastStore", coef=1, send=0, dst="output"))
+    _write(writer, fabric, Prim("multicastStore", coef=1, send=0, dst="output"))
 
 
-def _write(plan: Plan, fabric: Fabric | None, work: Prim) -> None:
+def _write(writer: CollectiveWriter, fabric: Fabric | None, work: Prim) -> None:
     """Write barrier, work and barrier."""
     if fabric is not None:
-        check_units(fabric, plan.call.ranks, "multimem")
-    size = plan.size
-    blocked = plan.call.operation != "allreduce"
+        check_units(fabric, writer.call.ranks, "multimem")
+    size = writer.size
+    blocked = writer.call.operation != "allreduce"
     barriers = []
     for first in (0, 2 * size):
         barrier = [Prim("signal", send=first + slot, sync=True) for slot in range(size)]
         barrier += [Prim("waitSignal", recv=first + size + slot, sync=True) for slot in range(size)]
         barriers.append(barrier)
     prims = [*barriers[0], replace(work, send=4 * size), *barriers[1]]
-    for part in plan.parts(blocked=blocked):
-        flags = [connect_flags(plan, part.channel) for _ in barriers]
+    for part in writer.parts(blocked=blocked):
+        flags = [connect_flags(writer, part.channel) for _ in barriers]
         for position in range(size):
             pipes = []
             for flag in flags:
                 pipes += [flag[position, peer] for peer in range(size)]
                 pipes += [flag[peer, position] for peer in range(size)]
-            members = plan.call.ranks
-            switch = plan.connect(
+            members = writer.call.ranks
+            switch = writer.connect(
                 position, position, part.channel, kind="multimem", members=members
             )
-            plan.program(
+            writer.program(
                 position,
                 part,
                 prims,

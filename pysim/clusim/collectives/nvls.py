@@ -22,7 +22,7 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.collectives.common import connect_flags
 from clusim.hardware.ctas import cta_figure
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Prim
 from clusim.schedule.shapes import Shape, nvls_copy_warps
 from clusim.topology.arrays import arrays_of
@@ -31,7 +31,7 @@ from clusim.topology.model import Fabric
 KIB = 1024
 
 KEPT = 64
-"""Numbers of ranks whose primitives are kept: programs of one plan share them."""
+"""Numbers of ranks whose primitives are kept: programs of one collective share them."""
 
 _SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 """Chunks for sizes below so many times channels x heads x chunk (NCCL 2.30, ``src/enqueue.cc``)."""
@@ -69,16 +69,16 @@ class _Flags:
     done: dict[tuple[int, int], int]
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write scatter, reduce and gather programs for every rank and channel."""
     if fabric is not None:
-        check_units(fabric, plan.call.ranks)
-    for part in plan.parts():
-        flags = _Flags(connect_flags(plan, part.channel), connect_flags(plan, part.channel))
-        for position in range(plan.size):
-            _scatter(plan, part, position, flags)
-            _reduce(plan, part, position, flags)
-            _gather(plan, part, position, flags)
+        check_units(fabric, writer.call.ranks)
+    for part in writer.parts():
+        flags = _Flags(connect_flags(writer, part.channel), connect_flags(writer, part.channel))
+        for position in range(writer.size):
+            _scatter(writer, part, position, flags)
+            _reduce(writer, part, position, flags)
+            _gather(writer, part, position, flags)
 
 
 @lru_cache(KEPT)
@@ -107,13 +107,13 @@ def _flags_div(size: int) -> int:
     return max(1, round(size / cta_figure("nvls flags")))
 
 
-def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
+def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Copy every head's chunk into the multicast buffer and tell the head."""
-    size = plan.size
+    size = writer.size
     heads = [(position + hop) % size for hop in range(size)]
     prims = _copies(size)
     pipes = [flags.ready[position, head] for head in heads]
-    plan.program(
+    writer.program(
         position,
         part,
         prims,
@@ -127,14 +127,14 @@ def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     )
 
 
-def _reduce(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
+def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Wait for all members' chunk of this head, reduce it through the switch, store it to all, tell them."""
-    size = plan.size
+    size = writer.size
     pipes = [flags.ready[member, position] for member in range(size)]
     pipes += [flags.done[position, member] for member in range(size)]
-    members = plan.call.ranks
-    pipes.append(plan.connect(position, position, part.channel, kind="multimem", members=members))
-    plan.program(
+    members = writer.call.ranks
+    pipes.append(writer.connect(position, position, part.channel, kind="multimem", members=members))
+    writer.program(
         position,
         part,
         _reductions(size),
@@ -147,13 +147,13 @@ def _reduce(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     )
 
 
-def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
+def _gather(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Wait for every head's result and copy it to the output."""
-    size = plan.size
+    size = writer.size
     heads = [(position + hop) % size for hop in range(size)]
     prims = _takes(size)
     pipes = [flags.done[head, position] for head in heads]
-    plan.program(
+    writer.program(
         position,
         part,
         prims,
@@ -168,67 +168,67 @@ def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
 
 
 def write_all_gather(
-    plan: Plan, fabric: Fabric | None, parts: Sequence[Part] | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, parts: Sequence[Part] | None = None
 ) -> None:
     """Write all-gather: each rank stores its block to all by multicast, and copies all blocks to its output."""
     if fabric is not None:
-        check_units(fabric, plan.call.ranks)
-    size = plan.size
-    for part in plan.parts(blocked=True) if parts is None else parts:
-        done = connect_flags(plan, part.channel)
+        check_units(fabric, writer.call.ranks)
+    size = writer.size
+    for part in writer.parts(blocked=True) if parts is None else parts:
+        done = connect_flags(writer, part.channel)
         for position in range(size):
             store = Prim("multicastStore", send=size, coef=1, dst="scratch")
             tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
             pipes = [done[position, member] for member in range(size)]
-            pipes.append(_multimem(plan, part, position))
-            _blocked(_Seat(plan, part, position), [store, *tell], pipes, "nvls/store", 1)
+            pipes.append(_multimem(writer, part, position))
+            _blocked(_Seat(writer, part, position), [store, *tell], pipes, "nvls/store", 1)
             heads = [(position + hop) % size for hop in range(size)]
             pipes = [done[head, position] for head in heads]
-            _blocked(_Seat(plan, part, position), _takes(size), pipes, "nvls/gather", 0)
+            _blocked(_Seat(writer, part, position), _takes(size), pipes, "nvls/gather", 0)
 
 
 def write_reduce_scatter(
-    plan: Plan, fabric: Fabric | None, parts: Sequence[Part] | None = None
+    writer: CollectiveWriter, fabric: Fabric | None, parts: Sequence[Part] | None = None
 ) -> None:
     """Write reduce-scatter: everybody copies its data to the buffer, each rank loads the sum of its block."""
     if fabric is not None:
-        check_units(fabric, plan.call.ranks)
-    size = plan.size
-    for part in plan.parts(blocked=True) if parts is None else parts:
-        ready = connect_flags(plan, part.channel)
+        check_units(fabric, writer.call.ranks)
+    size = writer.size
+    for part in writer.parts(blocked=True) if parts is None else parts:
+        ready = connect_flags(writer, part.channel)
         for position in range(size):
             heads = [(position + hop) % size for hop in range(size)]
             pipes = [ready[position, head] for head in heads]
-            _blocked(_Seat(plan, part, position), _copies(size), pipes, "nvls/scatter", 1)
+            _blocked(_Seat(writer, part, position), _copies(size), pipes, "nvls/scatter", 1)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
-            pipes.append(_multimem(plan, part, position))
-            _blocked(_Seat(plan, part, position), [*wait, load], pipes, "nvls/reduce", 0)
+            pipes.append(_multimem(writer, part, position))
+            _blocked(_Seat(writer, part, position), [*wait, load], pipes, "nvls/reduce", 0)
 
 
-def _multimem(plan: Plan, part: Part, position: int) -> int:
-    members = plan.call.ranks
-    return plan.connect(position, position, part.channel, kind="multimem", members=members)
+def _multimem(writer: CollectiveWriter, part: Part, position: int) -> int:
+    members = writer.call.ranks
+    return writer.connect(position, position, part.channel, kind="multimem", members=members)
 
 
 class _Seat(NamedTuple):
     """A rank on a channel."""
 
-    plan: Plan
+    writer: CollectiveWriter
     part: Part
     position: int
 
 
 def _blocked(seat: _Seat, prims: Sequence[Prim], pipes: list[int], name: str, sm: int) -> None:
     """Write a program over blocks, whose flags of all ranks share one fixed cost."""
-    seat.plan.program(
+    seat.writer.program(
         seat.position,
         seat.part,
         prims,
         pipes,
         rotation=seat.position,
-        nchunks=seat.plan.size,
+        nchunks=seat.writer.size,
         mode="blocked",
         sm=sm,
         fixed_div=len(prims),

@@ -7,7 +7,7 @@ a CTA, a message spread over several channels. **Model**: the same, as two progr
 
 from __future__ import annotations
 
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
@@ -15,19 +15,19 @@ SEND = Prim("send", send=0)
 RECV = Prim("recv", recv=0)
 
 
-def write_send(plan: Plan, fabric: Fabric | None) -> None:
+def write_send(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write a message from position 0 to position 1."""
-    for part in plan.parts():
-        pipe = plan.connect(0, 1, part.channel)
-        plan.program(0, part, [SEND], [pipe], name="send")
-        plan.program(1, part, [RECV], [pipe], name="recv")
+    for part in writer.parts():
+        pipe = writer.connect(0, 1, part.channel)
+        writer.program(0, part, [SEND], [pipe], name="send")
+        writer.program(1, part, [RECV], [pipe], name="recv")
 
 
-def write_sendrecv(plan: Plan, fabric: Fabric | None) -> None:
+def write_sendrecv(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write everybody's message to the next position."""
-    size = plan.size
-    for part in plan.parts():
-        pipes = [plan.connect(src, (src + 1) % size, part.channel) for src in range(size)]
+    size = writer.size
+    for part in writer.parts():
+        pipes = [writer.connect(src, (src + 1) % size, part.channel) for src in range(size)]
         for position in range(size):
-            plan.program(position, part, [SEND], [pipes[position]], name="send")
-            plan.program(position, part, [RECV], [pipes[position - 1]], sm=0, name="recv")
+            writer.program(position, part, [SEND], [pipes[position]], name="send")
+            writer.program(position, part, [RECV], [pipes[position - 1]], sm=0, name="recv")

@@ -23,12 +23,12 @@ from clusim.collectives import (
     sharp,
     tree,
 )
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall
 from clusim.schedule.shapes import Shape, shape_of, whole_shape
 from clusim.topology.model import Fabric
 
-Writer = Callable[[Plan, Fabric | None], None]
+Writer = Callable[[CollectiveWriter, Fabric | None], None]
 Shaper = Callable[[CollectiveCall, Fabric | None], Shape]
 
 
@@ -39,7 +39,7 @@ class AlgorithmEntry:
     Attributes
     ----------
     write : callable
-        Writes the programs of a `Plan`.
+        Writes the programs of a `CollectiveWriter`.
     shape : callable
         Chooses chunk, slice and slot sizes for a call.
     channels : str

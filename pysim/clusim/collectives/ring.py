@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from clusim.collectives.common import chunk_prims, connect_ring
 from clusim.collectives.rings_and_trees import Ways, find_rings
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
@@ -50,7 +50,7 @@ def _steps(order: tuple[int, ...], index: int, steps: Steps) -> tuple[Prim, ...]
 
 
 def _write(
-    plan: Plan,
+    writer: CollectiveWriter,
     fabric: Fabric | None,
     ways: Ways | None,
     steps: Steps,
@@ -58,30 +58,32 @@ def _write(
     blocked: bool,
 ) -> None:
     if ways is None:
-        rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
-        ways = Ways(rings, parts=plan.parts(blocked=blocked))
+        rings = find_rings(fabric, writer.call.ranks, writer.call.channels)
+        ways = Ways(rings, parts=writer.parts(blocked=blocked))
     for part in ways.parts:
         ring = ways.rings[part.route]
-        pipes = connect_ring(plan, ring, part.channel)
+        pipes = connect_ring(writer, ring, part.channel)
         by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
         if by_index:
-            shared = _steps(tuple(range(plan.size)), 0, steps)
+            shared = _steps(tuple(range(writer.size)), 0, steps)
         for index, position in enumerate(ring.order):
             prims = shared if by_index else _steps(ring.order, index, steps)
-            plan.program(
+            writer.program(
                 position,
                 part,
                 prims,
                 (pipes[index - 1], pipes[index]),
                 rotation=index if by_index else position,
-                nchunks=plan.size,
+                nchunks=writer.size,
                 mode="blocked" if blocked else "interleaved",
             )
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_allreduce(
+    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+) -> None:
     """Write reduce-scatter and all-gather in one program per loop of n chunks: 2(n-1)/n of the data per hop."""
-    n = plan.size
+    n = writer.size
     steps = (
         (SEND, 1, 1),
         (REDUCE_SEND, 2, n - 2),
@@ -89,14 +91,16 @@ def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None)
         (FORWARD, 1, n - 2),
         (RECV, n - 1, 1),
     )
-    _write(plan, fabric, ways, steps, blocked=False)
+    _write(writer, fabric, ways, steps, blocked=False)
 
 
-def write_reduce_scatter(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_reduce_scatter(
+    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+) -> None:
     """Write the ring in which block `p` ends reduced at position `p`."""
-    n = plan.size
+    n = writer.size
     _write(
-        plan,
+        writer,
         fabric,
         ways,
         ((SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)),
@@ -104,9 +108,15 @@ def write_reduce_scatter(plan: Plan, fabric: Fabric | None, ways: Ways | None = 
     )
 
 
-def write_all_gather(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_all_gather(
+    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+) -> None:
     """Write the ring that carries every rank's block once round."""
-    n = plan.size
+    n = writer.size
     _write(
-        plan, fabric, ways, ((COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)), blocked=True
+        writer,
+        fabric,
+        ways,
+        ((COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)),
+        blocked=True,
     )

@@ -19,7 +19,7 @@ from functools import partial
 from clusim.base.errors import InputError
 from clusim.collectives.hierarchical import Local
 from clusim.collectives.machines import Layout, even_layout
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.arrays import arrays_of
@@ -57,31 +57,35 @@ def _check(fabric: Fabric, layout: Layout) -> None:
         )
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None, *, switches: bool = True) -> None:
+def write_allreduce(
+    writer: CollectiveWriter, fabric: Fabric | None, *, switches: bool = True
+) -> None:
     """Write the programs of every rank and channel; with `switches` those of the machines reduce, where they can."""
-    layout = even_layout(fabric, plan.call.ranks)
+    layout = even_layout(fabric, writer.call.ranks)
     if fabric is not None:
         _check(fabric, layout)
     size = layout.even("sharp")
-    inside = switches and size > 1 and uses_switches(fabric, plan.call.ranks)
-    for part in plan.parts():
-        groups = [_group(plan, layout, part, index) for index in range(size)]
+    inside = switches and size > 1 and uses_switches(fabric, writer.call.ranks)
+    for part in writer.parts():
+        groups = [_group(writer, layout, part, index) for index in range(size)]
         for machine, positions in enumerate(layout.machines):
-            local = Local(plan, part, positions, 1, [0])
+            local = Local(writer, part, positions, 1, [0])
             nets = [groups[index][machine] for index in range(size)]
             if inside:
-                _reduce_by_switches(plan, local, nets)
+                _reduce_by_switches(writer, local, nets)
             else:
                 _reduce_directly(local, nets)
 
 
-def _group(plan: Plan, layout: Layout, part: Part, index: int) -> list[int]:
+def _group(writer: CollectiveWriter, layout: Layout, part: Part, index: int) -> list[int]:
     """Return the aggregation connection of every machine's rank number `index`."""
     positions = [own[index] for own in layout.machines]
-    members = tuple(plan.call.ranks[position] for position in positions)
-    key = plan.new_group()
+    members = tuple(writer.call.ranks[position] for position in positions)
+    key = writer.new_group()
     return [
-        plan.connect(position, position, part.channel, kind="aggregation", members=members, key=key)
+        writer.connect(
+            position, position, part.channel, kind="aggregation", members=members, key=key
+        )
         for position in positions
     ]
 
@@ -115,23 +119,23 @@ class _Flags:
     done: dict[tuple[int, int], int]
 
 
-def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
+def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int]) -> None:
     """Write NVLS reduction to the heads, aggregation and multicast of its result."""
     size, channel = local.size, local.part.channel
 
     def flags() -> dict[tuple[int, int], int]:
         own = local.positions
         pairs = [(a, b) for a in range(size) for b in range(size)]
-        return {(a, b): plan.connect(own[a], own[b], channel, kind="flag") for a, b in pairs}
+        return {(a, b): writer.connect(own[a], own[b], channel, kind="flag") for a, b in pairs}
 
     pipes = _Flags(flags(), flags())
-    members = tuple(plan.call.ranks[position] for position in local.positions)
+    members = tuple(writer.call.ranks[position] for position in local.positions)
     for index, net in enumerate(nets):
         own = local.positions[index]
         heads = [(index + hop) % size for hop in range(size)]
         before, after = local.flag(index), local.flag(index)
         load, store = (
-            plan.connect(own, own, channel, kind="multimem", members=members) for _ in range(2)
+            writer.connect(own, own, channel, kind="multimem", members=members) for _ in range(2)
         )
         ready = [pipes.ready[index, head] for head in heads]
         local.program(index, _shared(local, "sharp/copy", _copy), ready, "sharp/scatter", sm=1)
@@ -147,7 +151,7 @@ def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
 def _shared(local: Local, name: str, make: Callable[[int], list[Prim]]) -> int:
     """Return the template that `make` gives for machines of that size; ranks and channels share it."""
     key = ("by switches", name, local.size)
-    return local.plan.shared_template(key, name, partial(make, local.size), local.size)
+    return local.writer.shared_template(key, name, partial(make, local.size), local.size)
 
 
 def _copy(size: int) -> list[Prim]:
@@ -172,7 +176,7 @@ def _gather(size: int) -> list[Prim]:
 
 def _head(local: Local, index: int, template: int, pipes: list[int]) -> None:
     """Write a program of a head, whose flags of all members share one fixed cost."""
-    local.plan.program(
+    local.writer.program(
         local.positions[index],
         local.part,
         template,

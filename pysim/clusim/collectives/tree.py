@@ -16,7 +16,7 @@ from typing import NamedTuple
 from clusim.collectives.common import connect_tree
 from clusim.collectives.rings_and_trees import Tree, Ways, find_trees
 from clusim.hardware.ctas import cta_figure
-from clusim.schedule.builder import Part, Plan, ProgramFields
+from clusim.schedule.builder import CollectiveWriter, Part, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
 from clusim.topology.model import Fabric
 
@@ -37,7 +37,7 @@ def _spread(count: int, first_send: int) -> list[Prim]:
 
 
 KEPT = 64
-"""Numbers of children whose primitives are kept: programs of one plan share them."""
+"""Numbers of children whose primitives are kept: programs of one collective share them."""
 
 
 class TreeHalf(NamedTuple):
@@ -56,13 +56,13 @@ HALVED = ("simple", "ll128")
 class _Channel(NamedTuple):
     """The tree of a channel, and the part that passes it."""
 
-    plan: Plan
+    writer: CollectiveWriter
     part: Part
     tree: Tree
 
     def connect(self, *, down: bool) -> dict[int, int]:
         """Return the connection between every position and its parent."""
-        return connect_tree(self.plan, self.tree, self.part.channel, down=down)
+        return connect_tree(self.writer, self.tree, self.part.channel, down=down)
 
     def program(
         self,
@@ -79,7 +79,7 @@ class _Channel(NamedTuple):
             "warps": half.warps,
             "fixed_div": len(prims),
         }
-        self.plan.program(position, self.part, prims, pipes, **own)
+        self.writer.program(position, self.part, prims, pipes, **own)
 
 
 def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
@@ -88,9 +88,9 @@ def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
     A chunk goes up to the root and down again before a rank has both of it, so both work only if there are more chunks
     than stages.
     """
-    plan, part = channel.plan, channel.part
-    protocol = plan.call.protocol
-    chunks = -(-part.length // (part.chunk or plan.shape.chunk_bytes))
+    writer, part = channel.writer, channel.part
+    protocol = writer.call.protocol
+    chunks = -(-part.length // (part.chunk or writer.shape.chunk_bytes))
     alone = min(1.0, channel.tree.depth() / max(1, chunks))
     if protocol not in HALVED:
         return TreeHalf(1, CTA_WARPS), TreeHalf(0, CTA_WARPS)
@@ -158,13 +158,15 @@ def _positions(tree: Tree) -> list[int]:
     return [position for position in range(len(tree.parents)) if position != tree.root]
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
+def write_allreduce(
+    writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
+) -> None:
     """Write reduction up and broadcast down each channel's tree, side by side in every rank but the root."""
     if ways is None:
-        trees = find_trees(fabric, plan.call.ranks, plan.call.channels)
-        ways = Ways(trees=trees, parts=plan.parts())
+        trees = find_trees(fabric, writer.call.ranks, writer.call.channels)
+        ways = Ways(trees=trees, parts=writer.parts())
     for part in ways.parts:
-        channel = _Channel(plan, part, ways.trees[part.route])
+        channel = _Channel(writer, part, ways.trees[part.route])
         rising, falling = _halves(channel)
         up, down = channel.connect(down=False), channel.connect(down=True)
         _root(channel, up, down)
@@ -173,27 +175,27 @@ def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None)
             _down(channel, down, position, falling)
 
 
-def _rooted(plan: Plan, fabric: Fabric | None) -> list[Tree]:
-    root = plan.call.ranks.index(plan.call.root)
-    return find_trees(fabric, plan.call.ranks, plan.call.channels, root)
+def _rooted(writer: CollectiveWriter, fabric: Fabric | None) -> list[Tree]:
+    root = writer.call.ranks.index(writer.call.root)
+    return find_trees(fabric, writer.call.ranks, writer.call.channels, root)
 
 
-def write_reduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the reduction up trees that end at the root."""
-    trees = _rooted(plan, fabric)
-    for part in plan.parts():
-        channel = _Channel(plan, part, trees[part.channel])
+    trees = _rooted(writer, fabric)
+    for part in writer.parts():
+        channel = _Channel(writer, part, trees[part.channel])
         up = channel.connect(down=False)
         _root(channel, up, None)
         for position in _positions(channel.tree):
             _up(channel, up, position)
 
 
-def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
+def write_broadcast(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the broadcast down trees that start at the root."""
-    trees = _rooted(plan, fabric)
-    for part in plan.parts():
-        channel = _Channel(plan, part, trees[part.channel])
+    trees = _rooted(writer, fabric)
+    for part in writer.parts():
+        channel = _Channel(writer, part, trees[part.channel])
         tree, down = channel.tree, channel.connect(down=True)
         children = tree.children(tree.root)
         prims = [Prim("copySend", send=0), *_spread(len(children) - 1, 1)]

@@ -26,7 +26,7 @@ from clusim.simulation.extrapolate_bytes import (
     timed,
 )
 from clusim.simulation.job import job_of
-from clusim.simulation.plan import OVERLAPPING, InPlace, symmetric
+from clusim.simulation.plan import OVERLAPPING, SymmetricChoice, symmetric
 from clusim.simulation.request import Request
 from clusim.simulation.simulate import result_of
 
@@ -105,7 +105,7 @@ def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]
     return time_ps, (note,)
 
 
-def _in_place(request: Request, kernel: InPlace) -> PerfKernel:
+def _in_place(request: Request, kernel: SymmetricChoice) -> PerfKernel:
     """Return the time of a kernel for symmetric memory."""
     own = request.of(kernel.schedule(request))
     small = request.size_bytes * request.setup.comm.group.num_ranks <= VERIFY_BYTES

@@ -18,7 +18,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.kernel import PerfKernel, kernel
 from clusim.replays.judged import calls_verdict
 from clusim.replays.placing import machines_of
@@ -196,7 +196,9 @@ class _Machine:
             gpus=parts[0],
             beside=parts[1:],
         )
-        moved = Moved.recorded(event.operation, event.bytes, event.dtype, event.redop, event.root)
+        moved = CollectivePayload.recorded(
+            event.operation, event.bytes, event.dtype, event.redop, event.root
+        )
         grain = self.request.granularity
         asked = Request(
             *(setup, moved.operation, moved.bytes),

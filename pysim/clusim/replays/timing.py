@@ -9,10 +9,10 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.calls.choice import Choice, Wanted, way_of
+from clusim.nccl.calls.choice import Choice, NcclOverrides, way_of
 from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import host_of
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.harness import Harness
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -45,17 +45,17 @@ class Timed:
     verdict: Verdict | None = None
 
 
-def moved_of(call: LoggedCall) -> Moved:
+def moved_of(call: LoggedCall) -> CollectivePayload:
     """Return what a call moves, as programs can do it."""
-    return Moved.recorded(call.operation, call.bytes, call.dtype, call.redop, call.root)
+    return CollectivePayload.recorded(call.operation, call.bytes, call.dtype, call.redop, call.root)
 
 
-def wanted_of(call: LoggedCall) -> Wanted | None:
+def wanted_of(call: LoggedCall) -> NcclOverrides | None:
     """Return the tuner's line of the log; None if there is none or it names what nobody knows."""
     algorithm, protocol = find_algorithm(call.algorithm), find_protocol(call.protocol)
     if algorithm is None or protocol is None:
         return None
-    return Wanted(algorithm, protocol, call.channels, call.model_us, "printed in the log")
+    return NcclOverrides(algorithm, protocol, call.channels, call.model_us, "printed in the log")
 
 
 def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice:

@@ -62,7 +62,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class LaunchContext:
     """What a collective costs besides its kernel, and what NCCL itself expects.
 
     Attributes
@@ -184,7 +184,7 @@ class Provenance:
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error_bound: float | None = None
-    around: Around | None = None
+    around: LaunchContext | None = None
     read_files: tuple[str, ...] = ()
 
 

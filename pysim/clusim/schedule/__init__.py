@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.schedule.arrays import from_arrays, to_arrays
-from clusim.schedule.builder import Part, Plan, ProgramBuilder
+from clusim.schedule.builder import CollectiveWriter, Part, ProgramBuilder
 from clusim.schedule.checks import validate
 from clusim.schedule.ir import (
     ABSENT,
@@ -21,10 +21,10 @@ from clusim.schedule.text import from_text, to_text
 __all__ = [
     "ABSENT",
     "CollectiveCall",
+    "CollectiveWriter",
     "Connection",
     "Instance",
     "Part",
-    "Plan",
     "Prim",
     "ProgramBuilder",
     "Schedule",
@@ -37,3 +37,6 @@ __all__ = [
     "to_text",
     "validate",
 ]
+
+Plan = CollectiveWriter
+"""Earlier name of `CollectiveWriter`."""

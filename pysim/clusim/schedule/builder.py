@@ -1,4 +1,4 @@
-"""Builds schedules: tasks on streams, and programs of collectives written with a `Plan`."""
+"""Builds schedules: tasks on streams, and programs of collectives written with a `CollectiveWriter`."""
 
 from __future__ import annotations
 
@@ -296,19 +296,19 @@ def check_call(call: CollectiveCall, num_ranks: int) -> None:
 
 
 @dataclass(slots=True)
-class Plan:
+class CollectiveWriter:
     """One collective being written: a program task per rank of the group, parts per channel.
 
     Positions `0 .. n-1` number the ranks of the group; all arguments below are positions.
 
     Examples
     --------
-    >>> plan = Plan.create("broadcast", 1 << 20, ranks=2, channels=1)
-    >>> for part in plan.parts():
-    ...     pipe = plan.connect(0, 1, part.channel)
-    ...     plan.program(0, part, [Prim("copySend", send=0)], [pipe])
-    ...     plan.program(1, part, [Prim("recv", recv=0)], [pipe])
-    >>> schedule = plan.schedule()
+    >>> writer = CollectiveWriter.create("broadcast", 1 << 20, ranks=2, channels=1)
+    >>> for part in writer.parts():
+    ...     pipe = writer.connect(0, 1, part.channel)
+    ...     writer.program(0, part, [Prim("copySend", send=0)], [pipe])
+    ...     writer.program(1, part, [Prim("recv", recv=0)], [pipe])
+    >>> schedule = writer.schedule()
     """
 
     builder: ProgramBuilder
@@ -327,7 +327,7 @@ class Plan:
         num_ranks: int | None = None,
         shape: Shape | None = None,
         **call_fields: Any,
-    ) -> Plan:
+    ) -> CollectiveWriter:
         """Start a schedule of this one collective over `ranks` (a count, or an ordered group)."""
         group = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
         count = max(group, default=0) + 1 if num_ranks is None else num_ranks
@@ -346,7 +346,7 @@ class Plan:
         *,
         stream: str = "comm0",
         after: Sequence[Iterable[int]] | None = None,
-    ) -> Plan:
+    ) -> CollectiveWriter:
         """Append `call` to `stream` of every rank of its group; `after[position]` are further dependencies."""
         call = replace(call, dtype=element(call.dtype).name)
         check_call(call, builder.num_ranks)

@@ -74,9 +74,9 @@ class Evidence:
             self._inputs, self._records, self._coarser = _gone, "known", None
         return self._found
 
-    def __reduce__(self) -> tuple[type[Told], tuple[Verdict | None]]:
+    def __reduce__(self) -> tuple[type[KnownVerdict], tuple[Verdict | None]]:
         """Be sent to other processes as the verdict, if there is one; inputs and slices stay here."""
-        return Told, (self._found,)
+        return KnownVerdict, (self._found,)
 
     def _judge(self, result: Result) -> Verdict:
         if isinstance(self._records, str):
@@ -85,7 +85,7 @@ class Evidence:
         return judge_held(result, inputs, self._records, self._confirm, self._coarser)
 
 
-class Told:
+class KnownVerdict:
     """A verdict that is known; None where the run was made in another process, which was not asked for it."""
 
     def __init__(self, found: Verdict | None) -> None:

@@ -24,9 +24,9 @@ from clusim.nccl.calls.launch import (
     start_and_end_ps,
 )
 from clusim.nccl.env import forced
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
-from clusim.results.result import Around
+from clusim.results.result import LaunchContext
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
@@ -41,23 +41,23 @@ OVERLAPPING = ("broadcast", "reduce")
 
 
 @dataclass(frozen=True)
-class Planned:
+class Plan:
     """What runs.
 
     Attributes
     ----------
     notes : tuple of str
         What must be said of it.
-    around : Around or None
+    around : LaunchContext or None
         What its time does not include; None where NCCL does not launch it.
     """
 
     schedule: Schedule
     notes: tuple[str, ...] = ()
-    around: Around | None = None
+    around: LaunchContext | None = None
 
 
-def planned(request: Request | ScheduleRequest) -> Planned:
+def planned(request: Request | ScheduleRequest) -> Plan:
     """Return what runs for a request.
 
     Raises
@@ -66,14 +66,14 @@ def planned(request: Request | ScheduleRequest) -> Planned:
         Nothing can do it, or something was asked for that the algorithm does not leave open.
     """
     if isinstance(request, ScheduleRequest):
-        return Planned(request.schedule, request.notes)
+        return Plan(request.schedule, request.notes)
     setup = request.setup
     found = _written(request, whole=False)
     if setup.known is setup.fabric:
         return found
     healthy = _written(request, whole=True)
     change = plan_change(healthy.schedule.calls, found.schedule.calls)
-    return Planned(found.schedule, (*found.notes, change), found.around)
+    return Plan(found.schedule, (*found.notes, change), found.around)
 
 
 def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
@@ -89,7 +89,7 @@ def can_verify(schedule: Schedule) -> bool:
     return all(call.operation != "messages" for call in schedule.calls)
 
 
-def _written(request: Request, *, whole: bool) -> Planned:
+def _written(request: Request, *, whole: bool) -> Plan:
     setup = request.setup
     machine = setup.fabric if whole else setup.known
     operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
@@ -98,7 +98,7 @@ def _written(request: Request, *, whole: bool) -> Planned:
         return _of_plan(machine, operation, size_bytes, request)
     choice = nccl_choice(request, whole=whole)
     if choice is not None:
-        return Planned(choice.schedule(), choice.notes, choice.around)
+        return Plan(choice.schedule(), choice.notes, choice.around)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
         if given:
             raise InputError(f"{name} is for what NCCL chooses; add --algorithm nccl")
@@ -116,10 +116,10 @@ def _written(request: Request, *, whole: bool) -> Planned:
     )
     around = _in_graph(machine, schedule)
     notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
-    return Planned(schedule, notes, around)
+    return Plan(schedule, notes, around)
 
 
-def _in_graph(machine: Fabric, schedule: Schedule) -> Around | None:
+def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
     """Return what a kernel of an inference engine takes in a CUDA graph besides; None of other algorithms."""
     call = schedule.calls[0]
     prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
@@ -127,7 +127,7 @@ def _in_graph(machine: Fabric, schedule: Schedule) -> Around | None:
     start_ps = None if end is None else engine_start_ps(end.chip)
     if prelude_ps is None or start_ps is None:
         return None
-    return Around(start_ps + prelude_ps, 0)
+    return LaunchContext(start_ps + prelude_ps, 0)
 
 
 def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -139,7 +139,7 @@ def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int,
     return ranks
 
 
-def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request) -> Planned:
+def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request) -> Plan:
     """Return the schedule of a plan of MSCCL or MSCCL++, which says itself which collective it is."""
     path, setup = request.algorithm, request.setup
     for given, flag in (
@@ -157,7 +157,7 @@ def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request)
         *(size_bytes, setup.ranks, request.dtype, request.redop, request.root),
         protocol=request.protocol,
     )
-    return Planned(reader.build(plan, machine, wanted))
+    return Plan(reader.build(plan, machine, wanted))
 
 
 def _with_variables(request: Request) -> Request:
@@ -181,7 +181,7 @@ class NcclChoice:
         With what was said of channels and protocol among its variables.
     plan : NcclPlan or None
         None is messages.
-    in_place : InPlace or None
+    in_place : SymmetricChoice or None
         The kernel for symmetric memory that runs instead, if its `algorithm` says one.
     """
 
@@ -190,9 +190,9 @@ class NcclChoice:
     operation: str
     size_bytes: int
     plan: NcclPlan | None
-    in_place: InPlace | None
+    in_place: SymmetricChoice | None
     notes: tuple[str, ...]
-    around: Around
+    around: LaunchContext
 
     def schedule(self) -> Schedule:
         """Return its program."""
@@ -248,7 +248,7 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
 
 
 @dataclass(frozen=True, slots=True)
-class InPlace:
+class SymmetricChoice:
     """What NCCL does with buffers that are symmetric.
 
     Attributes
@@ -279,20 +279,20 @@ class InPlace:
 
 def symmetric(
     request: Request, comm: Communicator, operation: str, size_bytes: int
-) -> InPlace | None:
+) -> SymmetricChoice | None:
     """Return what NCCL does where buffers are symmetric; None where they are not."""
     if not comm.settings.symmetric:
         return None
     if operation not in COLLECTIVE_OF:
-        return InPlace(f"{operation} has no kernel for symmetric memory")
+        return SymmetricChoice(f"{operation} has no kernel for symmetric memory")
     call = SymmetricCall(COLLECTIVE_OF[operation], size_bytes, request.dtype, request.redop)
     reason = why_not(comm, call)
     if reason:
-        return InPlace(reason)
+        return SymmetricChoice(reason)
     found = pick(comm, call)
     kernel = found.kernel
     protocol = "LL" if kernel.low_latency else "Simple"
-    return InPlace(found.note, kernel.algorithm, protocol, found.blocks, found.time_us)
+    return SymmetricChoice(found.note, kernel.algorithm, protocol, found.blocks, found.time_us)
 
 
 def nccl_program(
@@ -302,18 +302,18 @@ def nccl_program(
     return programs.build(request.setup.known, comm, moved_of(request, operation, size_bytes), plan)
 
 
-def moved_of(request: Request, operation: str, size_bytes: int) -> Moved:
+def moved_of(request: Request, operation: str, size_bytes: int) -> CollectivePayload:
     """Return what a collective of NCCL moves: types and root as the request says."""
     ranks = request.setup.comm.ranks
     root = ABSENT if request.root is None else ranks.index(request.root)
-    return Moved(operation, size_bytes, request.dtype, request.redop, root)
+    return CollectivePayload(operation, size_bytes, request.dtype, request.redop, root)
 
 
-def _around(comm: Communicator, operation: str, plan: NcclPlan | None) -> Around:
+def _around(comm: Communicator, operation: str, plan: NcclPlan | None) -> LaunchContext:
     """Return what launching adds with one process per GPU and nccl-tests' iterations; what NCCL's tuner expects."""
     host, launch = host_of(comm), Launch()
     model_us = plan.selection.time_us if plan is not None and plan.selection.time_us > 0 else None
     if operation in OVERLAPPING:
-        return Around(None, None, model_us)
+        return LaunchContext(None, None, model_us)
     each = overhead_ps(host, launch), period_ps(host, operation, launch)
-    return Around(*each, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)
+    return LaunchContext(*each, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)

@@ -9,7 +9,7 @@ from typing import Any
 from clusim.base.terms.algorithms import find_protocol, own_algorithm
 from clusim.base.terms.dtypes import find_dtype, find_redop
 from clusim.base.terms.operations import find_operation
-from clusim.nccl.calls.choice import Wanted
+from clusim.nccl.calls.choice import NcclOverrides
 from clusim.results.replicated import FoldedBlocks
 from clusim.schedule import Schedule
 from clusim.simulation.session import EngineName
@@ -72,7 +72,7 @@ class Request:
     algorithm : str
         A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is what NCCL would run; the name of a file is a plan of
         MSCCL (``.xml``) or MSCCL++ (``.json``); empty is ``nccl`` where NCCL runs, else the operation's first.
-    wanted : Wanted or None
+    wanted : NcclOverrides or None
         What NCCL is made to use.
     protocol : str
         ``simple``, ``ll`` or ``ll128``; empty is the algorithm's own. NCCL is told by ``NCCL_PROTO``.
@@ -96,7 +96,7 @@ class Request:
     operation: str
     size_bytes: int
     algorithm: str = ""
-    wanted: Wanted | None = None
+    wanted: NcclOverrides | None = None
     protocol: str = ""
     channels: int | None = None
     dtype: str = "float32"

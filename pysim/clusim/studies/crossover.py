@@ -10,7 +10,7 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
-from clusim.nccl.calls.choice import Wanted, runnable
+from clusim.nccl.calls.choice import NcclOverrides, runnable
 from clusim.nccl.calls.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.harness import Harness
 from clusim.nccltests.jobs import Failure, Progress, kernels
@@ -114,7 +114,7 @@ def crossover(
     cases = {}
     for size in sizes:
         for name, way in ways.items():
-            cases[size, name] = Request(setup, operation, size, wanted=Wanted(*way))
+            cases[size, name] = Request(setup, operation, size, wanted=NcclOverrides(*way))
         for name in own:
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
                 cases[size, name] = Request(plain, operation, size, name)

@@ -16,13 +16,13 @@ from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
 from clusim.workload.models import Transformer
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume
 from clusim.workload.spec import Workload, complain
 
 
 def by_depth(
-    workload: Workload, plan: TrainingPlan, run: Callable[[Workload], TrainingResult]
+    workload: Workload, plan: ParallelPlan, run: Callable[[Workload], TrainingResult]
 ) -> TrainingResult:
     """Return the result of a workload from two runs with as many layers as its `depth` says."""
     assert workload.depth is not None

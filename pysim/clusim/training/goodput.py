@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import exp, expm1, sqrt
 
 from clusim.workload.parallel.checkpoints import Checkpoint, checkpoint_of
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.spec import CheckpointSpec, complain
 
 
@@ -155,7 +155,7 @@ class Goodput:
         }
 
 
-def goodput_of(plan: TrainingPlan, step_s: float, stall_s: float | None = None) -> Goodput | None:
+def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) -> Goodput | None:
     """Return what becomes of a job of such steps, or None if the workload says nothing of failures.
 
     Parameters

@@ -10,7 +10,7 @@ from clusim.base.units import format_size, format_time
 from clusim.training.stepjson import LayerRowJson, LayersJson
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 PARTS = ("forward", "input", "weight")
 
@@ -67,7 +67,7 @@ class LayerRow:
         }
 
 
-def layer_rows(plan: TrainingPlan) -> list[LayerRow]:
+def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
     """Return the layers of every pipeline stage, like ones that follow each other as one row."""
     found: list[LayerRow] = []
     for stage, chunks in enumerate(plan.stages):
@@ -80,7 +80,7 @@ def layer_rows(plan: TrainingPlan) -> list[LayerRow]:
     return found
 
 
-def _row(plan: TrainingPlan, stage: int, layer: Layer, count: int) -> LayerRow:
+def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
     recompute = plan.workload.recompute
     steps = {"forward": list(layer.forward), "backward": backward_steps(layer, recompute)}
     kernels = [step for own in steps.values() for step in own if isinstance(step, Kernel)]
@@ -118,14 +118,14 @@ def _messages(steps: list[Any]) -> Iterator[str]:
         yield f"{times}{operation} {dim} {format_size(size)}"
 
 
-def optimizer_row(plan: TrainingPlan, stage: int) -> tuple[int, int, int]:
+def optimizer_row(plan: ParallelPlan, stage: int) -> tuple[int, int, int]:
     """Return parameters, memory traffic [bytes] and time [ps] of a stage's step of the optimiser on one GPU."""
     elements = plan.stepped(stage)
     kernel = plan.optimizer.kernel(elements)
     return elements, kernel.bytes, plan.chip.time_ps(kernel) if elements else 0
 
 
-def layer_json(plan: TrainingPlan) -> LayersJson:
+def layer_json(plan: ParallelPlan) -> LayersJson:
     """Return what ``clusim train --layers --json`` prints."""
     chip = plan.chip
     steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
@@ -147,7 +147,7 @@ def layer_json(plan: TrainingPlan) -> LayersJson:
     }
 
 
-def layer_report(plan: TrainingPlan) -> str:
+def layer_report(plan: ParallelPlan) -> str:
     """Return the table that ``clusim train --layers`` prints."""
     chip, own = plan.chip, plan.workload
     lines = [

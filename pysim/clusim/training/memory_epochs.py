@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.topology.model import Fabric
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 MOST_EPOCHS = 1 << 17
 """Times that memory is shared out in a run, all GPUs together, until the intervals are as long as they may be."""
@@ -18,7 +18,7 @@ LONGEST_PS = 50_000_000
 """Longest interval [ps]: layers of the models this is for take a hundred times as long."""
 
 
-def relaxed(fabric: Fabric, plan: TrainingPlan, steps: int) -> Fabric:
+def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
     """Return the fabric with intervals that suit the kernels of a plan."""
     stage = [layer for chunk in plan.stages[0] for layer in chunk]
     once = {id(layer): layer for layer in stage}

@@ -11,7 +11,7 @@ from clusim.results.partial import Unfinished
 from clusim.results.result import Result
 from clusim.training.proof import FoldReport
 from clusim.training.stepjson import EndedStepsJson
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EndedSteps:
         What was simulated to its end before: more coarsely, with more blocks folded, or without a checkpoint.
     """
 
-    plan: TrainingPlan
+    plan: ParallelPlan
     steps: int
     why: str
     step_ps: list[int]
@@ -113,7 +113,7 @@ class StepsEnded(TimeLimitReached):
 
 
 @contextmanager
-def knowing(plan: TrainingPlan, steps: int, why: str, whole: WholeSteps) -> Iterator[None]:
+def knowing(plan: ParallelPlan, steps: int, why: str, whole: WholeSteps) -> Iterator[None]:
     """Add what was simulated `whole` before to what is known where the time is up, unless more is known already."""
     try:
         yield

@@ -14,12 +14,12 @@ from clusim.workload.parallel.blocks import BlockEmitter
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.spec import complain
 
 
 def written(
-    plan: TrainingPlan, folder: Folder | None, steps: int, *, saved: bool = False
+    plan: ParallelPlan, folder: Folder | None, steps: int, *, saved: bool = False
 ) -> tuple[StepWriter, Schedule]:
     """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it.
 
@@ -33,7 +33,7 @@ def written(
     return writer, builder.build()
 
 
-def plan_notes(plan: TrainingPlan, whole: Fabric) -> list[str]:
+def plan_notes(plan: ParallelPlan, whole: Fabric) -> list[str]:
     """Return what must be said of the collectives of a plan, whose fabric lacks what is down from the start.
 
     Parameters
@@ -49,7 +49,7 @@ def plan_notes(plan: TrainingPlan, whole: Fabric) -> list[str]:
     return lines
 
 
-def memory_notes(plan: TrainingPlan, memory: list[Memory], strict: bool) -> list[str]:
+def memory_notes(plan: ParallelPlan, memory: list[Memory], strict: bool) -> list[str]:
     """Return what must be said of memory that does not suffice; with `strict` it is an error."""
     worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
     item = memory[worst]

@@ -22,7 +22,7 @@ from clusim.training.saved import SavedStep
 from clusim.training.step_diagnosis import step_verdict
 from clusim.training.switches import Switching
 from clusim.workload.memory import Memory
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume
 
 
@@ -52,7 +52,7 @@ class StepResult(Shown):
         What held the step back; None is what `ranks` say of it.
     """
 
-    plan: TrainingPlan
+    plan: ParallelPlan
     step_ps: list[int]
     ranks: list[Breakdown]
     memory: list[Memory]

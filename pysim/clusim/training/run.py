@@ -18,7 +18,7 @@ from clusim.lowering.grain import COARSE, STEP
 from clusim.results.diagnosis import CauseKind, Verdict
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
-from clusim.simulation.diagnose import Told
+from clusim.simulation.diagnose import KnownVerdict
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
@@ -35,7 +35,7 @@ from clusim.training.proof import BlockState, affordable, states
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
-from clusim.training.step_timing import Ran
+from clusim.training.step_timing import StepTiming
 from clusim.training.switches import switching
 from clusim.training.unfold import block_tasks, folded_blocks
 from clusim.training.without_bottleneck import is_cheap, with_faster_kernels, without_first
@@ -43,7 +43,7 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
 
 MOST_ROUNDS = 4
@@ -57,7 +57,7 @@ MOST_RANKS = 256
 """Ranks up to which collectives of data parallelism, and layers beside them, are written; beyond it they are folded."""
 
 
-def _messages(plan: TrainingPlan) -> int:
+def _messages(plan: ParallelPlan) -> int:
     """Return the messages between stages in a step, at least about."""
     return 2 * plan.microbatches * plan.mesh.size * plan.layout.chunks
 
@@ -92,7 +92,7 @@ class _Runs:
             len(schedule.instances),
         )
 
-    def worst(self, run: Ran) -> float | None:
+    def worst(self, run: StepTiming) -> float | None:
         """Return the error limit of exposed communication in a run and in its blocks; None is not known."""
         errors = [grain_error(run.result), *self.errors]
         known = [error for error in errors if error is not None]
@@ -115,7 +115,7 @@ class _Proof:
     states: list[tuple[FoldedBlock, BlockState]] | None = None
     rest: list[FoldedBlock] = field(default_factory=list)
 
-    def enough(self, run: Ran) -> bool:
+    def enough(self, run: StepTiming) -> bool:
         """Return whether no run is to follow in which the rest is written in full."""
         if self.states is None:
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
@@ -198,7 +198,7 @@ def _simulated(
         Setup(setup.known), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
     judged = steps.told[0] if steps.told else steps.verdict(run)
-    told = replace(found.result, judge=Told(judged))
+    told = replace(found.result, judge=KnownVerdict(judged))
     return replace(found, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
@@ -230,7 +230,7 @@ class _Steps:
 
     asked: TrainRequest
     request: TrainRequest
-    plan: TrainingPlan
+    plan: ParallelPlan
     notes: tuple[str, ...]
     options: RunOptions
     runs: _Runs
@@ -239,7 +239,7 @@ class _Steps:
 
     def run(
         self, folder: Folder | None, proof: _Proof | None = None, *, saved: bool = False
-    ) -> Ran:
+    ) -> StepTiming:
         """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`.
 
         The trace, which has no checkpoint, is kept where `proof` finds it enough.
@@ -257,17 +257,17 @@ class _Steps:
 
         def judge(result: Result) -> Verdict:
             """Return the verdict that the trace is to have."""
-            self.told[:] = [self.verdict(Ran(self.plan, writer, schedule, result))]
+            self.told[:] = [self.verdict(StepTiming(self.plan, writer, schedule, result))]
             return self.told[0]
 
         def keep(result: Result) -> bool:
             """Return whether no other run follows."""
-            run = Ran(self.plan, writer, schedule, result)
+            run = StepTiming(self.plan, writer, schedule, result)
             return (proof is None or proof.enough(run)) and self._fine(run)
 
         result = result_of(asked, replace(options, judge=judge, keep=keep))
         # Without what the judge holds: the schedule is large.
-        run = Ran(self.plan, writer, schedule, replace(result, judge=None))
+        run = StepTiming(self.plan, writer, schedule, replace(result, judge=None))
         if result.unfinished is not None:
             done = [b - a for a, b in pairwise([0, *run.ended])]
             why = result.unfinished.why
@@ -276,14 +276,14 @@ class _Steps:
             )
         return run
 
-    def _fine(self, run: Ran) -> bool:
+    def _fine(self, run: StepTiming) -> bool:
         """Return whether no finer run is to follow."""
         if self.wanted is None:
             return True
         error = error_of(self.runs.worst(run), run.rows, run.step_ps)
         return error is not None and error <= self.wanted
 
-    def knowing(self, run: Ran) -> AbstractContextManager[None]:
+    def knowing(self, run: StepTiming) -> AbstractContextManager[None]:
         """Have what is known of `run` told where the time is up in what follows."""
         note = run.result.provenance.granularity_note
         return knowing(
@@ -291,7 +291,7 @@ class _Steps:
             WholeSteps(run.steps_ps, note, run.fold),
         )
 
-    def verdict(self, run: Ran) -> Verdict:
+    def verdict(self, run: StepTiming) -> Verdict:
         """Return what held the last step back, and what it is without that, if that is cheap to simulate."""
         found, confirm = run.verdict, self.options.confirm
         if found.headline is None or not (is_cheap(run) if confirm is None else confirm):
@@ -301,7 +301,7 @@ class _Steps:
         except TimeLimitReached:
             return found
 
-    def _confirmed(self, run: Ran, found: Verdict, first: CauseKind) -> Verdict:
+    def _confirmed(self, run: StepTiming, found: Verdict, first: CauseKind) -> Verdict:
         """Return the verdict with what the step is without its first cause."""
         if first is CauseKind.COMPUTE:
             low, high = self._computing_faster().window
@@ -312,16 +312,16 @@ class _Steps:
         again = _simulated(fix.request, RunOptions(confirm=False, watch=self.options.watch))
         return found.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
 
-    def _computing_faster(self) -> Ran:
+    def _computing_faster(self) -> StepTiming:
         """Run them with every kernel half as long, nothing folded."""
         writer, schedule = written(self.plan, None, self.request.steps)
         schedule = with_faster_kernels(schedule)
         own = self.request
         asked = ScheduleRequest(own.setup, schedule, granularity=own.granularity, seed=own.seed)
         result = whole_of(asked, _part_of(self.options), "the steps with faster kernels")
-        return Ran(self.plan, writer, schedule, result)
+        return StepTiming(self.plan, writer, schedule, result)
 
-    def with_checkpoint(self, run: Ran) -> SavedStep | None:
+    def with_checkpoint(self, run: StepTiming) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
         own, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
         if own is None or checkpoint is None:
@@ -333,7 +333,7 @@ class _Steps:
         plain_ps, saved_ps = (own.ends[-1] for own in (run, again))
         return SavedStep(checkpoint, saved_ps - plain_ps, own.every)
 
-    def proved(self, folder: Folder) -> Ran:
+    def proved(self, folder: Folder) -> StepTiming:
         """Run again and again, writing in full what was not proved identical, until every folded block is.
 
         Unless all must be proved, only as long as that is affordable.
@@ -353,7 +353,9 @@ class _Steps:
         return run
 
 
-def _evaluate(run: Ran, memory: list[Memory], notes: list[str], wall_s: float) -> TrainingResult:
+def _evaluate(
+    run: StepTiming, memory: list[Memory], notes: list[str], wall_s: float
+) -> TrainingResult:
     plan, writer, schedule, result = run.plan, run.writer, run.schedule, run.result
     start, end = result.tasks.start_ps, result.tasks.end_ps
     emitter, blocks = writer.emitter, run.blocks

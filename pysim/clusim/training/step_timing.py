@@ -17,11 +17,11 @@ from clusim.training.step_diagnosis import Culprits, step_verdict
 from clusim.training.stragglers import full_wire, heavy_stage, slow_ranks
 from clusim.workload.parallel.fold import FoldedBlock
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 
 @dataclass(frozen=True)
-class Ran:
+class StepTiming:
     """A schedule of steps that was written and simulated.
 
     Attributes
@@ -30,7 +30,7 @@ class Ran:
         What is known of its folded blocks; see `clusim.training.proof`.
     """
 
-    plan: TrainingPlan
+    plan: ParallelPlan
     writer: StepWriter
     schedule: Schedule
     result: Result

@@ -15,7 +15,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import parse_env
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
 from clusim.simulation.job import RunOptions
@@ -155,6 +155,6 @@ def _schedule(
         builder.collective(kind.operation, size, algorithm=algorithm, ranks=tuple(group))
         return builder.build()
     settings = parse_env({"NCCL_ALGO": "Ring"}) if algorithm == "ring" else None
-    moved = Moved(kind.operation, size, kind.nccl_dtype)
+    moved = CollectivePayload(kind.operation, size, kind.nccl_dtype)
     Communicators(fabric, settings=settings).collective(Site(builder), group, moved)
     return builder.build()

@@ -8,7 +8,7 @@ from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.partial_steps import EndedSteps
 from clusim.training.result import StepResult
 from clusim.workload.memory import MEMORY_PARTS, Memory
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 SHOWN_RANKS = 16
 
@@ -88,7 +88,7 @@ def _head(result: StepResult) -> list[str]:
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 
 
-def _layers(plan: TrainingPlan, stage: int) -> int:
+def _layers(plan: ParallelPlan, stage: int) -> int:
     return sum(len(chunk) for chunk in plan.stages[plan.crew.first(stage)])
 
 

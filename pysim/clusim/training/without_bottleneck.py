@@ -10,7 +10,7 @@ from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.schedule.ir import Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.training.request import TrainRequest
-from clusim.training.step_timing import Ran
+from clusim.training.step_timing import StepTiming
 from clusim.training.stragglers import link_of
 from clusim.workload.spec import HostSpec
 
@@ -25,10 +25,10 @@ class Fix:
 
     request: TrainRequest
     how: str
-    saving_ps: Callable[[Ran, int], int]
+    saving_ps: Callable[[StepTiming, int], int]
 
 
-def is_cheap(run: Ran) -> bool:
+def is_cheap(run: StepTiming) -> bool:
     """Return whether steps can be simulated again unasked, written out in full."""
     grants = run.result.grants + sum(block.found.hops for block in run.blocks)
     tasks = len(run.schedule.tasks) + sum(block.found.instances for block in run.blocks)
@@ -64,11 +64,11 @@ def without_first(request: TrainRequest, verdict: Verdict) -> Fix | None:
     return None
 
 
-def _less(run: Ran, after_ps: int) -> int:
+def _less(run: StepTiming, after_ps: int) -> int:
     return run.step_ps - after_ps
 
 
-def _without_bubble(run: Ran, twice_ps: int) -> int:
+def _without_bubble(run: StepTiming, twice_ps: int) -> int:
     """Return what is in a step besides its microbatches' turns and what follows them.
 
     A step is the bubble, its turns and the rest; one with twice the microbatches has the turns twice.

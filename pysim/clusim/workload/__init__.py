@@ -1,6 +1,6 @@
 """Training runs: models, memory and parallelism, written as schedules.
 
-A `Workload` (from YAML) and a fabric give a `TrainingPlan`; a `StepWriter` writes its steps with a `ScheduleBuilder`.
+A `Workload` (from YAML) and a fabric give a `ParallelPlan`; a `StepWriter` writes its steps with a `ScheduleBuilder`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from clusim.workload.models import MODELS, find_model, read_config
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload, load_workload, loads_workload
 
 __all__ = [
@@ -28,9 +28,9 @@ __all__ = [
     "Measured",
     "Memory",
     "Mesh",
+    "ParallelPlan",
     "Shard",
     "StepWriter",
-    "TrainingPlan",
     "Workload",
     "chip_of",
     "find_model",

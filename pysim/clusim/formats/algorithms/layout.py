@@ -15,7 +15,7 @@ from clusim.base.terms.operations import (
     SCATTERING,
     find_operation,
 )
-from clusim.schedule.builder import Plan, ProgramBuilder, check_call
+from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
@@ -76,7 +76,9 @@ def operation_of(word: str) -> str:
     return found.name if found and {found.name, *found.others} & set(PLANNED) else ""
 
 
-def start(layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan) -> tuple[Plan, int]:
+def start(
+    layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan
+) -> tuple[CollectiveWriter, int]:
     """Return the call of a plan to write programs for, and the size of its chunks [bytes].
 
     Chunks are equal and as large as the data need; where the size is no multiple, what lies behind the data moves, too.
@@ -118,7 +120,7 @@ def start(layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan) -> tupl
         for rank in group
     ]
     shape = shape_of(wanted.protocol, ring=True, fabric=fabric)
-    return Plan(builder, call, shape, tuple(tasks), chunk), chunk
+    return CollectiveWriter(builder, call, shape, tuple(tasks), chunk), chunk
 
 
 def chunk_elements(layout: PlanLayout, elements: int) -> int:

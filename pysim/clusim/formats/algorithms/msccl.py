@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.layout import SMALL, PlanLayout, WantedPlan, start
 from clusim.formats.algorithms.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric
@@ -264,7 +264,12 @@ class _Emitter:
     """Writes the instances of a program; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
 
     def __init__(
-        self, plan: MscclPlan, written: Plan, program: _Program, room: int, chunk_bytes: int
+        self,
+        plan: MscclPlan,
+        written: CollectiveWriter,
+        program: _Program,
+        room: int,
+        chunk_bytes: int,
     ) -> None:
         self.plan, self.written, self.program, self.room = plan, written, program, room
         self.chunk_bytes = chunk_bytes

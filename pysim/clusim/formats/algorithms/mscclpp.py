@@ -26,7 +26,7 @@ from clusim.formats.algorithms.layout import PlanLayout, WantedPlan, chunk_eleme
 from clusim.formats.algorithms.mscclpp_json import MscclppOp, MscclppPlan, read_plan
 from clusim.formats.algorithms.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
 from clusim.formats.algorithms.mscclpp_run import HELPER, MscclppRun
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
@@ -102,7 +102,7 @@ def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
         )
 
 
-def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: Plan) -> None:
+def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: CollectiveWriter) -> None:
     """Refuse a plan that needs switches that reduce on a fabric without."""
     from clusim.collectives.nvls import check_units
 
@@ -150,7 +150,12 @@ class _Emitter:
     """Writes the programs; a chunk of the schedule is a grain of `grain_bytes` bytes."""
 
     def __init__(
-        self, plan: MscclppPlan, written: Plan, grain_bytes: int, grains: int, slices: int
+        self,
+        plan: MscclppPlan,
+        written: CollectiveWriter,
+        grain_bytes: int,
+        grains: int,
+        slices: int,
     ) -> None:
         self.plan, self.written = plan, written
         self.grain_bytes, self.grains, self.slices = grain_bytes, grains, slices

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import NONE, ordinals, row_hash
-from clusim.formats.logs.raw_log import Facts
+from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.repeating import RepeatingPart
 
 Numbers = NDArray[np.integer]
 
 
-def find_choices(facts: Facts, *sizes: list[NDArray[np.int64]]) -> list[Numbers]:
+def find_choices(facts: RawLog, *sizes: list[NDArray[np.int64]]) -> list[Numbers]:
     """Return the tuner's choice for each call, NONE where it was not printed by the same thread.
 
     The device in front of a tuner's line need not be that of the call: a thread that drives GPUs prints one line
@@ -44,7 +44,7 @@ def find_choices(facts: Facts, *sizes: list[NDArray[np.int64]]) -> list[Numbers]
     return chosen
 
 
-def _without_device(facts: Facts) -> NDArray[np.int64]:
+def _without_device(facts: RawLog) -> NDArray[np.int64]:
     """Return a number for each thread that is the same for all devices it drives."""
     known: dict[tuple[int, int], int] = {}
     threads = [known.setdefault((t.process, t.tid), len(known)) for t in facts.threads]
@@ -55,7 +55,7 @@ def _without_device(facts: Facts) -> NDArray[np.int64]:
 class _Matching:
     """Calls by part, what was chosen for them, and which lines of the tuner no call has yet."""
 
-    facts: Facts
+    facts: RawLog
     parts: list[RepeatingPart]
     chosen: list[Numbers]
     free: NDArray[np.bool_]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clusim.base.limits import MOST_RANKS
 from clusim.formats.logs.columns import NONE, OwnedRows, ordinals
-from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Facts, Member
+from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Member, RawLog
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 
@@ -115,7 +115,7 @@ class _Signatures:
         return all(first[op] == second[op] for op in shared)
 
 
-def find_communicators(facts: Facts, runs: Sequence[TableRun]) -> list[LoggedCommunicator]:
+def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCommunicator]:
     """Return the communicators, in the order their first handle was spoken of."""
     devices = _devices(runs)
     sizes = _sizes(facts, runs)
@@ -212,7 +212,7 @@ class _Candidate:
 class _Open:
     """Communicators of one run and size whose handles have nothing in common that the log says."""
 
-    def __init__(self, facts: Facts, signatures: _Signatures) -> None:
+    def __init__(self, facts: RawLog, signatures: _Signatures) -> None:
         self._facts, self._signatures = facts, signatures
         self._all: list[_Candidate] = []
         self._lacking: dict[int, tuple[list[_Candidate], int]] = {}
@@ -278,7 +278,7 @@ def _devices(runs: Sequence[TableRun]) -> dict[tuple[int, str, int, int], int]:
 class _sizes:  # noqa: N801 - used as a function with a memory
     """Number of ranks of a handle that does not say it itself."""
 
-    def __init__(self, facts: Facts, runs: Sequence[TableRun]) -> None:
+    def __init__(self, facts: RawLog, runs: Sequence[TableRun]) -> None:
         self._runs = {run.number: run.n_ranks for run in runs if run.n_ranks}
         self._facts = facts
         self._highest: dict[tuple[bool, int], int] = {}
@@ -299,7 +299,7 @@ class _sizes:  # noqa: N801 - used as a function with a memory
                 self._highest[place] = max(self._highest.get(place, 0), int(highest[number]))
 
     @staticmethod
-    def _place(facts: Facts, member: Member) -> tuple[bool, int]:
+    def _place(facts: RawLog, member: Member) -> tuple[bool, int]:
         bare = facts.processes[member.process].pid < NONE
         return (bare, member.process if bare else member.run)
 
@@ -311,7 +311,7 @@ class _sizes:  # noqa: N801 - used as a function with a memory
         return max(printed, self._highest.get(place, NONE))
 
 
-def _used(facts: Facts) -> set[int]:
+def _used(facts: RawLog) -> set[int]:
     """Return the handles something is known about."""
     used = set(facts.calls.tally("member")[:, 0].tolist())
     for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees):
@@ -322,7 +322,7 @@ def _used(facts: Facts) -> set[int]:
     return used
 
 
-def _place_by_labels(facts: Facts, communicator: LoggedCommunicator) -> None:
+def _place_by_labels(facts: RawLog, communicator: LoggedCommunicator) -> None:
     """Give handles without rank the rank their launcher tagged them with, if that is possible for all."""
     labels = [facts.processes[facts.members[h].process].label for h in communicator.unplaced]
     free = all(
@@ -343,7 +343,7 @@ class _Described:
     of so many in all: a small file could else fill the memory with the same names again and again.
     """
 
-    def __init__(self, facts: Facts, runs: Sequence[TableRun]) -> None:
+    def __init__(self, facts: RawLog, runs: Sequence[TableRun]) -> None:
         self._facts = facts
         self._runs: dict[int, tuple[TableRun, int]] = {}
         self._names: dict[tuple[int, str, int], str] = {}
@@ -404,7 +404,7 @@ class _Described:
                     communicator.host_of.setdefault(rank, host)
 
 
-def _assume(facts: Facts, communicator: LoggedCommunicator) -> None:
+def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
     """Note the hosts of a communicator, and what the log does not say of it."""
     missing = communicator.n_ranks > sum(
         0 <= r < communicator.n_ranks for r in communicator.members

@@ -13,8 +13,8 @@ from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
     MOST_ORDERS,
     MOST_PATH_LINES,
-    Facts,
     LoggedPattern,
+    RawLog,
     SystemNode,
 )
 from clusim.formats.logs.remembered import remembered
@@ -78,7 +78,7 @@ def _ends(text: str) -> tuple[int, int, int, int, str, int] | None:
     return channel, int(match[2] or 0), source, target, match[8].rstrip(), side
 
 
-def _connection(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _ends(text)
     if found is None:
         return False
@@ -102,7 +102,7 @@ def _order_of(text: str) -> tuple[int, list[int], int, bool, bool] | None:
     return channel, ranks, total, bool(match[4]), _legal(channel, *ranks)
 
 
-def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _order(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _order_of(text)
     if found is None:
         return False
@@ -121,7 +121,7 @@ def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
-def _channel(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _channel(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return _connection(facts, thread, line, text) or _order(facts, thread, line, text)
 
 
@@ -132,7 +132,7 @@ def _link(text: str) -> tuple[int, ...] | None:
     return None if match is None else tuple(int(match[i]) for i in range(1, 5))
 
 
-def _ring(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _link(text)
     if found is None:
         return _connection(facts, thread, line, text)
@@ -149,7 +149,7 @@ def _branch(text: str) -> tuple[int, ...] | None:
     return None if match is None else tuple(int(match[i]) for i in range(1, 7))
 
 
-def _tree(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _branch(text)
     if found is None or not _legal(*found):
         return False
@@ -184,7 +184,7 @@ def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
     return rows, bool(found)
 
 
-def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _trees(facts: RawLog, thread: int, line: int, text: str) -> bool:
     rows, whole = _branches(text)
     if rows:
         member = facts.member_of(thread, line, rows[0][2])
@@ -193,7 +193,7 @@ def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
     return whole
 
 
-def _collnet(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _collnet(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _COLLNET.match(text)
     if match is None:
         return False
@@ -219,7 +219,7 @@ def _counts_of(text: str) -> dict[str, int]:
     return {name: int(value) for name, value in found if value is not None}
 
 
-def _counts(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _counts(facts: RawLog, thread: int, line: int, text: str) -> bool:
     counts = _counts_of(text)
     if counts:
         facts.members[facts.member_of(thread, line)].counts = counts
@@ -237,14 +237,14 @@ def _pattern_of(text: str) -> LoggedPattern | None:
     )  # fmt: skip
 
 
-def _pattern(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _pattern(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _pattern_of(text)
     if found is not None:
         facts.members[facts.member_of(thread, line)].patterns.append(found)
     return found is not None
 
 
-def _pattern_order(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _pattern_order(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _PATTERN_ORDER.match(text)
     if match is None:
         return False
@@ -259,7 +259,7 @@ def _pattern_order(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
-def _system_start(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _system_start(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _SYSTEM.match(text)
     if match is None:
         return text.startswith("=====")
@@ -280,7 +280,7 @@ def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
     return None
 
 
-def system_line(facts: Facts, thread: int, line: int, text: str) -> bool:
+def system_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a line of the topology print that `thread` is in; leave it where it ends."""
     member = facts.members[facts.member_of(thread, line)]
     found = _node_of(text)
@@ -312,7 +312,7 @@ def _paths_of(text: str) -> tuple[str, _Paths] | None:
     return match[1], {to: (int(n), float(bw), kind) for to, n, bw, kind in paths}
 
 
-def _path_line(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _path_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _paths_of(text)
     if found is None:
         return False
@@ -330,7 +330,7 @@ def _cell(text: str) -> tuple[float, float] | None:
     return None if match is None else (float(match[1]), float(match[2]))
 
 
-def _cost(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _cost(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a line of the tuner's table of latencies [us] and bandwidths [GB/s]."""
     name, *cells = (cell.strip() for cell in text.split("|"))
     speaker = facts.threads[thread]
@@ -355,7 +355,7 @@ def _cost(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
-def _thresholds(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _thresholds(facts: RawLog, thread: int, line: int, text: str) -> bool:
     facts.members[facts.member_of(thread, line)].thresholds = text[16:].strip()
     return True
 
@@ -376,7 +376,7 @@ BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern", "===")
 """Messages that are understood without anything in front of them."""
 
 
-def by_shape(facts: Facts, thread: int, line: int, text: str) -> bool:
+def by_shape(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Understand a message by what it looks like, where its first word does not tell."""
     if "|" in text and _cost(facts, thread, line, text):
         return True

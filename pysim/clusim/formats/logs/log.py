@@ -14,7 +14,7 @@ from clusim.base.limits import uncollected
 from clusim.formats.logs.columns import NONE, OwnedRows
 from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
 from clusim.formats.logs.operations import Columns, find_operations
-from clusim.formats.logs.raw_log import Facts, Member
+from clusim.formats.logs.raw_log import Member, RawLog
 from clusim.formats.logs.reader import LogReader, require_something
 from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.routes import LoggedRoute
@@ -34,7 +34,7 @@ class Log:
     `find_operations`), `connections`, `links` and `trees` one for each line; `runs` are the tables of nccl-tests.
     """
 
-    facts: Facts
+    facts: RawLog
     runs: list[TableRun]
     communicators: list[LoggedCommunicator]
     calls: Repeating
@@ -182,7 +182,7 @@ def read_logs(names: Iterable[str]) -> Log:
 
 
 def _name_runs(
-    facts: Facts,
+    facts: RawLog,
     runs: list[TableRun],
     communicators: list[LoggedCommunicator],
     operations: Repeating,

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.raw_log import Choice, Facts
+from clusim.formats.logs.raw_log import Choice, RawLog
 from clusim.formats.logs.remembered import remembered
 
-Handler = Callable[[Facts, int, int, str], bool]
+Handler = Callable[[RawLog, int, int, str], bool]
 
 _COMM = re.compile(
     r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
@@ -87,7 +87,7 @@ def _named(text: str) -> NamedHandle | None:
     )
 
 
-def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _comm(facts: RawLog, thread: int, line: int, text: str) -> bool:
     named = _named(text)
     if named is None:
         return False
@@ -95,7 +95,7 @@ def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
-def note_handle(facts: Facts, thread: int, line: int, named: NamedHandle) -> None:
+def note_handle(facts: RawLog, thread: int, line: int, named: NamedHandle) -> None:
     """Note what a line says about a rank's handle."""
     function, pointer, rank, n_ranks, verb, state, parent, details = named
     number = facts.member_at(thread, pointer, line)
@@ -151,7 +151,7 @@ def _version_of(text: str) -> tuple[str, str] | None:
     return ("RCCL" if match[1] == "R" else "NCCL"), f"{match[2]}{match[3] or ''}"
 
 
-def note_version(facts: Facts, text: str) -> bool:
+def note_version(facts: RawLog, text: str) -> bool:
     """Note the version of the library if `text` names it."""
     found = _version_of(text) if "CCL" in text else None
     if found is None:
@@ -162,7 +162,7 @@ def note_version(facts: Facts, text: str) -> bool:
     return True
 
 
-def _version(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _version(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return note_version(facts, text) or text.startswith("NCCL git version")
 
 
@@ -179,7 +179,7 @@ def _timings_of(text: str) -> tuple[int, int, dict[str, float]] | None:
     return rank, n_ranks, {"total": float(match[4])} | parts
 
 
-def _timings(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _timings(facts: RawLog, thread: int, line: int, text: str) -> bool:
     found = _timings_of(text)
     if found is None:
         return False
@@ -219,13 +219,13 @@ def setting_of(text: str) -> tuple[str, str] | None:
     return match[1], value[:-1] if _WHOLE_WITH_DOT.fullmatch(value) else value
 
 
-def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
+def environment(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a setting, whatever its name starts with."""
     found = setting_of(text)
     return found is not None and note_setting(facts, facts.threads[thread].process, *found)
 
 
-def note_setting(facts: Facts, process: int, name: str, value: str) -> bool:
+def note_setting(facts: RawLog, process: int, name: str, value: str) -> bool:
     """Note that a process has a setting; return whether there was room for it."""
     if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
         return False
@@ -236,7 +236,7 @@ def note_setting(facts: Facts, process: int, name: str, value: str) -> bool:
     return True
 
 
-def _network(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _network(facts: RawLog, thread: int, line: int, text: str) -> bool:
     process = facts.processes[facts.threads[thread].process]
     if text.startswith("Using network "):
         process.network = text[14:].strip()
@@ -255,7 +255,7 @@ def _network(facts: Facts, thread: int, line: int, text: str) -> bool:
     return _VIRTUAL.search(text) is not None
 
 
-def _noted(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _noted(facts: RawLog, thread: int, line: int, text: str) -> bool:
     facts.count(facts.notes, text, line)
     return True
 
@@ -267,7 +267,7 @@ def _nvls_trees(text: str) -> list[tuple[int, ...]]:
     return trees if max(map(max, trees), default=0) < MOST_RANKS else []
 
 
-def _nvls(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _nvls(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if match := _NVLS_DEV.match(text):
         member = facts.members[facts.member_of(thread, line)]
         member.nvls = match[1] is None
@@ -291,7 +291,7 @@ def _nvls(facts: Facts, thread: int, line: int, text: str) -> bool:
     return False
 
 
-def _connected(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _connected(facts: RawLog, thread: int, line: int, text: str) -> bool:
     what = text[10:].partition(",")[0].strip()
     if what not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
         return text.startswith("Connected ")
@@ -299,7 +299,7 @@ def _connected(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
-def _kernel(facts: Facts, thread: int, line: int, text: str) -> bool:
+def _kernel(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _KERNEL.match(text)
     if match is None:
         return False

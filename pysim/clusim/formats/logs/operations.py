@@ -12,7 +12,7 @@ from clusim.base.terms.operations import BLOCKWISE, find_operation
 from clusim.formats.logs.choices import find_choices
 from clusim.formats.logs.columns import NONE, ordinals, row_hash
 from clusim.formats.logs.communicators import LoggedCommunicator
-from clusim.formats.logs.raw_log import Facts
+from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.repeating import PART_ROWS, Repeating, RepeatingPart, counted
 
 Columns = dict[str, NDArray[np.integer]]
@@ -31,7 +31,7 @@ def _has_blocks(name: str) -> bool:
     return found is not None and found.name in BLOCKWISE
 
 
-def message_bytes(facts: Facts, calls: Columns, n_ranks: NDArray[np.integer]) -> NDArray[np.int64]:
+def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the size of each call as nccl-tests counts it: what the largest buffer holds [B], 0 for unknown types."""
     kind = calls["type"].astype(np.int64)
     each = np.where(kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0)
@@ -51,7 +51,7 @@ def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np
     return order
 
 
-def find_operations(facts: Facts, communicators: Sequence[LoggedCommunicator]) -> Repeating:
+def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) -> Repeating:
     """Return the operations in the order of their first line.
 
     Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (how many calls
@@ -130,7 +130,7 @@ def _merged(parts: list[RepeatingPart]) -> Repeating:
     return whole
 
 
-def _matched(facts: Facts, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
+def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
     """Return the operations that these calls are, in the order of their first lines."""
     member, name, op_count = calls["member"], calls["name"], calls["op_count"]
     rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
@@ -165,7 +165,7 @@ def _reduced(
     return np.asarray(what.reduceat(values, starts)) if len(starts) else values
 
 
-def _from_tunings(facts: Facts, of_member: NDArray[np.int64]) -> Repeating:
+def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
     """Return the operations of a log that has only the tuner's lines: rank 0 prints one for each."""
     tunings = facts.tunings.columns()
     spoken = np.array([facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64)

@@ -174,7 +174,7 @@ Choice = tuple[str, int, str, str, int, int, float]
 UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
 
 
-class Facts:
+class RawLog:
     """All that is read; lines are numbered through over all files, see `place`."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads logs: regular lines many at once, all others one at a time, into `Facts` and `TableReader`."""
+"""Reads logs: regular lines many at once, all others one at a time, into `RawLog` and `TableReader`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clusim.formats.logs.handles import find_handles
 from clusim.formats.logs.known import KnownTexts
 from clusim.formats.logs.lines import label_of, token
 from clusim.formats.logs.messages import NamedHandle, note_handle, parse_choice
-from clusim.formats.logs.raw_log import Facts
+from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.scan import Calls, Scan, find_calls
 from clusim.formats.logs.settings import SettingLines
 from clusim.formats.logs.single import NOISE_FACTOR, SingleLines
@@ -57,7 +57,7 @@ class LogReader:
 
     def __init__(self) -> None:
         """Start with nothing read."""
-        self.facts = Facts()
+        self.facts = RawLog()
         self.tables: list[TableReader] = []
         self._prefixes, self._stamps, self._choices = KnownTexts(), KnownTexts(), KnownTexts()
         self._routes, self._names, self._comms, self._streams = (
@@ -475,7 +475,7 @@ def _pairs(process: Positions, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return key ^ (process.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93))
 
 
-def require_something(facts: Facts, tables: list[TableReader]) -> None:
+def require_something(facts: RawLog, tables: list[TableReader]) -> None:
     """Refuse files in which nothing of NCCL or nccl-tests was found."""
     if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
         return

@@ -9,7 +9,7 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import hashes, word
 from clusim.formats.logs.known import KnownTexts
 from clusim.formats.logs.messages import note_setting, setting_of
-from clusim.formats.logs.raw_log import Facts
+from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.scan import Scan
 
 _NAME = word(b"NCCL_")
@@ -19,7 +19,7 @@ _BYTES = 128
 class SettingLines:
     """Notes settings in `facts`; what was noted for a process is not looked at again."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: RawLog) -> None:
         """Start with nothing known."""
         self._facts = facts
         self._texts, self._noted = KnownTexts(), KnownTexts()

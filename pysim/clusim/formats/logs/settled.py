@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.raw_log import Facts, Member, Process
+from clusim.formats.logs.raw_log import Member, Process, RawLog
 
 _SHARE = 4
 """A process with so many times fewer lines than the usual one of its log may be a torn name."""
@@ -19,7 +19,7 @@ _MOST_MEMBERS = 1 << 14
 """Handles up to which they are settled; a job of so many does not write all of them into one file."""
 
 
-def settle_torn(facts: Facts) -> None:
+def settle_torn(facts: RawLog) -> None:
     """Give what torn lines say to the handles it is about; leave out what cannot be told."""
     torn = facts.spliced or facts.cut_calls or facts.rejoined
     if not torn or len(facts.members) > _MOST_MEMBERS:
@@ -48,7 +48,7 @@ def _part_of(part: str, whole: str) -> bool:
     return part != whole and len(part) > 0 and (whole.startswith(part) or whole.endswith(part))
 
 
-def _processes(facts: Facts) -> set[int]:
+def _processes(facts: RawLog) -> set[int]:
     """Give handles of torn processes to the whole ones; return those that are nobody's."""
     lines = sorted(process.lines for process in facts.processes if process.lines)
     usual = lines[len(lines) * 3 // 4] if lines else 0
@@ -88,7 +88,7 @@ def _processes(facts: Facts) -> set[int]:
     return lost
 
 
-def _missed(facts: Facts, process: Process, whole: list[Process]) -> bool:
+def _missed(facts: RawLog, process: Process, whole: list[Process]) -> bool:
     """Return whether a process of few lines is a rank that a whole process's communicator lacks."""
     if process.host not in {other.host for other in whole}:
         return False
@@ -101,7 +101,7 @@ def _missed(facts: Facts, process: Process, whole: list[Process]) -> bool:
     return bool(own) and all(key[:2] in known and key[2] != NONE for key in own) and not own & ranks
 
 
-def _numbers(facts: Facts) -> None:
+def _numbers(facts: RawLog) -> None:
     """Mend ids that lack digits, and numbers of ranks that few handles of an id have."""
     ids = Counter(member.comm_id for member in facts.members if member.comm_id)
     for torn, times in ids.items():
@@ -124,7 +124,7 @@ def _numbers(facts: Facts) -> None:
             member.rank = member.rank if member.rank < member.n_ranks else NONE
 
 
-def _handles(facts: Facts, own: list[int], lost: set[int]) -> dict[int, int]:
+def _handles(facts: RawLog, own: list[int], lost: set[int]) -> dict[int, int]:
     """Return which handles of a process are parts of which; those of which nothing is known are lost."""
     whole = [n for n in own if facts.members[n].comm_id and facts.members[n].pointer]
     moved: dict[int, int] = {}
@@ -148,7 +148,7 @@ def _handles(facts: Facts, own: list[int], lost: set[int]) -> dict[int, int]:
     return moved
 
 
-def _headless(facts: Facts, lost: set[int]) -> dict[int, int]:
+def _headless(facts: RawLog, lost: set[int]) -> dict[int, int]:
     """Return whose the handles are of which only lines without headers speak: those of their addresses."""
     of: dict[tuple[int, int], list[int]] = {}
     headless = []
@@ -165,7 +165,7 @@ def _headless(facts: Facts, lost: set[int]) -> dict[int, int]:
     return {number: same[0] for number, same in found.items() if len(same) == 1}
 
 
-def _without_ids(facts: Facts, done: set[int]) -> None:
+def _without_ids(facts: RawLog, done: set[int]) -> None:
     """Give handles of which no line says the id that of the one communicator that lacks ranks of other processes."""
     handles = [n for n in range(len(facts.members)) if n not in done]
     of: dict[tuple[int, int, int], list[int]] = {}

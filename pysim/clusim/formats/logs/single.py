@@ -9,7 +9,7 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.graphs import BARE, CONNECTION, by_shape, system_line
 from clusim.formats.logs.lines import LinePart, clean, label_of, parts, stamp_ns
 from clusim.formats.logs.messages import HANDLERS, environment, note_version, parse_choice
-from clusim.formats.logs.raw_log import Facts
+from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.routes import parse_route
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
@@ -39,7 +39,7 @@ _USED_WORDS = frozenset(HANDLERS)
 class SingleLines:
     """Reads the lines of one file that need a look each."""
 
-    def __init__(self, facts: Facts, tables: TableReader, noise: dict[int, str]) -> None:
+    def __init__(self, facts: RawLog, tables: TableReader, noise: dict[int, str]) -> None:
         """Read into `facts` and `tables`; kinds of lines that say nothing go to `noise` by their first 16 bytes."""
         self.facts, self.tables, self._noise = facts, tables, noise
         self._heads: list[tuple[str, int]] = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.raw_log import Facts
+from clusim.formats.logs.raw_log import RawLog
 
 _FEW, _MANY, _RECENT = 3, 10, 256
 
 
-def merge_torn_names(facts: Facts) -> None:
+def merge_torn_names(facts: RawLog) -> None:
     """Give the lines of processes with torn host names to the processes they are of."""
     hosts: dict[str, int] = {}
     by_pid: dict[int, list[int]] = {}
@@ -38,7 +38,7 @@ def merge_torn_names(facts: Facts) -> None:
             rows.replace("member", members)
 
 
-def _move_members(facts: Facts, moved: dict[int, int]) -> dict[int, int]:
+def _move_members(facts: RawLog, moved: dict[int, int]) -> dict[int, int]:
     """Give the handles of torn processes to the right ones; return which handles are others' under a wrong name."""
     replaced: dict[int, int] = {}
     for old, new in moved.items():

@@ -23,7 +23,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NcclOverrides:
     """An algorithm and a protocol that somebody else chose.
 
     Attributes
@@ -68,7 +68,7 @@ def choose(
     size_bytes: int,
     *,
     element_bytes: int = 4,
-    wanted: Wanted | None = None,
+    wanted: NcclOverrides | None = None,
 ) -> Choice:
     """Return what runs an operation of a size.
 
@@ -76,7 +76,7 @@ def choose(
     ----------
     operation, size_bytes
         As in `clusim.schedule.CollectiveCall`; what the tuner does not decide about is sends and receives.
-    wanted : Wanted or None
+    wanted : NcclOverrides or None
         What runs instead of the tuner's choice, if the communicator can do it.
 
     Raises
@@ -100,7 +100,7 @@ def choose(
     return Choice(plan, note, given is not None)
 
 
-def _given(comm: Communicator, chosen: Selection, wanted: Wanted) -> Selection | None:
+def _given(comm: Communicator, chosen: Selection, wanted: NcclOverrides) -> Selection | None:
     """Return what was wanted as a selection; None if the machine cannot do it."""
     if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
         return None

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from clusim.base.terms.operations import OF_NCCL
 from clusim.nccl import programs
-from clusim.nccl.calls.choice import Choice, Wanted, choose
+from clusim.nccl.calls.choice import Choice, NcclOverrides, choose
 from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.env import Settings
-from clusim.nccl.programs.payload import Moved
+from clusim.nccl.programs.payload import CollectivePayload
 from clusim.nccl.versions import LATEST, Version
 from clusim.schedule.builder import Site
 from clusim.schedule.dtypes import element
@@ -78,7 +78,9 @@ class Communicators:
         """Use a communicator that is set up already."""
         self._known[tuple(ranks)] = members
 
-    def choice(self, group: GroupLike, moved: Moved, wanted: Wanted | None = None) -> Choice:
+    def choice(
+        self, group: GroupLike, moved: CollectivePayload, wanted: NcclOverrides | None = None
+    ) -> Choice:
         """Return what runs a collective."""
         members = self.of(group)
         key = (id(members), moved.operation, moved.bytes, moved.dtype, wanted)
@@ -93,7 +95,11 @@ class Communicators:
         return self._choices[key][1]
 
     def collective(
-        self, site: Site, group: GroupLike, moved: Moved, wanted: Wanted | None = None
+        self,
+        site: Site,
+        group: GroupLike,
+        moved: CollectivePayload,
+        wanted: NcclOverrides | None = None,
     ) -> list[int]:
         """Append a collective; what `site` waits for, and the tasks returned, are per rank as given.
 

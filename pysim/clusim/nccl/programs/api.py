@@ -14,8 +14,8 @@ from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
-from clusim.nccl.programs.payload import Moved
-from clusim.schedule.builder import Plan, ProgramBuilder, Site
+from clusim.nccl.programs.payload import CollectivePayload
+from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
@@ -40,29 +40,29 @@ def _ring_writer(context: Context) -> None:
         Collective.BROADCAST: chain.write_broadcast,
         Collective.REDUCE: chain.write_reduce,
     }
-    writers[context.collective](context.plan, context.fabric, context.ring_ways)
+    writers[context.collective](context.writer, context.fabric, context.ring_ways)
 
 
 def _tree_writer(context: Context) -> None:
-    tree.write_allreduce(context.plan, context.fabric, context.tree_ways)
+    tree.write_allreduce(context.writer, context.fabric, context.tree_ways)
 
 
 def _nvls_writer(context: Context) -> None:
     """Write NVLS; over machines its heads let the network's switches reduce (SHARP)."""
-    plan, fabric = context.plan, context.fabric
+    writer, fabric = context.writer, context.fabric
     if context.collective is Collective.ALLGATHER:
-        nvls.write_all_gather(plan, fabric, context.parts)
+        nvls.write_all_gather(writer, fabric, context.parts)
     elif context.collective is Collective.REDUCESCATTER:
-        nvls.write_reduce_scatter(plan, fabric, context.parts)
+        nvls.write_reduce_scatter(writer, fabric, context.parts)
     elif context.comm.group.num_nodes > 1:
-        sharp.write_allreduce(plan, fabric)
+        sharp.write_allreduce(writer, fabric)
     else:
-        nvls.write_allreduce(plan, fabric)
+        nvls.write_allreduce(writer, fabric)
 
 
 def _sharp_writer(context: Context) -> None:
     """Write CollNetDirect: GPUs of a machine exchange with the heads directly, not by their switches."""
-    sharp.write_allreduce(context.plan, context.fabric, switches=False)
+    sharp.write_allreduce(context.writer, context.fabric, switches=False)
 
 
 def _pat_writer(context: Context) -> None:
@@ -100,13 +100,17 @@ def _shape(
 
 
 def emit(
-    site: Site, fabric: Fabric, comm: Communicator, moved: Moved, plan: NcclPlan | None = None
+    site: Site,
+    fabric: Fabric,
+    comm: Communicator,
+    moved: CollectivePayload,
+    plan: NcclPlan | None = None,
 ) -> tuple[int, ...]:
     """Append a collective as NCCL runs it to a schedule under construction.
 
     Parameters
     ----------
-    moved : Moved
+    moved : CollectivePayload
         What it moves; its root is a position in the communicator.
     plan : clusim.nccl.NcclPlan or None
         What to run; by default what the communicator's tuner chooses.
@@ -152,7 +156,7 @@ def emit(
         max(1, choice.num_channels),
     )
     shape = _shape(algorithm, choice, call, fabric)
-    written = Plan.add(site.builder, call, shape, stream=site.stream, after=site.after)
+    written = CollectiveWriter.add(site.builder, call, shape, stream=site.stream, after=site.after)
     context = Context(written, fabric, comm, choice, collective)
     if protocol is Protocol.SIMPLE and algorithm in (Algorithm.RING, Algorithm.TREE):
         written.shape = replace(shape, slice_min=context.least_slice)
@@ -161,7 +165,7 @@ def emit(
 
 
 def build(
-    fabric: Fabric, comm: Communicator, moved: Moved, plan: NcclPlan | None = None
+    fabric: Fabric, comm: Communicator, moved: CollectivePayload, plan: NcclPlan | None = None
 ) -> Schedule:
     """Return the schedule of one collective as NCCL runs it; parameters as of `emit`."""
     name = f"NCCL {moved.operation} {moved.bytes} B on {len(comm.ranks)} ranks"

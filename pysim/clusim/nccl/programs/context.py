@@ -17,7 +17,7 @@ from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
 from clusim.nccl.plugins import transport_of
-from clusim.schedule.builder import Part, Plan, split
+from clusim.schedule.builder import CollectiveWriter, Part, split
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.topology.rails import Rails
@@ -33,13 +33,13 @@ class Context:
 
     Attributes
     ----------
-    plan : clusim.schedule.builder.Plan
+    writer : clusim.schedule.builder.CollectiveWriter
         What is written into; positions are the ranks of `comm`.
     choice : clusim.nccl.NcclPlan
         Algorithm, protocol, channels and chunks.
     """
 
-    plan: Plan
+    writer: CollectiveWriter
     fabric: Fabric
     comm: Communicator
     choice: NcclPlan
@@ -62,7 +62,7 @@ class Context:
         Releases before 2.19 let all channels walk over the data together; then each gets an even part here, which
         is as much work, but not the same bytes.
         """
-        length = self.plan.stride if self.blocked else self.plan.call.bytes
+        length = self.writer.stride if self.blocked else self.writer.call.bytes
         if self.choice.parts:
             found = [
                 Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
@@ -128,7 +128,7 @@ class Context:
         ring = self.algorithm is Algorithm.RING and self.collective is Collective.ALLREDUCE
         pieces = self.comm.group.num_ranks if ring else 1
         most = max((min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0)
-        most = most // slices * self.fabric.protocols[self.plan.call.protocol].expand_120 // 120
+        most = most // slices * self.fabric.protocols[self.writer.call.protocol].expand_120 // 120
         adapters = [node.nic for node in self.fabric.nodes if node.nic is not None]
         return transport_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
 

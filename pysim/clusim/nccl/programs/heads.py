@@ -49,7 +49,7 @@ class _Machine:
         self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
         """Let a rank run primitives whose chunks are the heads' numbers, counted from `turn`."""
-        self.context.plan.program(
+        self.context.writer.program(
             *(position, self.part, prims, pipes),
             rotation=turn,
             nchunks=len(self.heads),
@@ -61,7 +61,7 @@ class _Machine:
 
 def write_nvls_tree(context: Context) -> None:
     """Write NVLSTree all-reduce on every channel."""
-    comm, plan = context.comm, context.plan
+    comm, writer = context.comm, context.writer
     heads = comm.nvls_heads
     if comm.group.num_nodes < 2 or not heads:
         raise InputError(
@@ -77,7 +77,7 @@ def write_nvls_tree(context: Context) -> None:
             own, tops = machine.ranks, tuple(ranks[number] for ranks in heads)
             flags = [
                 {
-                    (h, p): plan.flag(*((p, top) if into else (top, p)), part.channel)
+                    (h, p): writer.flag(*((p, top) if into else (top, p)), part.channel)
                     for h, top in enumerate(tops)
                     for p in own
                 }
@@ -100,7 +100,7 @@ def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: b
             ends = (parent, child) if down else (child, parent)
             out, into = (_head_rail(context, head, p, part.channel) for p in ends)
             fields = hop_fields(Hop(rail_out=out, rail_in=into))
-            pipes[head, child] = context.plan.connect(*ends, part.channel, **fields)
+            pipes[head, child] = context.writer.connect(*ends, part.channel, **fields)
     return pipes
 
 
@@ -135,14 +135,14 @@ def _head(
 ) -> None:
     """Write a head's two programs: switch and children into the sum for the parent; the result to all below."""
     parent, children = relatives
-    plan, channel = local.context.plan, local.part.channel
+    writer, channel = local.context.writer, local.part.channel
     position, count = local.heads[head], len(local.own)
-    members = tuple(plan.call.ranks[p] for p in local.own)
+    members = tuple(writer.call.ranks[p] for p in local.own)
     load, store = (
-        plan.connect(position, position, channel, kind="multimem", members=members)
+        writer.connect(position, position, channel, kind="multimem", members=members)
         for _ in range(2)
     )
-    turn = plan.connect(position, position, channel, kind="flag") if parent < 0 else ABSENT
+    turn = writer.connect(position, position, channel, kind="flag") if parent < 0 else ABSENT
     pipes = [local.ready[head, p] for p in local.own]
     pipes += [load, *(up[head, child] for child in children)]
     pipes.append(turn if parent < 0 else up[head, position])
@@ -202,15 +202,15 @@ def write_collnet_chain(context: Context) -> None:
     """Write CollNetChain all-reduce on every channel."""
     if context.comm.group.num_nodes < 2:
         raise InputError("collnetchain: all ranks are in one machine; use ring, tree or nvls")
-    plan = context.plan
+    writer = context.writer
     for part in context.parts:
         chains = [_chain(context, part.channel, m) for m in range(len(context.comm.machines))]
         heads = [chain[0] for chain in chains]
-        members = tuple(plan.call.ranks[head] for head in heads)
-        key = plan.new_group()
+        members = tuple(writer.call.ranks[head] for head in heads)
+        key = writer.new_group()
         for chain in chains:
             fields = {"kind": "aggregation", "members": members, "key": key}
-            net = plan.connect(chain[0], chain[0], part.channel, **fields)
+            net = writer.connect(chain[0], chain[0], part.channel, **fields)
             _write_chain(context, part, chain, net)
 
 
@@ -226,14 +226,14 @@ def _chain(context: Context, channel: int, machine: int) -> list[int]:
 
 
 def _write_chain(context: Context, part: Part, chain: list[int], net: int) -> None:
-    plan, channel = context.plan, part.channel
+    writer, channel = context.writer, part.channel
     head = chain[0]
-    before, after = (plan.connect(head, head, channel, kind="flag") for _ in range(2))
-    up = [plan.connect(b, a, channel) for a, b in pairwise(chain)]
-    down = [plan.connect(a, b, channel) for a, b in pairwise(chain)]
+    before, after = (writer.connect(head, head, channel, kind="flag") for _ in range(2))
+    up = [writer.connect(b, a, channel) for a, b in pairwise(chain)]
+    down = [writer.connect(a, b, channel) for a, b in pairwise(chain)]
 
     def program(position: int, prims: list[Prim], pipes: list[int], name: str, sm: int = 0) -> None:
-        plan.program(position, part, prims, pipes, name=f"collnetchain/{name}", sm=sm)
+        writer.program(position, part, prims, pipes, name=f"collnetchain/{name}", sm=sm)
 
     first = Prim("recvReduceCopy", recv=1) if up else Prim("copy")
     program(head, [first, Prim("signal", send=0)], [before, *up[:1]], "up", 1)

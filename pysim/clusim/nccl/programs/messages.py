@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from clusim.base.errors import InputError, ScheduleError
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.programs.payload import Moved
+from clusim.nccl.programs.payload import CollectivePayload
 from clusim.nccl.versions import since
-from clusim.schedule.builder import Part, Plan, Site
+from clusim.schedule.builder import CollectiveWriter, Part, Site
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.model import Fabric
@@ -213,7 +213,9 @@ class _Writer:
         self, site: Site, fabric: Fabric, comm: Communicator, call: CollectiveCall
     ) -> None:
         base = shape_of("simple", fabric=fabric)
-        self.plan = Plan.add(site.builder, call, base, stream=site.stream, after=site.after)
+        self.writer = CollectiveWriter.add(
+            site.builder, call, base, stream=site.stream, after=site.after
+        )
         self.fabric, self.comm = fabric, comm
         self.round_of = {
             (src, dst): number
@@ -253,7 +255,7 @@ class _Writer:
             part = Part(channel, message.offset + low, length, shape.chunk_bytes)
             pipe = ABSENT
             if message.src != message.dst:
-                pipe = self.plan.connect(
+                pipe = self.writer.connect(
                     message.src,
                     message.dst,
                     channel,
@@ -281,7 +283,7 @@ class _Writer:
             if needed >= MOST_PROGRAMS and self.fabric.pxn:
                 channels = len({channel for _, channel in self._works})
                 raise ScheduleError(
-                    f"{self.plan.call.operation} on {self.comm.group.num_ranks} ranks over {channels} channels:"
+                    f"{self.writer.call.operation} on {self.comm.group.num_ranks} ranks over {channels} channels:"
                     f" {needed} programs send over one NIC, and {MOST_PROGRAMS - 1} can; use fewer channels"
                 )
         for (lane, works), count in zip(self._lanes.items(), counts, strict=True):
@@ -331,9 +333,9 @@ class _Writer:
             prims.append(self._prim(message, position, side, len(pipes)))
             if pipe != ABSENT:
                 pipes.append(pipe)
-        size: int = self.plan.size if blocked else 1
+        size: int = self.writer.size if blocked else 1
         mode: Mode = "blocked" if blocked else "interleaved"
-        template = self.plan.shared_template(
+        template = self.writer.shared_template(
             ("messages", side, mode, size, *prims),
             side,
             lambda: [Prim(*prim) for prim in prims],
@@ -344,7 +346,7 @@ class _Writer:
         self._held.add((position, part.channel))
         shape = self._shape(works[0][1])[1]
         at_once = -(-len(works) // batches)
-        self.plan.program(
+        self.writer.program(
             position,
             part,
             template,
@@ -370,7 +372,7 @@ class _Writer:
 
     def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
         """Return the primitive of a message as its first fields: op, recv, send, base, coef."""
-        size = self.plan.size
+        size = self.writer.size
         base = (message.block - position) % size if message.blocked else 0
         coef = int(message.blocked)
         if message.src == message.dst:
@@ -395,7 +397,9 @@ def _pattern(operation: str, size: int, length: int, total: int, root: int) -> l
     return [_Message(s, (s + 1) % size, total, blocked=False) for s in everybody]
 
 
-def emit_pattern(site: Site, fabric: Fabric, comm: Communicator, moved: Moved) -> tuple[int, ...]:
+def emit_pattern(
+    site: Site, fabric: Fabric, comm: Communicator, moved: CollectivePayload
+) -> tuple[int, ...]:
     """Append ``alltoall``, ``gather``, ``scatter`` or ``sendrecv`` and return the task of every position."""
     operation = moved.operation
     rooted = operation in ("gather", "scatter")
@@ -411,12 +415,12 @@ def emit_pattern(site: Site, fabric: Fabric, comm: Communicator, moved: Moved) -
         "simple",
         min(64, comm.p2p_channels),
     )
-    writer = _Writer(site, fabric, comm, call)
-    plan = writer.plan
-    for message in _pattern(operation, plan.size, plan.stride, moved.bytes, top):
-        writer.add(message)
-    writer.write()
-    return plan.tasks
+    lanes = _Writer(site, fabric, comm, call)
+    collective = lanes.writer
+    for message in _pattern(operation, collective.size, collective.stride, moved.bytes, top):
+        lanes.add(message)
+    lanes.write()
+    return collective.tasks
 
 
 def emit_messages(
@@ -457,8 +461,8 @@ def emit_messages(
         algorithm="p2p",
         channels=min(64, comm.p2p_channels),
     )
-    writer = _Writer(site, fabric, comm, call)
+    lanes = _Writer(site, fabric, comm, call)
     for message in own:
-        writer.add(message)
-    writer.write()
-    return writer.plan.tasks
+        lanes.add(message)
+    lanes.write()
+    return lanes.writer.tasks

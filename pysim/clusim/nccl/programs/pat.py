@@ -41,12 +41,12 @@ class _Writer:
 
     def __init__(self, context: Context, part: Part) -> None:
         self.context, self.part = context, part
-        self.plan, self.size = context.plan, context.plan.size
+        self.writer, self.size = context.writer, context.writer.size
         self.distances = _distances(self.size)
         slots = min(max(FLAG_SLOTS[0], self.size), FLAG_SLOTS[1])
         # The connection of a position towards the peer at a distance; and the flags inside the position.
         self.flags = [
-            self.plan.connect(p, p, part.channel, kind="flag", slots=slots)
+            self.writer.connect(p, p, part.channel, kind="flag", slots=slots)
             for p in range(self.size)
         ]
 
@@ -59,7 +59,7 @@ class _Writer:
                 dst = (src + sign * distance) % self.size
                 ends = self.context.ring_rails(channel, self.part.channel, src, dst)
                 fields = hop_fields(Hop(rail_out=ends[0], rail_in=ends[1]))
-                pipe = self.plan.connect(src, dst, self.part.channel, **fields)
+                pipe = self.writer.connect(src, dst, self.part.channel, **fields)
                 found[src, distance] = pipe
         return found
 
@@ -68,7 +68,7 @@ class _Writer:
     ) -> None:
         """Write a program on blocks, which are counted from the own one."""
         common: dict[str, Any] = {"rotation": position, "nchunks": self.size, "mode": "blocked"}
-        self.plan.program(position, self.part, prims, pipes, name=f"pat/{name}", sm=sm, **common)
+        self.writer.program(position, self.part, prims, pipes, name=f"pat/{name}", sm=sm, **common)
 
 
 def _gather_send(size: int) -> list[Prim]:
@@ -105,7 +105,7 @@ def _gather_receive(size: int) -> list[Prim]:
 
 def write_all_gather(context: Context) -> None:
     """Write PAT all-gather: blocks go down the ranks."""
-    size = context.plan.size
+    size = context.writer.size
     send, receive = _gather_send(size), _gather_receive(size)
     for part in context.parts:
         writer = _Writer(context, part)
@@ -160,7 +160,7 @@ def _scatter_receive(size: int) -> list[Prim]:
 
 def write_reduce_scatter(context: Context) -> None:
     """Write PAT reduce-scatter: partial sums go up the ranks, from the near to the far."""
-    size = context.plan.size
+    size = context.writer.size
     send, receive = _scatter_send(size), _scatter_receive(size)
     for part in context.parts:
         writer = _Writer(context, part)

@@ -9,7 +9,7 @@ from clusim.schedule.ir import ABSENT
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class CollectivePayload:
     """What a collective moves; see `clusim.schedule.CollectiveCall`. `root` counts in the ranks as given."""
 
     operation: str
@@ -19,7 +19,9 @@ class Moved:
     root: int = ABSENT
 
     @classmethod
-    def recorded(cls, operation: str, bytes: int, dtype: str, redop: str, root: int) -> Moved:
+    def recorded(
+        cls, operation: str, bytes: int, dtype: str, redop: str, root: int
+    ) -> CollectivePayload:
         """Return what programs can do of a recorded call.
 
         Types they do not know move like bytes, sizes are whole elements, and a barrier is an all-reduce of one element.

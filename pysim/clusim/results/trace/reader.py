@@ -20,8 +20,8 @@ from clusim.engine.abi import WIRE_COUNTERS, FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import (
-    Around,
     Call,
+    LaunchContext,
     Messages,
     Provenance,
     Result,
@@ -178,11 +178,11 @@ def _optional(file: Opened, name: str) -> Any:
     return _meta(file, name) if name in file["/meta"].attrs else None
 
 
-def _around(file: Opened) -> Around | None:
-    found = {name: _optional(file, name) for name in Around.__dataclass_fields__}
+def _around(file: Opened) -> LaunchContext | None:
+    found = {name: _optional(file, name) for name in LaunchContext.__dataclass_fields__}
     given = {name: value for name, value in found.items() if value is not None}
     # Traces before there were edges have none.
-    return Around(**{"launch_ps": None, "host_ps": None, **given}) if given else None
+    return LaunchContext(**{"launch_ps": None, "host_ps": None, **given}) if given else None
 
 
 def _fingerprint(file: Opened) -> int:

@@ -22,7 +22,7 @@ from clusim.training.breakdown import Spans
 from clusim.workload.parallel.issue import STREAM
 
 
-class Took(NamedTuple):
+class PhaseTime(NamedTuple):
     """What the engine says of a part: its time [ps], and at what share of their pace kernels go on beside it."""
 
     time_ps: int
@@ -151,7 +151,11 @@ class Clock(ScheduleBuilder):
         return at + round(left)
 
     def move(
-        self, ranks: Sequence[int], stream: str, took: Took, after: Mapping[int, tuple[int, ...]]
+        self,
+        ranks: Sequence[int],
+        stream: str,
+        took: PhaseTime,
+        after: Mapping[int, tuple[int, ...]],
     ) -> dict[int, tuple[int, ...]]:
         """Let ranks communicate together on a stream; return the task of each."""
         start, ends = 0, self.end

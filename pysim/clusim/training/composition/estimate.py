@@ -30,7 +30,7 @@ from clusim.training.step_diagnosis import Culprits, step_verdict
 from clusim.training.stragglers import heavy_stage
 from clusim.workload import Workload
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
 
 
 class EstimateOptions(TypedDict, total=False):
@@ -117,7 +117,7 @@ def estimate(
         return estimated(TrainRequest(*asked, estimate=True, **given))
 
 
-def _uneven(request: TrainRequest, plan: TrainingPlan) -> Iterator[bool]:
+def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
     """Say for all that makes ranks of a stage differ whether it is there."""
     own = plan.workload
     yield bool(request.setup.broken.faults or plan.servers)
@@ -125,7 +125,7 @@ def _uneven(request: TrainRequest, plan: TrainingPlan) -> Iterator[bool]:
     yield plan.crew.stages < plan.mesh.pipeline
 
 
-def _bounded(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
+def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
     """Put a step together; with parts that were followed once more, with these as much longer as they may be off.
 
     A step is a longest path, so that it loses no more where they are shorter.
@@ -140,7 +140,7 @@ def _bounded(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstim
     )
 
 
-def _made(request: TrainRequest, plan: TrainingPlan, parts: StepParts) -> StepEstimate:
+def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEstimate:
     """Put a step together of parts at the granularity of the request."""
     clock = Clock(plan.fabric, plan.workload.name)
     emitter = StepEstimator(plan, clock, parts)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from clusim.collectives import ScheduleBuilder
 from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import choose
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
 from clusim.simulation.approximate import Fewer, fewer_machines
 from clusim.simulation.extrapolate_bytes import MOST_RANKS, emit_together
@@ -28,7 +28,7 @@ from clusim.simulation.simulate import result_of
 from clusim.training.breakdown import grain_error
 from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 
 Write = Callable[[Emitter, Mapping[int, int]], Tails]
 """Writes a part on ranks that may be called otherwise there."""
@@ -105,7 +105,7 @@ def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes
 
 def followed_part(
     setup: Setup,
-    plan: TrainingPlan,
+    plan: ParallelPlan,
     granularity: str | int,
     part: tuple[Sequence[int], Write],
 ) -> FollowedPart | None:
@@ -137,7 +137,7 @@ class _Asking(Emitter):
     setup: Setup = field(kw_only=True)
     gpus: list[tuple[int, ...]] = field(default_factory=list)
     own: Setup | None = None
-    moved: Moved | None = None
+    moved: CollectivePayload | None = None
     chosen: NcclPlan | None = None
     others: bool = False
 
@@ -166,7 +166,7 @@ class _Asking(Emitter):
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
     ) -> tuple[Sequence[int], str]:
         """Note a collective; return the tasks that it would have, and its algorithm."""
-        group, moved = options["ranks"], Moved(operation, size, options["dtype"])
+        group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
         gpus = self._of_each(group)
         if gpus is None or self.moved not in (None, moved) or not self._by_nccl(operation, options):
             self.others = True
@@ -176,7 +176,7 @@ class _Asking(Emitter):
             self._choose(moved, gpus)
         return group, self.chosen.selection.algorithm.own if self.chosen is not None else ""
 
-    def _choose(self, moved: Moved, gpus: tuple[int, ...]) -> None:
+    def _choose(self, moved: CollectivePayload, gpus: tuple[int, ...]) -> None:
         """Let NCCL choose what runs, as it does for the first of communicators that are beside each other."""
         every = len(gpus) * self.plan.fabric.num_zones == self.plan.fabric.num_ranks
         self.moved, self.own = moved, self.setup if every else replace(self.setup, gpus=gpus)

@@ -18,11 +18,11 @@ from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.composition.cache import Kept
-from clusim.training.composition.clock import Took
+from clusim.training.composition.clock import PhaseTime
 from clusim.training.composition.extrapolated import PartRan, Write, followed_part, ran
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.emitter import Emitter
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
@@ -44,7 +44,7 @@ class StepPart:
         From which runs on fewer machines, if not all of it was simulated.
     """
 
-    took: Took
+    took: PhaseTime
     moved: dict[str, tuple[int, int]]
     bound: float | None
     followed: str = ""
@@ -69,14 +69,14 @@ class StepParts:
     """
 
     setup: Setup
-    plan: TrainingPlan
+    plan: ParallelPlan
     granularity: str | int
     kept: Kept
     bounds: list[float | None] = field(default_factory=list)
     simulated: int = 0
     longer: bool = False
     _known: dict[Any, StepPart] = field(default_factory=dict)
-    _grounds: dict[tuple[int, ...], TrainingPlan] = field(default_factory=dict)
+    _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = self.plan.workload
@@ -128,11 +128,11 @@ class StepParts:
         """Return a part as it is kept."""
         own = answer["followed"]
         times = 1 + FOLLOWED_ERROR if own and self.longer else 1
-        took = Took(round(answer["time_ps"] * times), answer["share"])
+        took = PhaseTime(round(answer["time_ps"] * times), answer["share"])
         moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
         return StepPart(took, moved, answer["bound"], own)
 
-    def _ground(self, ranks: tuple[int, ...]) -> tuple[TrainingPlan, dict[int, int]]:
+    def _ground(self, ranks: tuple[int, ...]) -> tuple[ParallelPlan, dict[int, int]]:
         """Return the plan on no more machines than ranks are on, and what they are called there."""
         zones = tuple(sorted({self._zones[rank] for rank in ranks}))
         if zones not in self._grounds:
@@ -184,7 +184,7 @@ class _WrittenPart:
     """A part that is simulated on all its ranks, whatever these are called there."""
 
     setup: Setup
-    plan: TrainingPlan
+    plan: ParallelPlan
     there: Mapping[int, int]
     write: Write
     granularity: str | int
@@ -206,7 +206,7 @@ class _WrittenPart:
         return ran(asked, [task for tasks in tails.values() for task in tasks], kernels)
 
 
-def _on_machines(plan: TrainingPlan, zones: tuple[int, ...]) -> TrainingPlan:
+def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
     """Return a plan on a fabric that has only these machines, and all that is between machines.
 
     Who else is there changes nothing of what these ranks do alone: NCCL looks at the machines of a group, and ways go

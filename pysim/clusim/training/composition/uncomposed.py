@@ -15,11 +15,11 @@ from clusim.training.overlap_cost import Sharing
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume
 
 
-def whole(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
+def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
     """Return what the engine found for the steps of a request, simulated now if they were not before."""
     own = request.setup
     where = machine_of(own), own.nodes, str(own.faults)

@@ -22,7 +22,7 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
 from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
 from clusim.workload.parallel.issue import HostThreads
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume
 from clusim.workload.pipeline_schedules import Action
 
@@ -45,7 +45,7 @@ class _Known(NamedTuple):
 class StepEstimator(Emitter):
     """Adds the steps of a plan to a clock."""
 
-    def __init__(self, plan: TrainingPlan, clock: Clock, parts: StepParts) -> None:
+    def __init__(self, plan: ParallelPlan, clock: Clock, parts: StepParts) -> None:
         host = plan.host()
         super().__init__(plan, clock, host=HostThreads(host, clock) if host is not None else None)
         self.clock, self.parts = clock, parts
@@ -264,7 +264,7 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
     return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in own)), moved)
 
 
-def _traffic_Bps(plan: TrainingPlan, stage: int) -> float:
+def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
     """Return the memory traffic of the kernels of a stage's passes, while they run [bytes/s]."""
     kernels = {
         (id(layer), part): layer.kernels(part)

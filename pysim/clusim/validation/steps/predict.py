@@ -22,7 +22,7 @@ from clusim.validation.steps.rows import StepRow
 from clusim.validation.steps.scores import StepPoint
 from clusim.workload import Workload, make_plan
 from clusim.workload.memory import ZERO
-from clusim.workload.parallel.plan import TrainingPlan, model_of
+from clusim.workload.parallel.plan import ParallelPlan, model_of
 
 MOST_GPUS = 128
 """GPUs that are simulated at most."""
@@ -164,7 +164,7 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     return replace(one, step_s=line[0], host_s=line[1])
 
 
-def _fixed_s(plan: TrainingPlan) -> float:
+def _fixed_s(plan: ParallelPlan) -> float:
     host, kernel = plan.host(), plan.optimizer.kernel(plan.stepped(0))
     return (plan.chip.time_ps(kernel) + (host.step_ps if host is not None else 0)) / 1e12
 

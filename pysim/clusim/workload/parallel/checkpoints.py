@@ -18,7 +18,7 @@ from fractions import Fraction
 
 from clusim.workload.hostlink import TO_HOST, host_way
 from clusim.workload.parallel.emitter import Emitter, Tails
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.stages import COPY
 from clusim.workload.pipeline_schedules import Action
 from clusim.workload.spec import complain
@@ -60,7 +60,7 @@ class Checkpoint:
         return self.bytes / self.write_Bps
 
 
-def checkpoint_of(plan: TrainingPlan) -> Checkpoint | None:
+def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
     """Return the checkpoint of a plan, or None if its workload says nothing of any."""
     spec = plan.workload.checkpoints
     if spec is None:
@@ -83,7 +83,7 @@ def checkpoint_of(plan: TrainingPlan) -> Checkpoint | None:
     return found
 
 
-def _share(plan: TrainingPlan, stage: int) -> Fraction:
+def _share(plan: ParallelPlan, stage: int) -> Fraction:
     """Return what part of all parameters a rank of a stage copies: those of its stage, divided over the stage."""
 
     def held(index: int) -> Fraction:

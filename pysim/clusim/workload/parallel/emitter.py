@@ -17,7 +17,7 @@ from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.topology.model import Fabric
 from clusim.workload.host import Issue
@@ -27,7 +27,7 @@ from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.legs import legs_of
-from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
 from clusim.workload.pipeline_schedules import Action
@@ -87,7 +87,7 @@ class Emitter:
         What issues the work; None takes no time.
     """
 
-    plan: TrainingPlan
+    plan: ParallelPlan
     builder: ScheduleBuilder
     folder: Folder | None = None
     only: frozenset[int] | None = None
@@ -366,7 +366,7 @@ class Emitter:
         if self.nccl is None or not self._by_nccl(operation, options):
             tasks = self.builder.collective(operation, size, stream=stream, after=waits, **options)
         else:
-            group, moved = options["ranks"], Moved(operation, size, options["dtype"])
+            group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
             after = [waits[rank] for rank in group]
             tasks = tuple(self.nccl.collective(Site(self.builder, stream, after), group, moved))
         return tasks, self.builder.last_call.algorithm or ""

@@ -60,7 +60,7 @@ MOST_MICROBATCHES = 1 << 14
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class ParallelPlan:
     """Everything that is decided before anything is written into a schedule.
 
     Attributes
@@ -303,7 +303,7 @@ def model_of(spec: ModelSpec) -> Model:
     return model
 
 
-def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
+def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
     """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
     try:
         chip = chip_of(fabric, PRECISIONS[workload.precision], workload.hardware)
@@ -341,7 +341,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
     check_interleaving(workload, microbatches)
     check_turns(workload, crew, microbatches)
-    return TrainingPlan(
+    return ParallelPlan(
         workload,
         fabric,
         model,

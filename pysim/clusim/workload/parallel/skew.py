@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clusim.schedule.builder import Part, Plan, ProgramBuilder
+from clusim.schedule.builder import CollectiveWriter, Part, ProgramBuilder
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
@@ -74,7 +74,7 @@ def write_uneven(
     count = len(group)
     call = CollectiveCall("alltoallv", sum(parts), tuple(group), "uint8", algorithm="direct")
     shape = shape_of("simple", fabric=fabric)
-    plan = Plan.add(
+    writer = CollectiveWriter.add(
         builder, call, shape, stream=stream, after=[after.get(rank, ()) for rank in group]
     )
     offsets = [sum(parts[:index]) for index in range(count)]
@@ -83,7 +83,7 @@ def write_uneven(
             dst = (src + hop) % count
             expert = src if uneven.back else dst
             part = Part(hop % 8, offsets[expert], parts[expert])
-            pipe = plan.connect(src, dst, part.channel)
-            plan.program(src, part, [Prim("send", send=0)], [pipe], name="alltoallv send")
-            plan.program(dst, part, [Prim("recv", recv=0)], [pipe], name="alltoallv recv", sm=0)
-    return plan.tasks, (count - 1) * sum(parts)
+            pipe = writer.connect(src, dst, part.channel)
+            writer.program(src, part, [Prim("send", send=0)], [pipe], name="alltoallv send")
+            writer.program(dst, part, [Prim("recv", recv=0)], [pipe], name="alltoallv recv", sm=0)
+    return writer.tasks, (count - 1) * sum(parts)

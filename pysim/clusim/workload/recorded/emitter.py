@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from clusim.base.terms.algorithms import Protocol, find_algorithm, find_protocol
 from clusim.formats.recordings.model import Event
-from clusim.nccl.calls.choice import Wanted
+from clusim.nccl.calls.choice import NcclOverrides
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.programs import Moved
+from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.topology.model import Fabric
 
@@ -47,7 +47,9 @@ class NcclEmitter:
         after: Sequence[Sequence[int]],
     ) -> list[int]:
         """Append a collective; `after` and the tasks returned are per rank of the group."""
-        moved = Moved.recorded(event.operation, event.bytes, event.dtype, event.redop, event.root)
+        moved = CollectivePayload.recorded(
+            event.operation, event.bytes, event.dtype, event.redop, event.root
+        )
         wanted = _wanted(event) if self._recorded else None
         return self.nccl.collective(
             Site(builder, stream, after), self._places(group), moved, wanted
@@ -68,10 +70,10 @@ class NcclEmitter:
         return tuple(self.place[rank] for rank in group)
 
 
-def _wanted(event: Event) -> Wanted | None:
+def _wanted(event: Event) -> NcclOverrides | None:
     """Return what a recording says of how a collective was done; a protocol it does not name is Simple."""
     algorithm = find_algorithm(event.algorithm)
     if algorithm is None:
         return None
     protocol = find_protocol(event.protocol) or Protocol.SIMPLE
-    return Wanted(algorithm, protocol, event.channels, why="recorded")
+    return NcclOverrides(algorithm, protocol, event.channels, why="recorded")
