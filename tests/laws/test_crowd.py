@@ -36,7 +36,7 @@ def pattern(name: str, operation: str, num_bytes: int, ranks: int = 8) -> tuple[
     """Return a launch of NCCL's messages on the first GPUs of a machine."""
     fabric = clusim.load(name)
     comm = communicator(fabric, parse_version("2.29.2"), ranks=tuple(range(ranks)))
-    return fabric, programs.build(fabric, comm, programs.Moved(operation, num_bytes))
+    return fabric, programs.build(fabric, comm, programs.CollectivePayload(operation, num_bytes))
 
 
 def with_simple(fabric: Fabric, **changes: object) -> Fabric:
@@ -74,7 +74,7 @@ def test_messages_begin_later_than_collectives() -> None:
 
 def pattern_on(fabric: Fabric, operation: str, num_bytes: int) -> tuple[Fabric, Schedule]:
     comm = communicator(fabric, parse_version("2.29.2"), ranks=(0, 1))
-    return fabric, programs.build(fabric, comm, programs.Moved(operation, num_bytes))
+    return fabric, programs.build(fabric, comm, programs.CollectivePayload(operation, num_bytes))
 
 
 def time_ps(fabric: Fabric, schedule: Schedule) -> int:

@@ -92,7 +92,7 @@ def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list
     if comm.settings.symmetric and not why_not(comm, SymmetricCall(Collective.ALLREDUCE, 8)):
         found += [repr(pick(comm, SymmetricCall(Collective.ALLREDUCE, size))) for size in SIZES]
     if messages:
-        schedule = programs.build(machine, comm, programs.Moved("alltoall", 1 << 24))
+        schedule = programs.build(machine, comm, programs.CollectivePayload("alltoall", 1 << 24))
         found.append(to_text(schedule))
     return found
 

@@ -47,7 +47,7 @@ def ran(tmp_path: Path, *calls: tuple[Any, ...]) -> Path:
     builder = ProgramBuilder(machine.num_ranks)
     for operation, size, dtype, *redop in calls:
         root = 5 if operation in ROOTED else -1
-        moved = programs.Moved(operation, size, dtype, redop[0] if redop else "sum", root=root)
+        moved = programs.CollectivePayload(operation, size, dtype, redop[0] if redop else "sum", root=root)
         programs.emit(Site(builder), machine, comm, moved)
     trace = tmp_path / "run.h5"
     clusim.simulate(machine, builder.build(), trace_out=trace)
@@ -96,7 +96,7 @@ def test_a_simulated_run_survives_its_own_log(tmp_path: Path) -> None:
     builder = ProgramBuilder(machine.num_ranks)
     for operation, size, dtype in CALLS:
         root = 5 if operation in ("broadcast", "reduce") else -1
-        moved = programs.Moved(operation, size, dtype, root=root)
+        moved = programs.CollectivePayload(operation, size, dtype, root=root)
         programs.emit(Site(builder), machine, comm, moved)
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
     clusim.simulate(machine, builder.build(), trace_out=trace)
@@ -116,7 +116,7 @@ def test_groups_keep_their_members(tmp_path: Path) -> None:
     builder = ProgramBuilder(machine.num_ranks)
     for number, ranks in enumerate(((0, 1), (2, 3), (0, 3))):
         comm = communicator(machine, ranks=ranks)
-        moved = programs.Moved("allreduce", 4096 << number)
+        moved = programs.CollectivePayload("allreduce", 4096 << number)
         programs.emit(Site(builder, f"group{number}"), machine, comm, moved)
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
     clusim.simulate(machine, builder.build(), trace_out=trace)
