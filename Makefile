@@ -9,7 +9,7 @@ BENCH_ARGS ?= --instructions
 
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h)
 ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
-SANITIZED_TESTS ?= $(wildcard tests/engine) tests/reference
+SANITIZED_TESTS ?= $(wildcard tests/engine) tests/engine/reference
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
@@ -64,7 +64,7 @@ test-python: $(VENV)/.dev $(VENV)/.built
 
 # Workers elsewhere see this checkout, built, under the same path.
 thorough: $(VENV)/.dev $(VENV)/.built
-	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/reference tests/run/test_error_limits.py
+	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/engine/reference tests/simulation/test_error_limits.py
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.

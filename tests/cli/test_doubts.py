@@ -89,7 +89,7 @@ def test_groups_and_rates_without_a_unit_are_doubted_too() -> None:
     (doubt,) = doubts_of(topologies.import_text(graph, "g.json").fabric())
     assert "bandwidths: Gb/s (attribute 'bandwidth' has no unit)" in doubt
     assert doubt.endswith("a unit in its name (bandwidth_GBps) settles it")
-    groups = Path(__file__).parents[1] / "importers" / "samples" / "groups.xml"
+    groups = Path(__file__).parents[1] / "formats" / "topologies" / "samples" / "groups.xml"
     found = topologies.import_file(groups)
     assert any("--group NAME" in doubt for doubt in doubts_of(found.fabric()))
     assert not any(

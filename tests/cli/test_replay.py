@@ -73,7 +73,7 @@ def test_a_trace_is_written(clusim: Clusim, tmp_path: Path) -> None:
 
 
 def test_the_machine_as_nccl_wrote_it(clusim: Clusim) -> None:
-    xml = SAMPLE.parents[1] / "tests" / "importers" / "samples" / "dump.xml"
+    xml = SAMPLE.parents[1] / "tests" / "formats" / "topologies" / "samples" / "dump.xml"
     done = clusim("replay", SAMPLE, "--xml", xml, "--calls", 1, "--json")
     found = json.loads(done.out)
     assert found["fabric"] == f"{xml}:nodes=4"

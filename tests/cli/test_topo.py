@@ -15,7 +15,7 @@ from clusim import topology
 
 Clusim = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = ROOT / "tests" / "importers" / "samples"
+SAMPLES = ROOT / "tests" / "formats" / "topologies" / "samples"
 
 
 def names_in(text: str) -> set[str]:

@@ -162,7 +162,7 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
     (r"clocks in 2\^-(\d+) ps", lambda: in_c(r"fraction16; /\* below 2\^(\d+)")),
     (
         r"CLUSIM_THOROUGH=1`: ([\d,]+)",
-        lambda: in_test("reference/test_equivalence.py", r"CASES = (\d+) if THOROUGH"),
+        lambda: in_test("engine/reference/test_equivalence.py", r"CASES = (\d+) if THOROUGH"),
     ),
     (r"one RDMA packet is (\d+) TLPs on PCIe", lambda: rdma_bytes() // payload("pcie-gen5-x16")),
     (r"exact up to (\d+) million", lambda: grain.EXACT_HOPS // 10**6),
@@ -178,7 +178,7 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
     (r"(\d+) lines of own script", lambda: lines_of(PACKAGE / "report/page", "*.js")),
     (
         r"protobuf.py`, about (\d+) lines",
-        lambda: round(lines_of(PACKAGE / "export", "protobuf.py"), -1),
+        lambda: round(lines_of(PACKAGE / "report" / "export", "protobuf.py"), -1),
     ),
     (r"lines\): (\d+) kinds of fields", lambda: functions("report/export/protobuf.py", r"\(key: ")),
 ]

@@ -253,7 +253,7 @@ dgx-a100,2,16,all_gather,auto,auto,,,1024,27.25
 
 
 def _logs() -> Samples:
-    from logs.samples import ALL
+    from formats.logs.samples import ALL
 
     folder = ROOT / "tests/logs/texts"
     found = _alone(*sorted(folder.iterdir()))()
@@ -263,7 +263,7 @@ def _logs() -> Samples:
 
 def _job_log() -> Samples:
     """Return a log of two ranks that can be replayed."""
-    from logs.samples import begin, call
+    from formats.logs.samples import begin, call
 
     lines = [
         begin(0),
@@ -307,7 +307,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "simai", _recording(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), "simai")
     yield "msccl", Target(_alone(TRACES / "allpairs-4.xml"), _plan("msccl"), (1, 2))
     yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
-    samples = sorted((ROOT / "tests/importers/samples").iterdir())
+    samples = sorted((ROOT / "tests/formats/topologies/samples").iterdir())
     yield "import", Target(_alone(*samples), _imported, read=_import, each=4)
     yield "nvbandwidth", Target(_alone(TRACES / "nvbandwidth-8xa100.json"), _measured_paths)
     yield "topology", Target(_topologies, _topology)

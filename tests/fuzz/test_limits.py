@@ -98,7 +98,7 @@ def test_packed_blanks_take_little_memory(name: str, tmp_path: Path) -> None:
 
 
 def _log_lines(size: int) -> Iterator[str]:
-    from logs.samples import begin, call
+    from formats.logs.samples import begin, call
 
     yield from (begin(rank) for rank in range(2))
     for number in range(size // 400):

@@ -147,7 +147,9 @@ def test_sends_and_receives_wait_for_where_it_lies_too(tmp_path):
     """Connections share the buffers of a rank's thread: one load more."""
     setup = Setup(pair(tmp_path))
     trip = Places(arrays_of(setup.fabric)).to_gpu(0)
-    schedule = programs.build(setup.known, setup.comm, programs.CollectivePayload("sendrecv", 1 << 20, "uint8"))
+    schedule = programs.build(
+        setup.known, setup.comm, programs.CollectivePayload("sendrecv", 1 << 20, "uint8")
+    )
     waits = waits_of(setup.fabric, schedule)
     assert {op: ps for (_, op), ps in waits.items()} == {"send": 3 * trip, "recv": 2 * trip}
 

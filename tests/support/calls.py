@@ -14,7 +14,7 @@ from support.measured_steps import table
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT / "traces"
-ROWS = ROOT / "tests" / "accuracy" / "rows.csv"
+ROWS = ROOT / "tests" / "validation" / "rows.csv"
 
 SMALL = ("dgx-1v", "--size", "64KiB")
 FAULT = ("--fault", "rank 1 slow x1.5")

@@ -1,6 +1,6 @@
 """Run tests wherever an executor has workers, which see this checkout under the same path: ``make thorough``.
 
-``CLUSIM_THOROUGH=1 python tests/support/spread.py --executor dask://host:8786 tests/reference``
+``CLUSIM_THOROUGH=1 python tests/support/spread.py --executor dask://host:8786 tests/engine/reference``
 """
 
 from __future__ import annotations
