@@ -19,6 +19,7 @@ from support.names import exists, quoted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+SPEED = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "pysim" / "clusim"
 CLI = ROOT / "cli" / "clusim_cli"
 PACKAGES = [path.parent for top in (PACKAGE, CLI) for path in sorted(top.rglob("__init__.py"))]
@@ -95,12 +96,10 @@ def test_modules_that_the_map_names_exist() -> None:
             ), text
 
 
-def test_every_layer_is_a_package_or_module_and_every_one_has_a_layer() -> None:
-    text = " ".join(block("Layers")).replace("then clusim_cli", "")
-    listed = set(re.findall(r"\b[a-z_]+\b(?!:)", text))
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert listed <= modules | {path.name for path in PACKAGES}
-    assert modules | {path.name for path in PACKAGES if path.parent == PACKAGE} <= listed
+def test_every_room_is_in_one_layer() -> None:
+    rows = [line.split("|")[2] for line in section("Rooms").splitlines() if line.startswith("| ")]
+    rooms = re.findall(r"[a-z]+", " ".join(rows[1:]))
+    assert sorted(rooms) == sorted(path.name for path in PACKAGES if path.parent == PACKAGE)
 
 
 def test_the_engines_files_call_those_below_them() -> None:
@@ -168,11 +167,10 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
     (r"exact up to (\d+) million", lambda: grain.EXACT_HOPS // 10**6),
     (r"then (\d+) million bursts", lambda: grain.TARGET_HOPS // 10**6),
     (r"none above 1/(\d+) of", lambda: grain.SLICE_SHARE),
-    (r"off by at most (\d+)%", lambda: round(100 * grain.AUTO_ERROR)),
+    (r"error limit (\d+)%", lambda: round(100 * grain.AUTO_ERROR)),
     (r"Beyond (\d+) million", lambda: grain.MOST_HOPS // 10**6),
-    (r"grow to 1/(\d+) of", lambda: grain.SLICE_SHARE // max(grain.FACTORS)),
+    (r"bursts grow to 1/(\d+) of", lambda: grain.SLICE_SHARE // max(grain.FACTORS)),
     (r"at least (\d+) bursts", lambda: BURSTS_PER_BUFFER),
-    (r"at most a (\d+)nd of", lambda: BURSTS_PER_BUFFER),
     (r"exit code (\d+)", bug_code),
     (r"contract, section (\d+)", lambda: heading("Memory")),
     (r"(\d+) lines of own script", lambda: lines_of(PACKAGE / "report/page", "*.js")),
@@ -211,7 +209,7 @@ def functions(name: str, first: str) -> int:
     return len(re.findall(rf"^def \w+{first}", text, re.MULTILINE))
 
 
-FLAT = " ".join(PAGE.split())
+FLAT = " ".join(f"{PAGE} {SPEED}".split())
 
 
 @pytest.mark.parametrize(("pattern", "told"), FACTS, ids=[pattern for pattern, _ in FACTS])
@@ -246,7 +244,7 @@ def test_decisions_are_sorted_and_short() -> None:
     subjects = re.findall(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
     assert len(subjects) >= 5
     decisions = re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE)
-    assert len(decisions) >= 40
+    assert len(decisions) >= 20
     for decision in decisions:
         assert decision.count("\n") < 2, f"two lines are enough: {decision}"
         assert re.match(r"- \*[^*]+\*", decision), f"say the decision first: {decision}"

@@ -255,7 +255,7 @@ dgx-a100,2,16,all_gather,auto,auto,,,1024,27.25
 def _logs() -> Samples:
     from formats.logs.samples import ALL
 
-    folder = ROOT / "tests/logs/texts"
+    folder = ROOT / "tests/formats/logs/texts"
     found = _alone(*sorted(folder.iterdir()))()
     job = "".join(ALL.values()).encode()
     return [*found, {"job.log": job}, {"table.txt": _TABLE}, {"both.log": job + _TABLE}]
