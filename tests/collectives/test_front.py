@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS, build
+from clusim.collectives.registry import REGISTRY
 from clusim.schedule import Schedule, Shape
 from clusim.topology import load
 
@@ -106,3 +108,20 @@ def test_every_algorithm_makes_a_schedule(operation: str, algorithm: str) -> Non
     schedule = build(4, operation, algorithm, 0 if operation == "barrier" else 1600)
     assert isinstance(schedule, Schedule)
     assert (schedule.calls[0].operation, schedule.calls[0].algorithm) == (operation, algorithm)
+
+
+def test_an_algorithm_for_other_numbers_of_ranks_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = replace(REGISTRY["allreduce", "butterfly"], ranks="a power of two")
+    monkeypatch.setitem(REGISTRY, ("allreduce", "butterfly"), entry)
+    assert [n for n in range(1, 10) if entry.fits(n)] == [1, 2, 4, 8]
+    assert build(8, "allreduce", "butterfly", 64).calls[0].algorithm == "butterfly"
+    with pytest.raises(InputError, match="6 ranks; it needs a power of two, use ring or"):
+        build(6, "allreduce", "butterfly", 64)
+
+
+def test_every_operation_has_one_default() -> None:
+    defaults = [entry.operation for entry in REGISTRY.values() if entry.default]
+    assert defaults == list(ALGORITHMS)
+    assert all(REGISTRY[op, names[0]].default for op, names in ALGORITHMS.items())

@@ -18,6 +18,7 @@ from clusim.lowering import lower
 from clusim.schedule.executor import Executor
 from clusim.schedule.untimed import run_untimed
 from clusim.topology import Fabric, load
+from support.collective_laws import fitting
 from support.machines import cluster_of, pcie_machine
 
 
@@ -153,7 +154,8 @@ def test_other_collectives_over_machines_are_right(pair: tuple[str, str]) -> Non
     size = 0 if pair[0] == "barrier" else 50_004
     root = {"root": 11} if REGISTRY[pair].rooted else {}
     proven(pod(), *pair, size, channels=2, **root)
-    proven(pod(), *pair, size, channels=1, ranks=(9, 2, 0, 14, 1), **({"root": 2} if root else {}))
+    group = (9, 2, 0, 14, 1)[: fitting(pair, 5, 4)[0]]
+    proven(pod(), *pair, size, channels=1, ranks=group, **({"root": 2} if root else {}))
 
 
 TIMED = [*OTHERS, *(("allreduce", name) for name in ("ring", "tree", "hierarchical"))]

@@ -31,7 +31,7 @@ import pytest
 import clusim
 from clusim.collectives import build
 from clusim.collectives.registry import REGISTRY
-from support.collective_laws import machine, run, sequential_steps
+from support.collective_laws import fitting, machine, run, sequential_steps
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 9, 16, 32)
 
@@ -102,18 +102,13 @@ def smallest(pair: tuple[str, str], n: int) -> int:
     return 0 if pair[0] == "barrier" else 64 * n
 
 
-def ranks_of(pair: tuple[str, str]) -> tuple[int, ...]:
-    """Return the numbers of ranks to try; a message has two ends."""
-    return (2,) if pair[0] == "send" else RANKS
-
-
 def test_every_algorithm_has_a_law_of_its_steps() -> None:
     assert set(LAWS) == set(REGISTRY)
 
 
 @pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
 def test_messages_in_sequence_grow_with_the_ranks_as_derived(pair: tuple[str, str]) -> None:
-    for n in ranks_of(pair):
+    for n in fitting(pair, *RANKS):
         schedule = build(n, *pair, smallest(pair, n), channels=1)
         assert sequential_steps(schedule) == LAWS[pair](n), n
 
@@ -121,7 +116,7 @@ def test_messages_in_sequence_grow_with_the_ranks_as_derived(pair: tuple[str, st
 @pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
 def test_channels_and_protocols_add_no_step(pair: tuple[str, str]) -> None:
     """Channels work side by side, and LL and LL128 have the same messages; 16 bytes a part and channel."""
-    for n in (2, 5, 8)[: 1 if pair[0] == "send" else 3]:
+    for n in fitting(pair, 2, 5, 8):
         for protocol in REGISTRY[pair].protocols or ("simple", "ll", "ll128"):
             size = 5 * smallest(pair, n)
             schedule = build(n, *pair, size, channels=5, protocol=protocol)

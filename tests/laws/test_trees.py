@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import clusim
+from clusim.collectives.algorithms.tree import write_allreduce
 from clusim.collectives.rings_and_trees import Tree, Ways
-from clusim.collectives.tree import write_allreduce
 from clusim.schedule import CollectiveWriter
 from clusim.schedule.builder import Part
 from clusim.schedule.ir import CTA_WARPS, Schedule

@@ -18,11 +18,12 @@ from clusim.schedule import (
     to_arrays,
     to_text,
 )
+from support.collective_laws import fitting
 
 
 @pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
 def test_both_forms_round_trip(pair: tuple[str, str]) -> None:
-    ranks = 2 if pair[0] == "send" else 5
+    ranks = fitting(pair, 5, 4)[0]
     schedule = build(ranks, *pair, 0 if pair[0] == "barrier" else 5004, channels=2)
     assert from_text(to_text(schedule)) == schedule
     arrays = to_arrays(schedule)

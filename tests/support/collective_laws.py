@@ -11,6 +11,7 @@ import numpy as np
 
 import clusim
 from clusim.collectives import build
+from clusim.collectives.registry import REGISTRY
 from clusim.engine.abi import Op
 from clusim.engine.opcodes import OPCODES
 from clusim.results.result import Result
@@ -18,7 +19,15 @@ from clusim.schedule import ABSENT, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
 from clusim.topology import Fabric, load
 
-__all__ = ["busy", "machine", "moved", "moved_by_class", "run", "sequential_steps"]
+__all__ = ["busy", "fitting", "machine", "moved", "moved_by_class", "run", "sequential_steps"]
+
+
+def fitting(pair: tuple[str, str], *counts: int) -> tuple[int, ...]:
+    """Return the numbers of ranks for which an algorithm is defined; a message has two ends."""
+    if pair[0] == "send":
+        return (2,)
+    return tuple(count for count in counts if REGISTRY[pair].fits(count))
+
 
 BY_SWITCH = Op.MCAST | Op.REDUCE | Op.AGGREGATE
 

@@ -10,8 +10,9 @@ from clusim.base.errors import InputError, ScheduleError, suggest
 from clusim.base.terms.algorithms import own_word, protocol_named
 from clusim.base.terms.dtypes import redop_named
 from clusim.base.terms.operations import operation_named
+from clusim.collectives.entry import AlgorithmEntry
 from clusim.collectives.machines import find_layout
-from clusim.collectives.registry import REGISTRY, AlgorithmEntry
+from clusim.collectives.registry import REGISTRY
 from clusim.collectives.rings_and_trees import direct_links
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
@@ -192,6 +193,7 @@ def emit(
     operation, name, entry = _find(operation, algorithm)
     fabric = None if isinstance(target, int) else target
     call = make_call(target, operation, name, bytes, options)
+    entry.check_ranks(len(call.ranks))
     shape = options.get("shape") or entry.shape(call, fabric)
     writer = CollectiveWriter.add(builder, call, shape, stream=stream, after=after)
     entry.write(writer, fabric)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, Unpack
 
 from clusim.base.errors import ScheduleError
+from clusim.collectives.algorithms.p2p import write_send
 from clusim.collectives.api import Options, emit, make_call
-from clusim.collectives.p2p import write_send
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder
 from clusim.schedule.ir import Schedule, Task
 from clusim.schedule.shapes import shape_of

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
-from clusim.collectives.sharp import uses_switches
+from clusim.collectives.algorithms.sharp import uses_switches
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import CollectivePayload

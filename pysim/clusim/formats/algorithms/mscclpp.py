@@ -104,7 +104,7 @@ def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
 
 def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: CollectiveWriter) -> None:
     """Refuse a plan that needs switches that reduce on a fabric without."""
-    from clusim.collectives.nvls import check_units
+    from clusim.collectives.algorithms.nvls import check_units
 
     for gpu in plan.gpus:
         for block in gpu.blocks:

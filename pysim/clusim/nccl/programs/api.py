@@ -9,7 +9,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.dtypes import redop_named
 from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
-from clusim.collectives import chain, nvls, ring, sharp, tree
+from clusim.collectives.algorithms import chain, nvls, ring, sharp, tree
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context

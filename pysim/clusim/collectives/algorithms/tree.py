@@ -14,10 +14,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.collectives.common import connect_tree
+from clusim.collectives.entry import algorithm
 from clusim.collectives.rings_and_trees import Tree, Ways, find_trees
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import CollectiveWriter, Part, ProgramFields
-from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
+from clusim.schedule.ir import CTA_WARPS, Buffer, CollectiveCall, Prim
+from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.model import Fabric
 
 
@@ -158,6 +160,22 @@ def _positions(tree: Tree) -> list[int]:
     return [position for position in range(len(tree.parents)) if position != tree.root]
 
 
+def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    """Return smaller chunks for sizes that would not fill the pipeline of a tree.
+
+    NCCL up to 2.12 (``src/enqueue.cc``): 128, 64, 32 KiB below 8, 4, 1 chunks per channel and level.
+    """
+    shape = shape_of(call.protocol, fabric=fabric)
+    depth = len(call.ranks).bit_length()
+    if call.protocol != "simple":
+        return shape
+    for chunks, smaller in ((8, 128 * 1024), (4, 64 * 1024), (1, 32 * 1024)):
+        if call.bytes < call.channels * shape.chunk_bytes * depth * chunks:
+            shape = shape.with_chunk(min(shape.chunk_bytes, smaller))
+    return shape
+
+
+@algorithm("allreduce", "tree", _shape, paired=True)
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -180,6 +198,7 @@ def _rooted(writer: CollectiveWriter, fabric: Fabric | None) -> list[Tree]:
     return find_trees(fabric, writer.call.ranks, writer.call.channels, root)
 
 
+@algorithm("reduce", "tree", _shape, paired=True)
 def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the reduction up trees that end at the root."""
     trees = _rooted(writer, fabric)
@@ -191,6 +210,7 @@ def write_reduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             _up(channel, up, position)
 
 
+@algorithm("broadcast", "tree", _shape, paired=True)
 def write_broadcast(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the broadcast down trees that start at the root."""
     trees = _rooted(writer, fabric)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from clusim.collectives.direct import all_hops, reduce_arrivals
+from clusim.collectives.algorithms.direct import all_hops, reduce_arrivals
+from clusim.collectives.entry import algorithm
 from clusim.collectives.machines import even_layout
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim
@@ -162,6 +163,7 @@ def _ring_prims(order: list[int]) -> list[Prim]:
     return prims
 
 
+@algorithm("allreduce", "hierarchical", channels="ring", many_peers=True)
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the five programs of every rank and channel; in one machine there is no ring."""
     layout = even_layout(fabric, writer.call.ranks)

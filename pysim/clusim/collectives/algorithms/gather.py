@@ -8,7 +8,8 @@ chunk, and begins with another one on every channel. **Not modelled**: trees of 
 
 from __future__ import annotations
 
-from clusim.collectives.direct import all_hops
+from clusim.collectives.algorithms.direct import all_hops
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
@@ -35,11 +36,13 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
         writer.program(root, part, prims, pipes, rotation=root, nchunks=size, mode="blocked")
 
 
+@algorithm("gather", "direct", default=True, channels="p2p", many_peers=True)
 def write_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write every rank's block to the root."""
     _write(writer, to_root=True)
 
 
+@algorithm("scatter", "direct", default=True, channels="p2p", many_peers=True)
 def write_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write every rank's block from the root."""
     _write(writer, to_root=False)

@@ -10,13 +10,15 @@ side by side; each begins with another peer. **Not modelled**: pipelining. **Par
 
 from __future__ import annotations
 
+from clusim.collectives.algorithms.direct import all_hops
 from clusim.collectives.common import connect_all
-from clusim.collectives.direct import all_hops
+from clusim.collectives.entry import algorithm, message_shape
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric
 
 
+@algorithm("allreduce", "naive", message_shape)
 def write_naive(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the all-pairs exchange: n-1 rounds of whole vectors."""
     size = writer.size
@@ -36,6 +38,7 @@ def write_naive(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             writer.program(position, part, prims, own)
 
 
+@algorithm("allreduce", "driver", message_shape)
 def write_driver(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the reduction at the first position of the group, followed by its broadcast."""
     count = writer.size - 1

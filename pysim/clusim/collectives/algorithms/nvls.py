@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.collectives.common import connect_flags
+from clusim.collectives.entry import algorithm
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import CollectiveWriter, Part
-from clusim.schedule.ir import Prim
+from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, nvls_copy_warps
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
@@ -69,6 +70,16 @@ class _Flags:
     done: dict[tuple[int, int], int]
 
 
+def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    return nvls_shape(call.bytes, call.channels, len(call.ranks))
+
+
+_by_switches = partial(
+    algorithm, shape=_shape, channels="nvls", drop_channels=False, protocols=("simple",)
+)
+
+
+@_by_switches("allreduce", "nvls")
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write scatter, reduce and gather programs for every rank and channel."""
     if fabric is not None:
@@ -167,6 +178,7 @@ def _gather(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) 
     )
 
 
+@_by_switches("all_gather", "nvls")
 def write_all_gather(
     writer: CollectiveWriter, fabric: Fabric | None, parts: Sequence[Part] | None = None
 ) -> None:
@@ -187,6 +199,7 @@ def write_all_gather(
             _blocked(_Seat(writer, part, position), _takes(size), pipes, "nvls/gather", 0)
 
 
+@_by_switches("reduce_scatter", "nvls")
 def write_reduce_scatter(
     writer: CollectiveWriter, fabric: Fabric | None, parts: Sequence[Part] | None = None
 ) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.collectives.common import in_turn
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric
@@ -126,6 +127,7 @@ def _write(cube: _Cube, extras: dict[int, int]) -> None:
             cube.exchange(label, distance, (number, count), ends)
 
 
+@algorithm("allreduce", "butterfly", channels="twoshot", many_peers=True)
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write folding, halving, doubling and unfolding for any number of ranks."""
     bits = writer.size.bit_length() - 1

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from clusim.base.errors import InputError
-from clusim.collectives.hierarchical import Local
+from clusim.collectives.algorithms.hierarchical import Local
+from clusim.collectives.entry import algorithm
 from clusim.collectives.machines import Layout, even_layout
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
@@ -57,6 +58,14 @@ def _check(fabric: Fabric, layout: Layout) -> None:
         )
 
 
+@algorithm(
+    "allreduce",
+    "sharp",
+    sharp_shape,
+    channels="nvls",
+    drop_channels=False,
+    protocols=("simple",),
+)
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, *, switches: bool = True
 ) -> None:

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from clusim.collectives.direct import reduce_arrivals, reduce_in_order
+from clusim.collectives.algorithms.direct import reduce_arrivals, reduce_in_order
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
@@ -169,6 +171,12 @@ def _kernels(writer: CollectiveWriter, nchunks: int, mode: Mode = "interleaved")
     return [_Kernel(writer, part, nchunks, mode) for part in parts]
 
 
+_loads = partial(
+    algorithm, shape=pass_shape, channels="twoshot", many_peers=True, protocols=("simple",)
+)
+
+
+@_loads("allreduce", "oneshot-pull", blocks=blocks_of_oneshot, prelude_ps=0)
 def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in which every rank loads everything of everybody: barrier, loads, barrier."""
     size = writer.size
@@ -199,6 +207,7 @@ def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> Non
         kernel.run(position, prims, [*pipes, done[position]], "reduce")
 
 
+@_loads("allreduce", "twoshot-pull", blocks=blocks_of_twoshot, prelude_ps=0)
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps of loads: barrier, everybody's own chunk, fenced barrier, all other chunks."""
     for kernel in _kernels(writer, writer.size):
@@ -213,6 +222,7 @@ def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             kernel.run(position, prims, [data[peer, position] for peer in peers], "gather", sm=0)
 
 
+@_loads("allreduce", "ld-st")
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce by loads and stores: barrier, everybody's own chunk, which it stores to all, fenced barrier."""
     for kernel in _kernels(writer, writer.size):
@@ -223,6 +233,7 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         kernel.barrier(kernel.flags("simple"), after=done)
 
 
+@_loads("reduce_scatter", "ld")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter by loads: barrier, the own block of everybody, barrier."""
     for kernel in _kernels(writer, writer.size, "blocked"):
@@ -232,6 +243,7 @@ def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> Non
         kernel.barrier(kernel.flags(), after=done)
 
 
+@_loads("all_gather", "st")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather by stores: barrier, the own block to everybody, fenced barrier."""
     size = writer.size

@@ -11,9 +11,11 @@ flag to and from every rank, with one fixed cost. **Not modelled**: packets of t
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from clusim.collectives.algorithms.nvls import check_units
 from clusim.collectives.common import connect_flags
-from clusim.collectives.nvls import check_units
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape
@@ -26,16 +28,28 @@ def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return Shape(-(-part // len(call.ranks)) * 16)
 
 
+_by_switches = partial(
+    algorithm,
+    shape=multimem_shape,
+    channels="nvls",
+    drop_channels=False,
+    protocols=("simple",),
+)
+
+
+@_by_switches("allreduce", "multimem")
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the program of every rank and channel."""
     _write(writer, fabric, Prim("reduceLoadStore", coef=1, send=0, src="input", dst="output"))
 
 
+@_by_switches("reduce_scatter", "multimem")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the same for a reduce-scatter: each rank loads the sum of its block."""
     _write(writer, fabric, Prim("reduceLoad", coef=1, send=0, src="input"))
 
 
+@_by_switches("all_gather", "multimem")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the same for an all-gather: each rank stores its block to all."""
     _write(writer, fabric, Prim("multicastStore", coef=1, send=0, dst="output"))

@@ -12,15 +12,17 @@ the fabric's protocol ``ll``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from clusim.collectives.common import connect_all
-from clusim.collectives.direct import (
+from clusim.collectives.algorithms.direct import (
     all_hops,
     reduce_arrivals,
     reduce_in_order,
     source_order,
 )
+from clusim.collectives.common import connect_all
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
@@ -68,11 +70,40 @@ def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return _shape(call, len(call.ranks))
 
 
+_blocks = partial(
+    algorithm,
+    shape=twoshot_shape,
+    channels="direct",
+    drop_channels=False,
+    many_peers=True,
+    protocols=("ll",),
+)
+
+
+@algorithm(
+    "allreduce",
+    "oneshot-ll",
+    oneshot_shape,
+    channels="oneshot",
+    drop_channels=False,
+    many_peers=True,
+    protocols=("ll",),
+)
 def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody pushes everything to everybody."""
     _one_step(writer, writer.call.protocol)
 
 
+@algorithm(
+    "allreduce",
+    "oneshot-lamport",
+    lamport_shape,
+    channels="oneshot",
+    many_peers=True,
+    protocols=("simple",),
+    blocks=blocks_of_lamport,
+    prelude_ps=LAMPORT_PRELUDE_PS,
+)
 def write_lamport(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the same without flags: a value that no sum has tells what has not arrived yet."""
     _one_step(writer, "direct")
@@ -99,6 +130,15 @@ def _one_step(writer: CollectiveWriter, protocol: str) -> None:
             writer.program(position, part, poll, into, sm=0, name=name, **common)
 
 
+@algorithm(
+    "allreduce",
+    "twoshot-ll",
+    twoshot_shape,
+    channels="twoshot",
+    drop_channels=False,
+    many_peers=True,
+    protocols=("ll",),
+)
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps: everybody reduces one chunk and pushes the result to everybody."""
     for part in writer.parts():
@@ -144,6 +184,7 @@ def _two_steps(
     program(take, [second[peer, position] for peer in behind], "take", 0, last)
 
 
+@_blocks("reduce_scatter", "ll")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter in one step: everybody pushes everybody's block, and adds up its own."""
     size, last = writer.size, writer.size - 1
@@ -161,6 +202,7 @@ def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> Non
             writer.program(position, part, adds, into, sm=0, name="ll/reduce", **fields)
 
 
+@_blocks("all_gather", "ll")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step: everybody pushes its block to everybody."""
     size, last = writer.size, writer.size - 1

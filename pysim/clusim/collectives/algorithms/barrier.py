@@ -8,11 +8,13 @@ fly for the latency of a header. **Parameters**: the protocol's fixed cost and f
 
 from __future__ import annotations
 
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
 
+@algorithm("barrier", "dissemination", default=True, drop_channels=False)
 def write_barrier(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write ceil(log2 n) rounds of signals on one channel."""
     size = writer.size

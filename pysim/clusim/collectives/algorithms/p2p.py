@@ -7,6 +7,7 @@ a CTA, a message spread over several channels. **Model**: the same, as two progr
 
 from __future__ import annotations
 
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
@@ -15,6 +16,7 @@ SEND = Prim("send", send=0)
 RECV = Prim("recv", recv=0)
 
 
+@algorithm("send", "direct", default=True, channels="p2p")
 def write_send(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write a message from position 0 to position 1."""
     for part in writer.parts():
@@ -23,6 +25,7 @@ def write_send(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         writer.program(1, part, [RECV], [pipe], name="recv")
 
 
+@algorithm("sendrecv", "direct", default=True, channels="p2p")
 def write_sendrecv(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write everybody's message to the next position."""
     size = writer.size

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from clusim.collectives.common import chunk_prims, connect_ring
+from clusim.collectives.entry import algorithm, ring_shape
 from clusim.collectives.rings_and_trees import Ways, find_rings
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
@@ -79,6 +80,7 @@ def _write(
             )
 
 
+@algorithm("allreduce", "ring", ring_shape, default=True)
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -94,6 +96,7 @@ def write_allreduce(
     _write(writer, fabric, ways, steps, blocked=False)
 
 
+@algorithm("reduce_scatter", "ring", ring_shape, default=True)
 def write_reduce_scatter(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -108,6 +111,7 @@ def write_reduce_scatter(
     )
 
 
+@algorithm("all_gather", "ring", ring_shape, default=True)
 def write_all_gather(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:

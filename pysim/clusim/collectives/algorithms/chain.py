@@ -8,6 +8,7 @@ chunks of one step flow along it. **Model**: the same. **Parameters**: `Shape`, 
 from __future__ import annotations
 
 from clusim.collectives.common import connect_ring
+from clusim.collectives.entry import algorithm
 from clusim.collectives.rings_and_trees import Ways, find_rings
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
@@ -19,6 +20,7 @@ def _find(writer: CollectiveWriter, fabric: Fabric | None) -> Ways:
     return Ways(rings, parts=writer.parts())
 
 
+@algorithm("broadcast", "ring", default=True)
 def write_broadcast(
     writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None
 ) -> None:
@@ -35,6 +37,7 @@ def write_broadcast(
         writer.program(ring.order[-1], part, [Prim("recv", recv=0)], pipes[-1:])
 
 
+@algorithm("reduce", "ring", default=True)
 def write_reduce(writer: CollectiveWriter, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the pipeline from the root's successor along the ring to the root."""
     root = writer.call.ranks.index(writer.call.root)

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusim.collectives.common import connect_all, in_turn
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Mode, Prim
 from clusim.topology.model import Fabric
@@ -72,6 +73,7 @@ def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim
     return prims
 
 
+@algorithm("allreduce", "oneshot", many_peers=True)
 def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody sends everything to everybody and reduces by itself."""
     size, channels = writer.size, writer.call.channels
@@ -136,18 +138,21 @@ def _collect(
     )
 
 
+@algorithm("allreduce", "twoshot", many_peers=True)
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps: each rank reduces one chunk of everybody's, then hands it to everybody."""
     for part in writer.parts():
         _exchange(writer, part, "interleaved", gather=True)
 
 
+@algorithm("reduce_scatter", "direct", many_peers=True)
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter in one step."""
     for part in writer.parts(blocked=True):
         _exchange(writer, part, "blocked", gather=False)
 
 
+@algorithm("all_gather", "direct", many_peers=True)
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step."""
     size = writer.size

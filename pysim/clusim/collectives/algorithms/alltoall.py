@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from clusim.collectives.algorithms.direct import all_hops
 from clusim.collectives.common import connect_all
-from clusim.collectives.direct import all_hops
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 
 
+@algorithm("alltoall", "direct", default=True, channels="p2p", many_peers=True)
 def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write block `d` of source `s` to block `s` of destination `d`, all pairs in rounds."""
     size = writer.size
