@@ -58,7 +58,7 @@ GATEKEEPERS = {
     "xarray": ("clusim/results/result.py",),
     "IPython": ("clusim/simulation/notebook.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
-    "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/results.py"),
+    "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/runner.py"),
     "distributed": ("clusim/base/executors/connect.py",),
     "mpi4py": ("clusim/base/executors/connect.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),

@@ -49,7 +49,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "clusim/formats/recordings/nsys.py",
         "operation",
     ): "messages, whose kernels do not say to whom",
-    ("clusim/formats/recordings/unpickled.py", "dtype"): "instructions of pickles",
+    ("clusim/formats/recordings/flight.py", "dtype"): "instructions of pickles",
     ("clusim/hardware/architectures/ampere.py", "protocol"): FIGURES,
     ("clusim/hardware/gpus/gb10.py", "dtype"): "peak rates by precision",
     ("clusim/hardware/gpus/h200_nvl.py", "dtype"): "peak rates by precision",

@@ -10,8 +10,7 @@ from clusim.schedule import from_arrays, from_text, to_arrays, to_text
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.executor import Executor
 from clusim.schedule.ir import Prim
-from clusim.schedule.semantics import verify
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed, verify
 
 
 def test_tasks_of_a_stream_follow_each_other() -> None:

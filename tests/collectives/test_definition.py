@@ -14,8 +14,7 @@ from clusim.collectives.registry import REGISTRY
 from clusim.schedule import Schedule, Shape
 from clusim.schedule.dtypes import ELEMENTS
 from clusim.schedule.executor import Executor
-from clusim.schedule.semantics import verify
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed, verify
 from support.collective_laws import fitting
 
 PAIRS = list(REGISTRY)

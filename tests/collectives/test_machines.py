@@ -16,7 +16,7 @@ from clusim.collectives.registry import REGISTRY
 from clusim.collectives.rings_and_trees import Tree, find_rings, find_trees
 from clusim.lowering import lower
 from clusim.schedule.executor import Executor
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed
 from clusim.topology import Fabric, load
 from support.collective_laws import fitting
 from support.machines import cluster_of, pcie_machine

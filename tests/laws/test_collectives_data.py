@@ -10,7 +10,7 @@ from clusim.collectives import build
 from clusim.collectives.registry import REGISTRY
 from clusim.schedule.dtypes import element
 from clusim.schedule.executor import Executor
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed
 from support.collective_laws import fitting, machine
 
 FABRICS = [

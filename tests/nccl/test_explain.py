@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from clusim import topology
 from clusim.nccl import Collective, communicator, parse_version
-from clusim.nccl.explain import explain, render, switch_points
-from clusim.nccl.traffic import traffic
+from clusim.nccl.explain import explain, render, switch_points, traffic
 from clusim_cli.commands.explain import command
 
 

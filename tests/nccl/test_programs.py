@@ -15,9 +15,9 @@ from clusim.engine.opcodes import OPCODES
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.env import parse_env
+from clusim.nccl.explain import traffic
 from clusim.nccl.programs import CollectivePayload, build, emit_messages
 from clusim.nccl.programs.messages import rounds
-from clusim.nccl.traffic import traffic
 from clusim.nccl.versions import LATEST, Version, parse_version
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site

@@ -9,9 +9,9 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings import layers
 from clusim.replays import replay
+from clusim.replays.api import OwnStep, play, split_of
 from clusim.replays.report import Replay
 from clusim.replays.request import ReplayRequest
-from clusim.replays.spmd import OwnStep, play, split_of
 from clusim_cli.main import run
 from formats.recordings.layertables import layer, table
 

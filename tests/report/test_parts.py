@@ -13,15 +13,14 @@ import pytest
 import clusim
 from clusim.base.terms.links import described
 from clusim.base.units import format_size
-from clusim.report.active_part import used_part
 from clusim.report.boxes import Picture
-from clusim.report.calls import call_rows
 from clusim.report.drawnmachine import WireGroups, group_wires, machine_of, natural_key, span
 from clusim.report.histories import FULL, history
 from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
 from clusim.report.message import pack, unpack
-from clusim.report.page_data import Feed
+from clusim.report.page_data import Feed, used_part
 from clusim.report.picture import draw
+from clusim.report.sections import call_rows
 from clusim.report.summary_text import sentences
 from clusim.report.svg import bent
 from clusim.results.bins import Bins

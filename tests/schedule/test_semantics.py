@@ -13,8 +13,7 @@ from clusim.collectives import build
 from clusim.schedule import CollectiveWriter, Prim, Schedule, Shape
 from clusim.schedule.executor import Executor
 from clusim.schedule.iteration import iter_slices
-from clusim.schedule.semantics import verify
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed, verify
 
 SMALL = Shape(256, slices=1, slots=2)
 

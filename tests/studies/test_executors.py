@@ -111,7 +111,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
 
 def swept(folder: Path, name: str, *more: str) -> list[dict[str, object]]:
     """Sweep by the command and return the rows without what depends on the computer."""
-    from clusim.studies.sweep.results import read_rows
+    from clusim.studies.sweep.runner import read_rows
 
     target = folder / name
     program = [sys.executable, "-m", "clusim", "sweep", str(folder / "grid.yaml")]

@@ -16,9 +16,8 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
-from clusim.topology.check import errors
+from clusim.topology.check import errors, unreachable
 from clusim.topology.node import NETWORK
-from clusim.topology.reachability import unreachable
 from support.boxes import box_text, cluster
 
 NETWORKS = [

@@ -20,8 +20,8 @@ from clusim.topology.arrays import arrays_of
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown
 from clusim.training.contention import Streams, contention
-from clusim.training.memory_epochs import relaxed
 from clusim.training.request import TrainRequest
+from clusim.training.run import relaxed
 from clusim.workload import Workload, load_workload, make_plan
 from clusim_cli.main import run
 from support.workloads import tiny

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.validation.steps.cases import case_of
-from clusim.validation.steps.flops import counted_flops
-from clusim.validation.steps.machines import machines_of
-from clusim.validation.steps.predict import Unpredicted, predicted
+from clusim.validation.steps.cases import case_of, machines_of
+from clusim.validation.steps.predict import Unpredicted, counted_flops, predicted
 from clusim.validation.steps.rows import StepRow
 from clusim.validation.steps.scores import StepPoint
 from clusim.workload import make_plan

@@ -9,8 +9,8 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import TrainingResult, train, training_report
-from clusim.training.goodput import goodput_of
 from clusim.training.planned import written
+from clusim.training.result import goodput_of
 from clusim.workload import Workload
 from clusim.workload.hostlink import TO_HOST, host_way
 from clusim.workload.parallel.checkpoints import checkpoint_of

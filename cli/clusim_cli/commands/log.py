@@ -17,7 +17,7 @@ def command() -> None:
 
 @command.command("summary", short_help="Print what a log says.")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@options.as_json("clusim.formats.logs.logjson:LogJson")
+@options.as_json("clusim.formats.logs.summary:LogJson")
 @options.all_lines()
 def summary(logs: tuple[str, ...], as_json: bool, everything: bool) -> None:
     """Print what was understood of LOG: versions, hosts, communicators, rings, transports, calls, what is odd.

@@ -1,21 +1,122 @@
-"""A run prepared for questions about its critical path, whether its records are in a file or in memory."""
+"""A run prepared for questions about its critical path, whether its records are in a file or in memory.
+
+What the critical path spends in folded blocks: by what the rank of their pause does there.
+
+How busy reduction units were: from the completed slices, since a unit has no counters of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from clusim.analysis.blockcharges import BlockCharges
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis import loops
 from clusim.analysis.charge import Charge, Charger
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
-from clusim.analysis.units import unit_busy_ps
+from clusim.analysis.slices import Slices
 from clusim.analysis.usage import Usage
-from clusim.analysis.walk import Step, Walk
+from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.base.errors import TraceError
+from clusim.engine.abi import ConnKind, Op
+from clusim.engine.opcodes import OP_FLAGS
+from clusim.results.diagnosis import CauseKind
+from clusim.results.replicated import FoldedBlocks, merged
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
+
+Array = NDArray[Any]
+
+
+def unit_busy_ps(
+    records: Records, slices: Slices, network: Network, edge_ps: Array
+) -> Array | None:
+    """Return the time each unit reduced in each bin [ps], shape (units, bins); None without units.
+
+    A slice's operands are taken as spread evenly over the slice's time and over the units behind its connection.
+    """
+    image = network.image
+    if (
+        not len(image["units"])
+        or not (image["conns"]["kind"] == ConnKind.MULTIMEM).any()
+        or len(edge_ps) < 2
+    ):
+        return None
+    count_spans = loops.count_spans
+    if records.count * len(image["units"]) > loops.PLAIN:
+        from clusim.analysis._kernels import count_spans
+    reduces = (OP_FLAGS[image["prims"]["opcode"]] & Op.REDUCE) != 0
+    busy = np.zeros((len(image["units"]), len(edge_ps) - 1))
+    for block in records.blocks():
+        for instance in np.unique(block["instance"]).tolist():
+            table = slices.table(instance)
+            if not reduces[table.prim].any():
+                continue
+            mine = block["instance"] == instance
+            seq = block["seq"][mine]
+            wanted = reduces[table.prims(seq)]
+            if not wanted.any():
+                continue
+            prims = table.prim[seq[wanted]]
+            for prim in np.unique(prims).tolist():
+                connection = slices.connection(instance, prim, send=True)
+                units = network.units_of(connection)
+                off, group = image["mgroup_off"], int(image["conns"]["mgroup"][connection])
+                members = int(off[group + 1] - off[group])
+                now = prims == prim
+                start = block["gate"][mine][wanted][now]
+                end = block["time"][mine][wanted][now]
+                size = table.bytes[seq[wanted]][now] * (members / max(1, len(units)))
+                spread = count_spans(start, end, size.astype(np.float64), edge_ps)
+                for unit in units:
+                    busy[unit] += spread * (int(image["units"]["cost16"][unit]) / 65536)
+    return busy
+
+
+class BlockCharges:
+    """Charges steps that are pauses for blocks.
+
+    Parameters
+    ----------
+    tasks : int
+        Tasks of the run.
+    """
+
+    def __init__(self, folded: FoldedBlocks, tasks: int) -> None:
+        self._folded = folded
+        self._pause = np.full(tasks, -1, np.int64)
+        self._pause[folded.pauses_task] = np.arange(len(folded.pauses_task))
+
+    def stands(self, step: Step) -> bool:
+        """Return whether a step is the pause of a block."""
+        own = step.kind is StepKind.DELAY and 0 <= step.task < len(self._pause)
+        return bool(own and self._pause[step.task] >= 0)
+
+    def charges(self, step: Step) -> Iterator[Charge]:
+        """Yield the parts of the pause of a block; their times add up to its length."""
+        folded, pause = self._folded, int(self._pause[step.task])
+        block = int(np.searchsorted(folded.off, pause, side="right")) - 1
+        place, slot = int(folded.blocks_place[block]), pause - int(folded.off[block])
+        rank = f"rank {int(folded.ranks_rank[folded.places_ranks_off[place] + slot])}"
+        own, length = folded.pattern(place, slot), step.length_ps
+        compute = min(length, _length(own.compute))
+        exposed = _length(merged(np.concatenate([own.compute, own.moving]))) - compute
+        exposed = min(length - compute, exposed)
+        words = "in folded blocks"
+        yield Charge("work", f"kernels of {rank}", f"kernels {words}", compute, CauseKind.COMPUTE)
+        what = f"communication {words} that nothing hides"
+        yield Charge("work", f"data of {rank}", what, exposed, CauseKind.EXPOSED)
+        rest = length - compute - exposed
+        yield Charge("cost", f"waits of {rank}", f"waits {words}", rest, CauseKind.IDLE)
+
+
+def _length(spans: Array) -> int:
+    return int((spans[:, 1] - spans[:, 0]).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class AlgorithmEntry:
             )
 
 
-class Traits(TypedDict, total=False):
+class EntryOptions(TypedDict, total=False):
     """Fields of an `AlgorithmEntry` that a decorator may give."""
 
     ranks: str
@@ -129,13 +129,13 @@ def message_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 
 def algorithm(
-    operation: str, name: str, shape: Shaper = step_shape, **traits: Unpack[Traits]
+    operation: str, name: str, shape: Shaper = step_shape, **options: Unpack[EntryOptions]
 ) -> Callable[[W], W]:
     """Register the decorated function as an algorithm of an operation; see `AlgorithmEntry`."""
 
     def register(write: W) -> W:
         assert (operation, name) not in ENTRIES, f"{operation} has two algorithms {name}"
-        ENTRIES[operation, name] = AlgorithmEntry(operation, name, write, shape, **traits)
+        ENTRIES[operation, name] = AlgorithmEntry(operation, name, write, shape, **options)
         return write
 
     return register

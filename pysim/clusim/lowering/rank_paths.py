@@ -8,6 +8,10 @@ as one or two *legs*, each of which becomes a connection of the image; between t
 slice. A flag to the host takes the latency of a write to host memory (its poll is in the NIC's figures); a flag to a
 GPU waits for a poll over PCIe, a round trip. **Not modelled** Intra-machine traffic over NICs, copy engines, GDRCopy.
 **Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`, `Fabric.gdr_read`, `Fabric.pxn`, `Fabric.shm`.
+
+Connections between machines: the legs from GPU to proxy and from proxy to the other machine.
+
+See `clusim.lowering.rank_paths` for what is chosen when.
 """
 
 from __future__ import annotations
@@ -17,13 +21,245 @@ from dataclasses import replace
 
 from clusim.base.errors import ScheduleError, TopologyError
 from clusim.engine.abi import NONE, ConnKind
-from clusim.lowering.hops import Leg, Place, protocol_of
-from clusim.lowering.networked import Networked
+from clusim.lowering.hops import Leg, Place, Proxied, protocol_of
 from clusim.lowering.paths import WireWays
-from clusim.schedule.ir import Connection
+from clusim.schedule.ir import ABSENT, Connection
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.model import Protocol
+from clusim.topology.node import NicTraits
 from clusim.topology.rails import PathType, path_type
+
+
+class Networked:
+    """The way of one connection over one rail."""
+
+    def __init__(
+        self, ways: WireWays, connection: Connection, protocol: Protocol, rail: int
+    ) -> None:
+        self.ways, self.connection, self.protocol = ways, connection, protocol
+        arrays = self.arrays = ways.arrays
+        self.src, self.dst = connection.src, connection.dst
+        self.rails = self._choose(rail)
+        self.nics = [
+            ways.rails.nics(ways.zone(rank))[own]
+            for rank, own in zip((self.src, self.dst), self.rails, strict=True)
+        ]
+        nodes = [arrays.fabric.nodes[int(arrays.targets["node"][nic])] for nic in self.nics]
+        self.adapters = [node.nic or NicTraits() for node in nodes]
+
+    def _choose(self, rail: int) -> tuple[int, int]:
+        """Return the rails of sender and receiver: `rail`, or where it is not on the network the nearest that is."""
+        rails, zone = self.ways.rails, self.ways.zone(self.dst)
+        theirs = rails.nics(zone)
+        live = rails.live((zone,))
+        if rail not in live:
+            rail = rails.choice(self.dst, self.connection.channel)
+        for rank, found in (
+            (self.dst, live),
+            (self.src, rails.live((self.ways.zone(self.src),))),
+        ):
+            if not found or rail < 0:
+                raise ScheduleError(
+                    f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) has no NIC on the"
+                    " network between machines; add one, or use ranks of one machine"
+                )
+        if not self.arrays.fabric.pxn and self.connection.rail_out == ABSENT:
+            return self._without_pxn(theirs, rail), rail
+        own = rails.partner(self.src, self._rail_out(rail), theirs[rail])
+        if own >= 0:
+            return own, rail
+        for other in live:
+            own = rails.partner(self.src, other, theirs[other])
+            if own >= 0:
+                return own, other
+        raise ScheduleError(
+            f"{self.arrays.fabric.name}: no network joins the NICs of rank {self.src} and rank {self.dst};"
+            " use ranks that it joins"
+        )
+
+    def _without_pxn(self, theirs: list[int], rail: int) -> int:
+        """Return the sender's own rail; raise `ScheduleError` if no network joins it and the receiver's."""
+        rails, arrays = self.ways.rails, self.arrays
+        own = rails.choice(self.src, self.connection.channel)
+        nics = rails.nics(self.ways.zone(self.src))
+        if own >= 0 and arrays.joined(nics[own], theirs[rail]):
+            return own
+        raise ScheduleError(
+            f"{arrays.fabric.name}: no network joins NIC {own} of rank {self.src} and NIC {rail} of rank {self.dst},"
+            " and PXN is disabled (NCCL_PXN_DISABLE, or pxn of the topology); enable it, or use ranks of one rail"
+        )
+
+    def _rail_out(self, rail: int) -> int:
+        asked = self.connection.rail_out
+        return rail if asked == ABSENT else asked
+
+    def place(self) -> Place:
+        """Return the legs of the connection."""
+        ways, nic = self.ways, self.adapters[0]
+        if self.connection.kind == "flag":
+            there = self._post_to_flag() + ways.to_host(self.src)
+            head = ways.to_host(self.dst) + self._message_ps(1) + ways.to_gpu(self.src)
+            ends = ways.endpoint(self.src), ways.endpoint(self.dst)
+            there += ways.host(self.src).thread_ps + nic.post_ps
+            leg = Leg(*ends, ConnKind.FLAG, there, head)
+            return Place("network", (leg,))
+        relayed = self._reads() and self.arrays.fabric.pxn and not self._near(self.src, 0)
+        helper = self._helper() if relayed else -1
+        first, at = self._first_leg(helper)
+        server = self.src if helper < 0 else helper
+        proxy = Proxied(at, ways.endpoint(server), nic, ways.host(server), self._ask_ps())
+        return Place("network", (first, self._second_leg(at)), proxy)
+
+    def _near(self, rank: int, side: int) -> bool:
+        """Return whether the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
+        able = self.adapters[1].gpudirect if side else self._reads()
+        direct = able and self.ways.rails.direct(rank, self.rails[side])
+        return direct or self._is_host(rank)
+
+    def _reads(self) -> bool:
+        """Return True if the sender's NIC reads GPU memory at all."""
+        return self.adapters[0].gpudirect and self.arrays.fabric.gdr_read
+
+    def _post_to_flag(self) -> int:
+        """Return the time of a flag alone from NIC to the receiving GPU [ps]."""
+        return self._message_ps(0) + self.adapters[1].completion_ps + self.ways.to_gpu(self.dst)
+
+    def _message_ps(self, sender: int) -> int:
+        """Return the time of a message without payload from NIC to NIC [ps]."""
+        return self._network_ps() + self.adapters[sender].transit_ps
+
+    def _ask_ps(self) -> int:
+        """Return the time of the receiver's word that it waits for a message, from its host to the sender's [ps]."""
+        return self._network_ps() + self.adapters[1].ack_ps
+
+    def _network_ps(self) -> int:
+        arrays = self.arrays
+        way = self.ways.steps(int(arrays.targets["node"][self.nics[0]]), (self.nics[1],))
+        return arrays.latency_ps(way)
+
+    def _first_leg(self, helper: int) -> tuple[Leg, int]:
+        """Return the leg to the proxy, and the endpoint at which the proxy has its data.
+
+        LL is sent from host memory, where the proxy looks at its lines: no flag follows the data. A slot is free when
+        the adapter reports that the message has arrived.
+        """
+        ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
+        own = ways.endpoint(src)
+        simple = self.arrays.fabric.protocols.get("simple", self.protocol)
+        fence = 0 if lines else simple.tail_fence_ps
+        nic = self.adapters[0]
+        head = self._message_ps(0) + self._network_ps() + nic.ack_ps + nic.completion_ps
+        head += ways.to_gpu(src) + self.protocol.head_fence_ps
+        tail = ways.to_host(src) + fence
+        if self._is_host(src) or (self._near(src, 0) and not lines):
+            return Leg(own, own, ConnKind.FLAG, tail, head), own
+        near = helper >= 0 and not lines
+        target = ways.endpoint(helper) if near else self._memory(src, self.nics[0])
+        if target == NONE:
+            return Leg(own, own, ConnKind.FLAG, tail, head), own
+        way = ways.steps(self.arrays.node_of(src), (target,))
+        flag = 0 if lines else max(tail, self.arrays.latency_ps(way) + fence)
+        leg = Leg(
+            src=own,
+            dst=target,
+            kind=ConnKind.WRITE,
+            tail_ps=flag,
+            head_ps=head,
+            hops=len(way),
+            packet_bytes=ways.packet_limit(src, way),
+            width=len(ways.group(self.arrays.node_of(src), target)),
+            forms=ways.formats(way),
+        )
+        return leg, target
+
+    def _second_leg(self, proxy: int) -> Leg:
+        """Return the leg from the proxy's memory over both NICs to the receiver, or to host memory near it."""
+        ways, arrays, dst = self.ways, self.arrays, self.dst
+        own = ways.endpoint(dst)
+        adapter = self.adapters[1]
+        stage = NONE if self._near(dst, 1) else self._memory(dst, self.nics[1])
+        goal = own if stage == NONE else stage
+        start = int(arrays.endpoints["node"][proxy])
+        way = ways.steps(start, (*self.nics, goal))
+        answer: tuple[int, ...] = ()
+        if stage != NONE:
+            there = ways.steps(arrays.node_of(dst), (stage,))
+            back = ways.steps(int(arrays.endpoints["node"][stage]), (own,))
+            answer = (*there, *back)
+        near = self._near(dst, 1) and not self._is_host(dst)
+        if near and self.connection.protocol != "simple":
+            tail = self.protocol.tail_fence_ps
+        else:
+            tail = adapter.completion_ps + ways.to_gpu(dst) + (adapter.flush_ps if near else 0)
+        tail += self.adapters[0].post_ps + self.adapters[0].transit_ps
+        return Leg(
+            src=proxy,
+            dst=own,
+            kind=ConnKind.WRITE,
+            tail_ps=tail,
+            head_ps=ways.to_host(dst) + self._ask_ps() + self.protocol.head_fence_ps,
+            hops=len(way) + len(answer),
+            packet_bytes=self.adapters[0].mtu_bytes,
+            width=len(ways.group(start, self.nics[0])),
+            forms=ways.formats([*way, *answer]),
+            via_first=self.nics[0],
+            via_last=self.nics[1],
+            stage=stage,
+            adaptive=self.adapters[0].adaptive,
+            nic=self.adapters[0],
+            line_wire=ways.steps(start, tuple(self.nics))[self._to_nic(start)],
+        )
+
+    def _to_nic(self, start: int) -> int:
+        return len(self.ways.steps(start, (self.nics[0],)))
+
+    def _helper(self) -> int:
+        """Return a GPU that is next to the NIC and reached over NVLink (PXN), or -1."""
+        key = self.src, self.rails[0]
+        if key not in self.ways.helpers:
+            self.ways.helpers[key] = self._find_helper()
+        return self.ways.helpers[key]
+
+    def _find_helper(self) -> int:
+        ways, rail = self.ways, self.rails[0]
+        candidates = [rank for rank in ways.ranks_in(ways.zone(self.src)) if rank != self.src]
+        node = self.arrays.node_of(self.src)
+        for rank in ways.rails.heads(candidates, rail) if candidates else ():
+            if not ways.rails.direct(rank, rail):
+                continue
+            way = ways.steps(node, (ways.endpoint(rank),))
+            if path_type(self.arrays, way) == PathType.NVL:
+                return rank
+        return -1
+
+    def _memory(self, rank: int, nic: int) -> int:
+        """Return the host memory a rank can reach that is nearest to a NIC of its machine, or NONE."""
+        key = rank, nic
+        if key not in self.ways.stages:
+            self.ways.stages[key] = self._find_memory(rank, nic)
+        return self.ways.stages[key]
+
+    def _find_memory(self, rank: int, nic: int) -> int:
+        arrays = self.arrays
+        low, high = arrays.machines.target_lo[self.ways.zone(rank) : self.ways.zone(rank) + 2]
+        node = int(arrays.targets["node"][nic])
+        found = [
+            (arrays.distance(node, target), target)
+            for target in arrays.machines.targets[low:high].tolist()
+            if arrays.fabric.nodes[int(arrays.targets["node"][target])].kind == "memory"
+            and arrays.distance(arrays.node_of(rank), target) >= 0
+        ]
+        best = min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        if best == NONE and (arrays.fabric.gdr_level == "loc" or not arrays.fabric.gdr_read):
+            raise ScheduleError(
+                f"{arrays.fabric.name}: rank {rank} has no host memory to send from or to, and GPUDirect is disabled"
+                " (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ, or the topology); add nodes of kind memory"
+            )
+        return best
+
+    def _is_host(self, rank: int) -> bool:
+        return self.arrays.fabric.nodes[self.arrays.node_of(rank)].kind == "host"
+
 
 MOST_KEPT = 1 << 16
 """Ways that are kept with a fabric; a run with more of them does not leave them to the next."""

@@ -1,23 +1,393 @@
-"""Finds out what a recording is and replays it."""
+"""Finds out what a recording is and replays it.
+
+Replays jobs of which every rank does the same, by one rank: what repeats by group is simulated once.
+
+A collective is simulated with all groups of its kind that share machines with the one of rank 0, at the same time; on
+large groups as in `clusim.simulation.extrapolate_bytes`. With these times the steps of rank 0 are played: kernels run
+on the SMs that the CTAs of what communicates beside them leave, by the rule of the engine. **Not modelled** Wires that
+groups of different kinds share while both communicate: the time without any disturbance and the time if nothing ran at
+the same time are bounds of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from dataclasses import replace as changed
+from heapq import heappop, heappush
 from inspect import signature
 
 from clusim.base.errors import InputError
+from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
-from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.model import Event, Group, Recording
+from clusim.lowering import QUICK
+from clusim.nccl.programs import CollectivePayload
+from clusim.nccltests.kernel import PerfKernel, kernel
 from clusim.replays.full_job import replay_recording
+from clusim.replays.judged import calls_verdict
 from clusim.replays.logjob import Counted, replay_log
 from clusim.replays.placing import machines_of
-from clusim.replays.report import Replay
+from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.request import ReplayRequest
-from clusim.replays.spmd import replay_alike
 from clusim.replays.warnings import gate
+from clusim.results.partial import Unfinished
 from clusim.simulation.job import RunOptions
+from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.simulation.time_limit import Watch
+from clusim.workload.recorded.schedule import precision_of
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStep:
+    """A step of the rank.
+
+    Attributes
+    ----------
+    stream : str
+        Steps of one stream follow each other.
+    deps : tuple of int
+        Steps that must be done first.
+    time_ps : int
+        How long it takes alone [ps].
+    sms : int
+        SMs that a kernel uses, if there are as many, and that what communicates holds.
+    kernel : bool
+        Whether it is a kernel, which takes longer with fewer SMs.
+    """
+
+    stream: str
+    deps: tuple[int, ...]
+    time_ps: int
+    sms: int = 0
+    kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """When the steps end [ps]: as predicted, if nothing disturbed another, and if nothing ran at the same time."""
+
+    time_ps: int
+    least_ps: int
+    most_ps: int
+
+
+def play(steps: Sequence[OwnStep], sms: int) -> Played:
+    """Play the steps of a rank on a GPU with so many SMs."""
+    most = sum(step.time_ps for step in steps)
+    shared = _Player(steps, sms).end_ps()
+    free = [replace(step, sms=step.sms if step.kernel else 0) for step in steps]
+    return Played(shared, min(shared, _Player(free, sms).end_ps()), max(shared, most))
+
+
+class _Player:
+    """The state of one play: what is under way, and what waits for how many others."""
+
+    def __init__(self, steps: Sequence[OwnStep], sms: int) -> None:
+        self.steps, self.sms = steps, sms
+        self.open = [0] * len(steps)
+        self.wakes: list[list[int]] = [[] for _ in steps]
+        last: dict[str, int] = {}
+        for at, step in enumerate(steps):
+            before = {*step.deps, *([last[step.stream]] if step.stream in last else [])}
+            self.open[at] = len(before)
+            for other in before:
+                self.wakes[other].append(at)
+            last[step.stream] = at
+        self.now = 0
+        self.ends: list[tuple[int, int]] = []
+        self.left: dict[int, int] = {}
+        """Kernels that run -> SM x ps that they still need."""
+        self.held = 0
+
+    def end_ps(self) -> int:
+        """Play all steps."""
+        self._start([at for at, count in enumerate(self.open) if not count])
+        while self.ends or self.left:
+            shares = {at: self._share(at) for at in self.left}
+            turns = [self.now + -(-left // shares[at]) for at, left in self.left.items()]
+            if self.ends:
+                turns.append(self.ends[0][0])
+            then = min(turns)
+            done = []
+            for at, share in shares.items():
+                self.left[at] -= share * (then - self.now)
+                if self.left[at] <= 0:
+                    done.append(at)
+            self.now = then
+            for at in done:
+                del self.left[at]
+            while self.ends and self.ends[0][0] == then:
+                at = heappop(self.ends)[1]
+                self.held -= self.steps[at].sms
+                done.append(at)
+            self._end(done)
+        return self.now
+
+    def _share(self, at: int) -> int:
+        """Return the SMs of a kernel that runs."""
+        free = max(1, self.sms - self.held)
+        return min(self.steps[at].sms, max(1, free // len(self.left)))
+
+    def _end(self, done: list[int]) -> None:
+        ready = []
+        for at in done:
+            for other in self.wakes[at]:
+                self.open[other] -= 1
+                if not self.open[other]:
+                    ready.append(other)
+        self._start(ready)
+
+    def _start(self, ready: list[int]) -> None:
+        for at in ready:
+            step = self.steps[at]
+            if step.kernel and step.time_ps > 0:
+                self.left[at] = step.time_ps * step.sms
+            else:
+                self.held += step.sms
+                heappush(self.ends, (self.now + step.time_ps, at))
+
+
+def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return on how many machines of so many GPUs a group is, and which GPUs of each it and its like have.
+
+    Raises
+    ------
+    InputError
+        The group has not the same GPUs of every machine, or they are no part of a regular division.
+    """
+    stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    machines = sorted({rank // size for rank in ranks})
+    own = tuple(rank % size for rank in ranks if rank // size == machines[0])
+    span = own[-1] - own[0] + 1 if len(machines) == 1 else size
+    apart = min(stride, size)
+    regular = len(own) * len(machines) == len(ranks) and all(
+        rank == machines[at // len(own)] * size + own[at % len(own)]
+        for at, rank in enumerate(ranks)
+    )
+    block = apart * len(own)
+    if not regular or size % block or (len(own) > 1 and span > block) or own[0] != 0:
+        raise InputError(
+            f"groups of {len(ranks)} ranks, {stride} apart, do not divide machines of {size} GPUs alike"
+        )
+    parts = [
+        tuple(first + gpu for gpu in own)
+        for start in range(0, size, block)
+        for first in range(start, start + apart)
+    ]
+    return len(machines), tuple(parts)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A machine of the job, and how its collectives are timed."""
+
+    setup: Setup
+    size: int
+    sms: int
+    peaks: dict[str, float]
+    request: ReplayRequest
+
+    def time(self, group: Group, event: Event) -> PerfKernel:
+        """Return what a collective of rank 0's group takes, and of all groups like it."""
+        try:
+            machines, parts = split_of(group.ranks, self.size)
+        except InputError as error:
+            raise InputError(
+                f"{event.where}: {group.name}: {error}: one rank cannot stand for all; --calls N replays the first"
+                " calls of all ranks"
+            ) from None
+        setup = replace(
+            self.setup,
+            nodes=machines if machines > 1 else None,
+            gpus=parts[0],
+            beside=parts[1:],
+        )
+        moved = CollectivePayload.recorded(
+            event.operation, event.bytes, event.dtype, event.redop, event.root
+        )
+        grain = self.request.granularity
+        asked = Request(
+            *(setup, moved.operation, moved.bytes),
+            dtype=moved.dtype,
+            redop=moved.redop,
+            granularity=QUICK if grain == "auto" else grain,
+        )
+        return kernel(asked)
+
+    def compute_ps(self, event: Event) -> int:
+        """Return what a kernel takes alone [ps]."""
+        if event.flops <= 0:
+            return max(0, event.duration_ps)
+        known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
+        if not known:
+            raise InputError(f"{event.where}: the GPU's rate of operations is not known")
+        return round(event.flops / known * 1e12)
+
+
+def replay_alike(
+    recording: Recording, request: ReplayRequest, watch: Watch | None = None
+) -> Replay:
+    """Replay such a recording on the machine asked for; `watch` is looked at before every kind of collective."""
+    watch = watch or Watch()
+    if request.topology is None:
+        raise InputError(
+            f"{recording.name}: nothing in it ({recording.kind}) tells the machine; give --topology"
+        )
+    if request.faults:
+        raise InputError(
+            f"{recording.name}: one rank stands for all {recording.num_ranks}, and faults do not meet all alike;"
+            " --calls N replays the first calls of all ranks"
+        )
+    first = _machine(
+        recording, request, request.setup(request.topology, request.version, request.env)
+    )
+    times, played, left = _run(recording, first, watch)
+    machines = -(-recording.num_ranks // first.size)
+    found = Replay(
+        recording.kind,
+        recording.name,
+        first.setup.name + (f":nodes={machines}" if machines > 1 else ""),
+        recording.num_ranks,
+        machines,
+        str(first.setup.release),
+        [f"{first.setup.name}: as given"],
+        total_ps=played.time_ps,
+        bounds_ps=(played.least_ps, played.most_ps),
+        skipped=dict(recording.skipped),
+        doubts=list(first.setup.doubts),
+    )
+    found.notes = [
+        *recording.assumed,
+        f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the machines of one"
+        " group for the others",
+        "what communicates takes SMs from kernels; groups of different kinds share no wires, which the bounds do not"
+        " assume",
+    ]
+    others: dict[tuple[int, str, int], PerfKernel] = {}
+    if left is not None:
+        found.unfinished = Unfinished(watch.words, *left)
+    elif request.other is not None:
+        there = _machine(
+            recording, request, request.setup(request.other, request.version, request.env)
+        )
+        others, elsewhere, left = _run(recording, there, watch)
+        found.other, found.other_ps = there.setup.name, elsewhere.time_ps
+        if left is not None:
+            why = f"{watch.words}, reached on {there.setup.name}"
+            others, found.other, found.other_ps = {}, "", 0
+            found.unfinished = Unfinished(why, 1.0, played.time_ps)
+    _fill(found, recording, times, others)
+    for comm in found.comms:
+        comm.hosts = split_of(recording.groups[comm.number].ranks, first.size)[0]
+    found.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
+    return found
+
+
+def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Machine:
+    one = replace(setup, nodes=None)
+    machines = machines_of(one.fabric)
+    if len(machines) != 1:
+        raise InputError(
+            f"{one.name}: {len(machines)} machines; one rank of {recording.num_ranks} stands for all on as many"
+            " machines as it takes: name one machine"
+        )
+    size = len(machines[0])
+    needed = -(-recording.num_ranks // size)
+    if setup.nodes is not None and needed > setup.nodes:
+        raise InputError(
+            f"{one.name}: {setup.nodes} machines with {size} GPUs; the job has {recording.num_ranks} ranks;"
+            f" give --nodes {needed}"
+        )
+    rank = machines[0][0]
+    name = one.fabric.ranks[rank]
+    end = next(node.endpoint for node in one.fabric.nodes if node.name == name)
+    assert end is not None
+    return _Machine(one, size, end.sms, dict(end.peak_flops), request)
+
+
+def _run(
+    recording: Recording, machine: _Machine, watch: Watch
+) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
+    """Return the times of distinct collectives, of the whole, and where the time was up how far that got.
+
+    That is the share of the events that are known, and what the whole takes at least [ps]: as long as a stream.
+    """
+    times: dict[tuple[int, str, int], PerfKernel] = {}
+    steps: list[OwnStep] = []
+    at: list[int] = []
+    gap = machine.request.gap if isinstance(machine.request.gap, int) else 0
+    streams: set[str] = set()
+    for event in recording.events:
+        stream, deps = event.stream, tuple(at[d] for d in event.deps)
+        if gap and (deps or stream in streams):
+            steps.append(OwnStep(stream, deps, gap))
+        streams.add(stream)
+        if event.kind == "compute":
+            steps.append(OwnStep(stream, deps, machine.compute_ps(event), machine.sms, kernel=True))
+        elif event.kind == "collective":
+            key = (event.group, event.operation, event.bytes)
+            if key not in times and watch.over and times:
+                alone: Counter[str] = Counter()
+                for step in steps:
+                    alone[step.stream] += step.time_ps
+                part = len(at) / len(recording.events)
+                return times, play(steps, machine.sms), (part, max(alone.values()))
+            if key not in times:
+                watch.begins(f"{event.operation} of {event.bytes} B is simulated")
+                times[key] = machine.time(recording.groups[event.group], event)
+            steps.append(OwnStep(stream, deps, times[key].time_ps, times[key].channels))
+        else:
+            steps.append(OwnStep(stream, deps, max(0, event.duration_ps)))
+        at.append(len(steps) - 1)
+    return times, play(steps, machine.sms), None
+
+
+def _fill(
+    found: Replay,
+    recording: Recording,
+    times: dict[tuple[int, str, int], PerfKernel],
+    others: dict[tuple[int, str, int], PerfKernel],
+) -> None:
+    """Write down the distinct calls, and what communicates."""
+    counts = Counter(
+        (e.group, e.operation, e.bytes) for e in recording.events if e.kind == "collective"
+    )
+    comms: dict[int, CommResult] = {}
+    for (group, operation, size), ran in times.items():
+        count = counts[group, operation, size]
+        ranks = recording.groups[group].ranks
+        there = others.get((group, operation, size))
+        other = None
+        if there is not None:
+            other = Other(there.time_ps, there.algorithm, there.protocol, there.channels)
+        rooted = "as in a row of them" if operation in ROOTED else ""
+        found.calls.append(
+            CallResult(
+                group, len(ranks), operation, size, "float32", count, ran.algorithm, ran.protocol, ran.channels,
+                ran.time_ps, ran.time_ps, note="; ".join([*ran.notes, *([rooted] if rooted else [])]), other=other,
+            )
+        )  # fmt: skip
+        comm = comms.setdefault(
+            group,
+            CommResult(
+                group,
+                len(ranks),
+                0,
+                0,
+                f"{recording.groups[group].name}, one of {recording.num_ranks // len(ranks)}",
+            ),
+        )
+        comm.calls += count
+        comm.channels = max(comm.channels, ran.channels)
+        comm.time_ps += ran.time_ps * count
+        comm.other_ps += 0 if there is None else there.time_ps * count
+        found.total_calls += count * (recording.num_ranks // len(ranks))
+    found.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
+    found.comms = [comms[number] for number in sorted(comms)]
+    found.verdict = calls_verdict(found.calls)
 
 
 def replay(
@@ -48,7 +418,7 @@ def replay(
         raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {known}")
     read = reader(kind)
     files = list(request.files) if len(request.files) > 1 else first
-    recording = read(files, **_machine(read, request))
+    recording = read(files, **_reader_options(read, request))
     request = changed(request, gap=request.gap or "logged")
     if recording.alike:
         if options.trace_out is not None:
@@ -61,7 +431,9 @@ def replay(
     return gate(found, request)
 
 
-def _machine(read: Callable[..., Recording], request: ReplayRequest) -> dict[str, int | None]:
+def _reader_options(
+    read: Callable[..., Recording], request: ReplayRequest
+) -> dict[str, int | None]:
     """Return what readers of files that do not say it ask for.
 
     That is how many ranks the topology has, and each of its machines; and how many calls are wanted.

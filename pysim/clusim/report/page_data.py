@@ -1,6 +1,10 @@
 """What the page of a report asks for: an overview, and histories and tasks of a window of time.
 
 The same messages are embedded in a report for the whole run, and sent by `clusim view` for what is being looked at.
+
+The part of a machine that a report shows: classes of wires that carried anything, and the network.
+
+The critical path as the page draws it: over the lanes of ranks, and over the channels that it passes.
 """
 
 from __future__ import annotations
@@ -17,21 +21,132 @@ from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.expanded import expanded
-from clusim.analysis.pathrows import path_rows
+from clusim.analysis.pathrows import GROUPS, PathRows, RowSpans, path_rows
 from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.errors import TraceError
-from clusim.report.active_part import used_part
 from clusim.report.boxes import Picture
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history
-from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
+from clusim.report.lanes import (
+    KINDS,
+    Bars,
+    Lanes,
+    LaneTasks,
+    Schedule,
+    Shares,
+    lanes_of,
+    shares_of,
+    window,
+)
 from clusim.report.message import pack
-from clusim.report.pathlanes import MOST_ROWS, PathLanes
 from clusim.report.picture import draw
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import inputs_of
 from clusim.results.trace.reader import open_trace, result_of
+
+MOST_ROWS = 24
+"""Channels that a page shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathLanes:
+    """A critical path, prepared for the page.
+
+    Attributes
+    ----------
+    steps, slices, over : Lanes
+        Its steps on the rows of channels, what the channels did, and its steps on the lanes of the timeline.
+    """
+
+    found: PathRows
+    steps: Lanes
+    slices: Lanes
+    over: Lanes
+
+    @classmethod
+    def of(cls, found: PathRows, lanes: Lanes, schedule: Schedule) -> PathLanes:
+        """Prepare a path; `lanes` are those of the timeline."""
+        place = {key: i for i, key in enumerate(zip(lanes.ranks, lanes.streams, strict=True))}
+        keys = zip(schedule["tasks/rank"], schedule["tasks/stream"], strict=True)
+        # Behind the last task is the one that no rank has.
+        lane_of = np.array([*(place.get((int(rank), own), -1) for rank, own in keys), -1], np.int64)
+        lane = lane_of[found.tasks]
+        known = np.flatnonzero(lane >= 0)
+        path = found.path
+        over = RowSpans(lane, path.kind, path.name, path.start_ps, path.end_ps)
+        picked = RowSpans(*(getattr(over, name)[known] for name in RowSpans.__slots__))
+        return cls(found, _lanes(path), _lanes(found.slices), _lanes(picked))
+
+    def header(self) -> dict[str, Any]:
+        """Return what does not depend on the window of time."""
+        return {
+            "rows": [
+                f"rank {rank}, {what}" if rank >= 0 else what for rank, what in self.found.rows
+            ],
+            "ranks": [rank for rank, _ in self.found.rows],
+            "whats": self.found.whats,
+            "primitives": list(self.found.primitives),
+            "groups": list(GROUPS),
+        }
+
+    def message(self, from_ps: int, until_ps: int, columns: int) -> bytes:
+        """Return what is drawn of a window of time."""
+        found: dict[str, Any] = {}
+        for name in ("steps", "slices", "over"):
+            bars = window(getattr(self, name), from_ps, until_ps, columns)
+            found |= {f"{name}_{key}": values for key, values in _columns(bars).items()}
+        return pack({}, found)
+
+
+def _lanes(spans: RowSpans) -> Lanes:
+    times = spans.start_ps, spans.start_ps, spans.end_ps
+    return Lanes([], [], [], [LaneTasks(spans.row, spans.kind, spans.name, *times)])
+
+
+def _columns(bars: Bars) -> dict[str, Any]:
+    return {
+        "start": bars.start_ps.astype(np.float64),
+        "duration": (bars.end_ps - bars.start_ps).astype(np.float64),
+        "row": bars.lane.astype(np.uint16),
+        "kind": bars.kind.astype(np.uint8),
+        "name": bars.name.astype(np.uint32),
+        "count": bars.count.astype(np.uint32),
+    }
+
+
+def used_part(result: Result) -> tuple[Result, list[str]]:
+    """Return a result without the classes of wires over which nothing went, and the names of these classes.
+
+    A machine has PCIe, host memory and NICs that a collective over NVLink leaves alone; they would only crowd the
+    picture. Within a class that was used idle wires stay: that they were idle says something; and so do wires between
+    the switches of a network over which anything went. If nothing was sent at all, everything stays.
+    """
+    wires = result.wires
+    busy = {
+        name
+        for name, count in zip(wires.classes, wires.counters["packets"].tolist(), strict=True)
+        if count
+    }
+    ends = list(zip((name.count("/") for name in wires.names), wires.classes, strict=True))
+    if any(count == 1 and name in busy for count, name in ends):
+        busy |= {name for count, name in ends if not count}
+    idle = [name for name in dict.fromkeys(wires.classes) if name not in busy]
+    if not busy or not idle:
+        return result, []
+    kept: NDArray[np.int64] = np.flatnonzero([name in busy for name in wires.classes])
+    shown = replace(
+        wires,
+        names=[wires.names[wire] for wire in kept],
+        classes=[wires.classes[wire] for wire in kept],
+        rate_Bps=wires.rate_Bps[kept],
+        from_endpoint=wires.from_endpoint[kept],
+        counters=wires.counters[kept],
+        mean_Bps=None if wires.mean_Bps is None else wires.mean_Bps[kept],
+    )
+    histories = {name: table[kept] for name, table in result.bins.wires.items()}
+    return replace(result, wires=shown, bins=replace(result.bins, wires=histories)), idle
+
 
 Array = NDArray[Any]
 

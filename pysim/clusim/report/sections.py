@@ -1,8 +1,13 @@
-"""The sections of the page, complete without a script: words, tables, frames of the plots."""
+"""The sections of the page, complete without a script: words, tables, frames of the plots.
+
+The collectives of a run as a table that stays short: each, or, of very many, each kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +16,6 @@ from clusim.analysis.columns import ColumnTable
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
 from clusim.base.terms.links import kind_of, named, several
 from clusim.base.units import format_rate, format_size, format_time
-from clusim.report.calls import CallRow, call_rows
 from clusim.report.lanes import Shares
 from clusim.report.markup import Content, Markup, element, joined
 from clusim.report.page_data import Feed
@@ -20,6 +24,76 @@ from clusim.report.summary_text import key_numbers, sentences
 from clusim.report.svg import latency_svg, machine_svg
 from clusim.report.templates import fill
 from clusim.report.verdictcard import strip, verdict_card
+
+_KIND = ("operation", "algorithm", "size_bytes", "dtype", "ranks", "channels", "stream")
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One collective, or several of one kind.
+
+    Attributes
+    ----------
+    start_ps : int
+        When the first rank of the first one started [ps].
+    least_ps, mean_ps, most_ps : float
+        Time from the start of a call's first rank to the end of its last [ps].
+    busbw_GBps : float
+        Mean over the calls, as nccl-tests define it [10^9 bytes/s].
+    limit_busy : float
+        Part of the time in which the fullest wire was busy, mean over the calls.
+    exposed_ps : float
+        Time that no computation hid, mean over calls and ranks [ps].
+    """
+
+    operation: str
+    algorithm: str
+    size_bytes: int
+    dtype: str
+    ranks: int
+    channels: int
+    stream: str
+    count: int
+    start_ps: int
+    least_ps: float
+    mean_ps: float
+    most_ps: float
+    busbw_GBps: float
+    limit_busy: float
+    exposed_ps: float
+
+
+def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
+    """Return a row for every collective, or for every kind of them if they are more than `limit`."""
+    if calls is None:
+        return []
+    rows = calls.rows()
+    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        kind = tuple(row[name] for name in _KIND)
+        kinds.setdefault(kind if len(rows) > limit else (*kind, row["call"]), []).append(row)
+    return sorted(map(_row, kinds.values()), key=lambda row: row.start_ps)[: 4 * limit]
+
+
+def _row(calls: Sequence[dict[str, Any]]) -> CallRow:
+    many = [call["times"] for call in calls]
+
+    def mean(name: str) -> float:
+        return float(np.average([call[name] for call in calls], weights=many))
+
+    times = [call["time_ps"] for call in calls]
+    return CallRow(
+        **{name: calls[0][name] for name in _KIND},
+        count=sum(many),
+        start_ps=min(call["start_ps"] for call in calls),
+        least_ps=min(times),
+        mean_ps=mean("time_ps"),
+        most_ps=max(times),
+        busbw_GBps=mean("busbw_GBps"),
+        limit_busy=mean("limit_busy"),
+        exposed_ps=mean("exposed_ps"),
+    )
+
 
 SHOWN_TEXT = 24_000
 """Characters of a topology or schedule that a report quotes."""

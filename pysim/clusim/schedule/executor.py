@@ -1,6 +1,6 @@
 """The executor: performs the slices of a schedule on real numbers and compares what came out.
 
-`clusim.schedule.untimed` chooses the next slice itself and honours the gates of connections, so a
+`clusim.schedule.semantics` chooses the next slice itself and honours the gates of connections, so a
 deadlock is found; `Executor.apply` performs slices in the order of an engine's completion records
 instead, so a slice that an engine finished before its input existed is found. `Executor.check`
 compares the outputs with the definition.

@@ -1,4 +1,7 @@
-"""Types by name, the description's own and the hardware presets, and what becomes of them."""
+"""Types by name, the description's own and the hardware presets, and what becomes of them.
+
+Adapters that a description reaches by another transport than their base.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from clusim.hardware import (
     NICS,
     RATE_CONTROLS,
     SWITCHES,
+    TRANSPORTS,
     Preset,
 )
+from clusim.hardware.transport import MESSAGE_UNITS
 from clusim.topology.endpoint import Endpoint, cost16
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
-from clusim.topology.nic_transport import carried_by
 from clusim.topology.node import HostTraits, NicTraits, Node, RateControl, Unit
 from clusim.topology.problems import Path, Problems, did_you_mean
 from clusim.topology.quantities import Spec
@@ -35,6 +39,20 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
+
+
+def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:
+    """Return `base` with what a message costs by the transport that `own` names, if it is another one."""
+    if own.plugin is None or own.plugin == base.plugin:
+        return base
+    figures = TRANSPORTS[own.plugin].figures
+    given = {key: figures[key].value for key in MESSAGE_UNITS if key in figures}
+    cleared = {key: None for key in MESSAGE_UNITS if key not in figures}
+    found = NicSpec.model_validate(given)
+    return base.model_copy(
+        update={**cleared, **{key: getattr(found, key) for key in given}, "plugin": own.plugin}
+    )
+
 
 Section = Literal["chips", "switches", "formats", "link_types", "nics", "protocols"]
 _PRESETS: dict[Section, Mapping[str, Preset]] = {

@@ -1,17 +1,248 @@
-"""Is a fabric sound? Connectivity, limits of chips and cables, symmetry, bisection, and whether routes can deadlock."""
+"""Is a fabric sound? Connectivity, limits of chips and cables, symmetry, bisection, and whether routes can deadlock.
+
+Can buffers wait for each other in a circle? The channel dependency graph of Dally and Seitz.
+
+A packet in the input buffer of wire `a` on VC `v` waits for credit of wire `b` on VC `w` if some route takes `b` after
+`a`. With deterministic or oblivious routing the fabric cannot deadlock if this relation has no cycle. Packets between
+machines go on at NICs: from the way to one onto the way to another, or to an endpoint. Endpoints use the NICs that are
+nearest to them, host memory those without GPUDirect.
+
+Which ranks cannot reach which, inside machines and between them.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable
+
+import numpy as np
 
 from clusim.base.errors import TopologyError
+from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
 from clusim.topology.check_links import MOST, Finding, check_links, listed
-from clusim.topology.dependency import dependency_cycle
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
-from clusim.topology.reachability import unreachable
+
+
+def unreachable(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
+    """Return pairs of ranks (from, to) without a route, at most about `most` of them."""
+    return (_inside(arrays, most) + _between(arrays, most))[:most]
+
+
+def _ranks_of(arrays: FabricArrays) -> list[list[int]]:
+    """Return the ranks of every zone."""
+    zones: list[list[int]] = [[] for _ in arrays.machines.template]
+    homes = arrays.nodes["zone"][arrays.endpoints["node"][arrays.rank_endpoint]]
+    for rank, zone in enumerate(homes.tolist()):
+        zones[zone].append(rank)
+    return zones
+
+
+def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
+    """Look at one machine of each kind."""
+    found: list[tuple[int, int]] = []
+    _, firsts = np.unique(arrays.machines.template, return_index=True)
+    zones = _ranks_of(arrays)
+    for ranks in (zones[zone] for zone in firsts.tolist()):
+        endpoint = arrays.rank_endpoint[ranks]
+        node, local = arrays.endpoints["node"][endpoint], arrays.targets["local"][endpoint]
+        entries = arrays.nodes["route_lo"][node][:, None] + local[None, :].astype(np.uint64)
+        missing = arrays.routes[entries] == NONE
+        np.fill_diagonal(missing, False)
+        for a, b in np.argwhere(missing).tolist():
+            if len(found) >= most:
+                return found
+            if arrays.vias(ranks[a], ranks[b]) is None:
+                found.append((ranks[a], ranks[b]))
+    return found
+
+
+def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
+    """Look for machines without a common plane, ranks without a NIC, and holes in the tables of switches."""
+    zones = _ranks_of(arrays)
+    if len(zones) < 2:
+        return []
+    found: list[tuple[int, int]] = []
+    on: dict[frozenset[int], int] = {}
+    for zone, ranks in enumerate(zones):
+        other = zones[zone - 1]
+        for rank in ranks:
+            if len(found) < most and other and not arrays.nearest_nics(rank):
+                found.append((rank, other[0]))
+        planes = (
+            arrays.machines.planes[int(arrays.machines.plane[nic])] for nic in arrays.nics(zone)
+        )
+        on.setdefault(frozenset[int]().union(*planes), zone)
+    for one, a in on.items():
+        for two, b in on.items():
+            if a != b and one.isdisjoint(two) and zones[a] and zones[b]:
+                found.append((zones[a][0], zones[b][0]))
+    return found or _holes(arrays, zones)
+
+
+def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]]:
+    """Return ranks of which the first's NIC hangs on a switch that does not know the other's."""
+    nics = arrays.nic_targets[arrays.machines.plane[arrays.nic_targets] >= 0]
+    at = np.full(len(arrays.nodes), -1, np.int64)
+    at[arrays.targets["node"][nics]] = nics
+    up = np.flatnonzero(
+        (at[arrays.wires["src"]] >= 0) & (arrays.nodes["zone"][arrays.wires["dst"]] == NONE)
+    )
+    switch, which = np.unique(arrays.wires["dst"][up], return_index=True)
+    own = at[arrays.wires["src"][up[which]]]
+    planes = arrays.machines.planes
+    meet = np.array([[not a.isdisjoint(b) for b in planes] for a in planes])
+    for node, nic in zip(switch.tolist(), own.tolist(), strict=True):
+        row = arrays.nodes[node]
+        groups = arrays.routes[int(row["wide_lo"]) + arrays.targets["wide"][nics].astype(np.int64)]
+        lost = nics[
+            (groups == NONE) & meet[arrays.machines.plane[nic]][arrays.machines.plane[nics]]
+        ]
+        lost = lost[arrays.targets["zone"][lost] != arrays.targets["zone"][nic]]
+        if len(lost):
+            ends = (zones[int(arrays.targets["zone"][t])] for t in (nic, int(lost[0])))
+            return [(ranks[0], other[0]) for ranks, other in [tuple(ends)] if ranks and other]
+    return []
+
+
+def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
+    """Return the pairs (wire * 2 + class, next wire * 2 + next class) that routes can produce.
+
+    The class is 1 after a dateline and 0 before, as the VC rule of the timing contract has it.
+    """
+    found: set[tuple[int, int]] = set()
+    zone = arrays.targets["zone"].tolist()
+    users = _users(arrays)
+    several = arrays.fabric.num_zones > 1
+    leaving = {
+        nic: _follow(arrays, nic, _sources(arrays, nic, own), found) for nic, own in users.items()
+    }
+    entering: dict[int, set[int]] = {}
+    for nic in users:
+        others = (o for o in users if o != nic and not (several and zone[o] == zone[nic]))
+        onward = [_next(arrays, state, nic, found) for o in others for state in leaving[o]]
+        entering[nic] = _follow(arrays, nic, set[int]().union(*onward), found)
+    for endpoint in range(len(arrays.endpoints)):
+        own = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
+        states = _sources(arrays, endpoint, own.tolist())
+        for nic in (nic for nic, near in users.items() if endpoint in near):
+            states.update(*(_next(arrays, state, endpoint, found) for state in entering[nic]))
+        _follow(arrays, endpoint, states, found)
+    return found
+
+
+def _users(arrays: FabricArrays) -> dict[int, list[int]]:
+    """Return for every NIC the endpoints that it is nearest to, if any packets go over NICs at all."""
+    fabric = arrays.fabric
+    steered = (arrays.vias(0, rank) is not None for rank in range(arrays.num_ranks))
+    if fabric.num_zones == 1 and not any(steered):
+        return {}
+    users: dict[int, list[int]] = {
+        nic: [] for z in range(fabric.num_zones) for nic in arrays.nics(z)
+    }
+    for endpoint, node in enumerate(arrays.endpoints["node"].tolist()):
+        nics = arrays.nics(int(arrays.nodes["zone"][node]))
+        if fabric.nodes[node].kind == "memory":
+            nics = [nic for nic in nics if not _gpudirect(arrays, nic)]
+        ways = [(arrays.distance(node, nic), nic) for nic in nics]
+        best = min((way for way, _ in ways if way >= 0), default=-1)
+        for way, nic in ways:
+            if way == best >= 0:
+                users[nic].append(endpoint)
+    return users
+
+
+def _gpudirect(arrays: FabricArrays, target: int) -> bool:
+    nic = arrays.fabric.nodes[int(arrays.targets["node"][target])].nic
+    return nic is None or nic.gpudirect
+
+
+def _sources(arrays: FabricArrays, target: int, endpoints: Iterable[int]) -> set[int]:
+    """Return what packets of `endpoints` enter first on the way to a target."""
+    nodes = (int(arrays.endpoints["node"][endpoint]) for endpoint in endpoints)
+    return {state for node in nodes for state in _starts(arrays, node, target)}
+
+
+def _starts(arrays: FabricArrays, node: int, target: int) -> set[int]:
+    return {wire * 2 + int(arrays.wires["dateline"][wire]) for wire in arrays.group(node, target)}
+
+
+def _next(arrays: FabricArrays, state: int, target: int, found: set[tuple[int, int]]) -> set[int]:
+    """Return what a packet in buffer `state` may wait for on the way to `target`, and note the pairs."""
+    wires = arrays.wires
+    wire, late = state >> 1, state & 1
+    states: set[int] = set()
+    node = int(wires["dst"][wire])
+    if node == int(arrays.targets["node"][target]):
+        return states
+    for after in arrays.group(node, target):
+        kept = late if wires["dim"][wire] == wires["dim"][after] else 0
+        following = after * 2 + max(kept, int(wires["dateline"][after]))
+        found.add((state, following))
+        states.add(following)
+    return states
+
+
+def _follow(
+    arrays: FabricArrays, target: int, states: set[int], found: set[tuple[int, int]]
+) -> set[int]:
+    """Follow packets from `states` to a target; returns the states in which they arrive there."""
+    goal = int(arrays.targets["node"][target])
+    waiting, seen, last = deque(states), set(states), set()
+    while waiting:
+        state = waiting.popleft()
+        if int(arrays.wires["dst"][state >> 1]) == goal:
+            last.add(state)
+        for following in _next(arrays, state, target, found):
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return last
+
+
+def dependency_cycle(arrays: FabricArrays) -> list[int]:
+    """Return the wires of a circle of waiting buffers, or an empty list."""
+    edges = dependencies(arrays)
+    if not edges:
+        return []
+    after: dict[int, list[int]] = {}
+    pending: dict[int, int] = {}
+    for one, two in edges:
+        after.setdefault(one, []).append(two)
+        pending[two] = pending.get(two, 0) + 1
+        pending.setdefault(one, 0)
+    free = [state for state, count in pending.items() if not count]
+    while free:
+        state = free.pop()
+        del pending[state]
+        for following in after.get(state, ()):
+            pending[following] -= 1
+            if not pending[following]:
+                free.append(following)
+    if not pending:
+        return []
+    return _walk(after, set(pending))
+
+
+def _walk(after: dict[int, list[int]], left: set[int]) -> list[int]:
+    """Follow edges inside `left`, of which every state has a predecessor there, until one repeats."""
+    before: dict[int, int] = {}
+    for state in sorted(left):
+        for following in after.get(state, ()):
+            if following in left:
+                before.setdefault(following, state)
+    state = min(left)
+    order: dict[int, int] = {}
+    path: list[int] = []
+    while state not in order:
+        order[state] = len(path)
+        path.append(state)
+        state = before[state]
+    circle = path[order[state] :][::-1]
+    return [int(wire) for wire in np.array(circle) >> 1]
+
 
 MAX_DEADLOCK_WORK = 3_000_000
 """Endpoints times wires; beyond, looking for circles takes more than some seconds."""

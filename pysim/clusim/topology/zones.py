@@ -9,6 +9,12 @@ never forward from one PCIe or network wire to another: traffic of two GPUs neve
 **Not modelled** Machines joined without NICs, or by cables from NIC to NIC.
 
 Machines that are alike (same wiring in the same order) are routed once; `uplinks` routes the network.
+
+Routes of the network between machines: rows of its switches, and ways out of the NICs.
+
+NICs on the same switches differ only on these, so that the search runs towards sets of switches, and its columns are
+then copied to the NICs. A NIC with ports on several switches takes part in the search, because some may be nearer
+than others.
 """
 
 from __future__ import annotations
@@ -19,12 +25,189 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.engine.abi import NONE
 from clusim.engine.image import empty
 from clusim.topology.routing import RouteTable, Wiring, route
-from clusim.topology.uplinks import route_network
 from clusim.topology.zonetables import Machines, RoutingTables, Zoned, ZoneRoutes
 
 Array = NDArray[Any]
+
+
+def route_network(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
+    """Append the routes towards NICs of other machines to `tables`, and say in `found` where they are."""
+    _Network(wiring, zoned, found, tables).route()
+
+
+class _Network:
+    """The switches between machines and the NICs on them.
+
+    Attributes
+    ----------
+    down, up : ndarray
+        Wires from network switches to NICs and back, ordered by their two nodes.
+    spots : ndarray
+        NICs by the set of switches they hang on: `spots[i]` is the set of target `i`, or -1.
+    sets : list of tuple
+        The switches of each set.
+    """
+
+    def __init__(
+        self, wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables
+    ) -> None:
+        self.wiring, self.zoned, self.found, self.tables = wiring, zoned, found, tables
+        self.outside = zoned.zone < 0
+        self.switches = np.flatnonzero(self.outside)
+        into = ~self.outside[wiring.dst] & self.outside[wiring.src]
+        away = ~self.outside[wiring.src] & self.outside[wiring.dst]
+        self.down = self._ordered(np.flatnonzero(into), wiring.src, wiring.dst)
+        self.up = self._ordered(np.flatnonzero(away), wiring.src, wiring.dst)
+        self.target_at = np.full(len(zoned.zone), -1, np.int64)
+        nics = np.flatnonzero(zoned.nic[wiring.targets])
+        self.target_at[wiring.targets[nics]] = nics
+        self.columns = np.arange(len(nics))
+        self.first_nic = int(nics[0]) if len(nics) else len(wiring.targets)
+        self.sets: list[tuple[int, ...]] = []
+        self.spots = self._find_spots(len(nics))
+
+    @staticmethod
+    def _ordered(wires: Array, one: Array, two: Array) -> Array:
+        return wires[np.lexsort((wires, two[wires], one[wires]))]
+
+    def _find_spots(self, count: int) -> Array:
+        """Number the sets of switches that NICs hang on, in order of the first NIC of each."""
+        nic = self.target_at[self.wiring.src[self.up]] - self.first_nic
+        switch = self.wiring.dst[self.up]
+        spots = np.full(count, -1, np.int64)
+        known: dict[tuple[int, ...], int] = {}
+        edges = np.flatnonzero(np.diff(nic, prepend=-1, append=-1))
+        for lo, hi in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            key = tuple(dict.fromkeys(switch[lo:hi].tolist()))
+            spots[nic[lo]] = known.setdefault(key, len(known))
+        self.sets = list(known)
+        return spots
+
+    def route(self) -> None:
+        """Give every node its wide routes."""
+        found, tables = self.found, self.tables
+        found.targets["wide"] = len(self.columns)
+        found.targets["wide"][self.first_nic :] = self.columns
+        nowhere = tables.add_routes(np.array([NONE]))
+        found.wide_lo[:] = nowhere
+        found.route_lo[self.switches] = nowhere
+        if not len(self.switches):
+            return
+        self._planes()
+        table = self._search()
+        self._switch_rows(table)
+        self._uplinks(table)
+
+    def _planes(self) -> None:
+        """Say which connected parts of the network every NIC is on."""
+        wiring, machines = self.wiring, self.found.machines
+        between = self.outside[wiring.src] & self.outside[wiring.dst]
+        src, dst = wiring.src[between], wiring.dst[between]
+        part = np.arange(len(self.outside))
+        while True:
+            low = np.minimum(part[src], part[dst])
+            if (part[src] == part[dst]).all():
+                break
+            np.minimum.at(part, part[src], low)
+            np.minimum.at(part, part[dst], low)
+            part = part[part]
+        known: dict[frozenset[int], int] = {}
+        for own in self.sets:
+            known.setdefault(frozenset(part[list(own)].tolist()), len(known))
+        machines.planes.extend(known)
+        of_set = [known[frozenset(part[list(own)].tolist())] for own in self.sets]
+        plane = np.where(self.spots >= 0, np.array([*of_set, -1])[self.spots], -1)
+        machines.plane[self.first_nic :] = plane
+
+    def _search(self) -> Array:
+        """Return [switch or set, set of switches] -> group; rows of sets name their switches (as ``-2 - switch``)."""
+        wiring = self.wiring
+        index = np.full(len(self.outside), -1, np.int64)
+        index[self.switches] = np.arange(len(self.switches))
+        between = np.flatnonzero(self.outside[wiring.src] & self.outside[wiring.dst])
+        several = [number for number, own in enumerate(self.sets) if len(own) > 1]
+        stubs = [(len(self.switches) + i, s) for i, n in enumerate(several) for s in self.sets[n]]
+        stub = np.array(stubs, np.int64).reshape(-1, 2)
+        starts = [(s, n) for n, own in enumerate(self.sets) for s in own]
+        start = np.array(starts, np.int64).reshape(-1, 2)
+        table = route(
+            Wiring(
+                src=np.concatenate((index[wiring.src[between]], stub[:, 0])),
+                dst=np.concatenate((index[wiring.dst[between]], index[stub[:, 1]])),
+                dim=np.concatenate((wiring.dim[between], np.zeros(len(stub), np.int64))),
+                weight=np.concatenate((wiring.weight[between], np.ones(len(stub), np.int64))),
+                forwards=np.arange(len(self.switches) + len(several)) < len(self.switches),
+                targets=index[start[:, 0]],
+                columns=start[:, 1],
+            ),
+            dimension_order=self.zoned.network_dimension_order,
+        )
+        self.several = several
+        self.local_wires = np.concatenate((between, -2 - stub[:, 1]))
+        self.network_table = table
+        return table.routes.reshape(-1, len(self.sets)) if self.sets else table.routes[:, None]
+
+    def _switch_rows(self, table: Array) -> None:
+        """Write the rows of switches: a column per NIC, and one for all other targets."""
+        wiring, tables, found = self.wiring, self.tables, self.found
+        local = self.network_table
+        used = len(self.switches)
+        groups = int(table[:used].max(where=table[:used] != NONE, initial=0)) + 1
+        groups = groups if (table[:used] != NONE).any() else 0
+        sizes = np.diff(local.group_off.astype(np.int64))[:groups]
+        base = tables.add_groups(
+            sizes, self.local_wires[local.group_wires[: local.group_off[groups]]]
+        )
+        rows = np.full((used, len(self.columns) + 1), NONE, np.uint32)
+        hanging = np.flatnonzero(self.spots >= 0)
+        rows[:, hanging] = tables.shifted(table[:used], base).astype(np.uint32)[
+            :, self.spots[hanging]
+        ]
+        switch = np.searchsorted(self.switches, wiring.src[self.down])
+        nic = self.target_at[wiring.dst[self.down]] - self.first_nic
+        pair = switch * (len(self.columns) + 1) + nic
+        edges = np.flatnonzero(np.diff(pair, prepend=-1))
+        last = tables.add_groups(np.diff(edges, append=len(pair)), self.down)
+        rows.ravel()[pair[edges]] = last + np.arange(len(edges))
+        begin = tables.add_routes(rows)
+        found.wide_lo[self.switches] = begin + np.arange(used) * rows.shape[1]
+        found.wide_stride[self.switches] = 1
+
+    def _uplinks(self, table: Array) -> None:
+        """Give every NIC its wires to the network: one group if all of them lead everywhere, else a row of groups."""
+        wiring, tables, found = self.wiring, self.tables, self.found
+        node = wiring.src[self.up]
+        edges = np.flatnonzero(np.diff(node, prepend=-1))
+        first = tables.add_groups(np.diff(edges, append=len(node)), self.up)
+        begin = tables.add_routes(first + np.arange(len(edges)))
+        found.wide_lo[node[edges]] = begin + np.arange(len(edges))
+        for stub, number in enumerate(self.several):
+            row = table[len(self.switches) + stub]
+            if len(np.unique(row[np.arange(len(row)) != number])) > 1:
+                self._choosy(number, row)
+
+    def _choosy(self, number: int, row: Array) -> None:
+        """Write rows for the NICs of one set of switches, of which some are nearer to some targets."""
+        local, tables, found = self.network_table, self.tables, self.found
+        width = len(self.columns) + 1
+        for nic in np.flatnonzero(self.spots == number):
+            node = int(self.wiring.targets[self.first_nic + nic])
+            own = self.up[self.wiring.src[self.up] == node]
+            groups: dict[int, int] = {NONE: NONE}
+            for group in np.unique(row).tolist():
+                if group != NONE:
+                    lo, hi = local.group_off[group], local.group_off[group + 1]
+                    ends = -2 - self.local_wires[local.group_wires[lo:hi]]
+                    wires = own[np.isin(self.wiring.dst[own], ends)]
+                    groups[group] = tables.add_groups(np.array([len(wires)]), wires)
+            entries = np.full(width, NONE, np.int64)
+            hanging = np.flatnonzero(self.spots >= 0)
+            entries[hanging] = [groups[int(row[spot])] for spot in self.spots[hanging]]
+            found.wide_lo[node] = tables.add_routes(entries)
+            found.wide_stride[node] = 1
 
 
 def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:

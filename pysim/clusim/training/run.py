@@ -1,8 +1,17 @@
-"""Simulates training steps: plan, schedule, run, and what came out."""
+"""Simulates training steps: plan, schedule, run, and what came out.
+
+Blocks of a step as columns: what each does, from the run in which it was simulated alone, and where it stands.
+
+How often a GPU's memory is shared out anew between kernels and communication, in long runs.
+
+The engine does it every 2 us of every GPU on which a kernel runs. A training step has seconds of kernels on
+tens or thousands of GPUs, whose layers take milliseconds: there it is done less often.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -10,12 +19,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clusim.analysis.expanded import expanded
 from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import uncollected
+from clusim.engine.abi import WIRE_COUNTERS
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.diagnosis import CauseKind, Verdict
+from clusim.results.replicated import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.simulation.diagnose import KnownVerdict
@@ -24,10 +36,10 @@ from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.simulation.simulate import result_of, whole_of
 from clusim.topology.arrays import arrays_of
-from clusim.training.breakdown import error_of, grain_error, spans_of
+from clusim.topology.model import Fabric
+from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
-from clusim.training.memory_epochs import relaxed
 from clusim.training.overlap_cost import sharing
 from clusim.training.partial_steps import EndedSteps, StepsEnded, WholeSteps, knowing
 from clusim.training.planned import memory_notes, plan_notes, written
@@ -37,7 +49,6 @@ from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
 from clusim.training.step_timing import StepTiming
 from clusim.training.switches import switching
-from clusim.training.unfold import block_tasks, folded_blocks
 from clusim.training.without_bottleneck import is_cheap, with_faster_kernels, without_first
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
@@ -45,6 +56,84 @@ from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
+
+MOST_EPOCHS = 1 << 17
+"""Times that memory is shared out in a run, all GPUs together, until the intervals are as long as they may be."""
+
+LONGEST_PS = 50_000_000
+"""Longest interval [ps]: layers of the models this is for take a hundred times as long."""
+
+
+def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
+    """Return the fabric with intervals that suit the kernels of a plan."""
+    stage = [layer for chunk in plan.stages[0] for layer in chunk]
+    once = {id(layer): layer for layer in stage}
+    times = {
+        key: sum(plan.chip.time_ps(k) for part in ("forward", "input", "weight") for k in layer.kernels(part))
+        for key, layer in once.items()
+    }  # fmt: skip
+    busy_ps = sum(times[id(layer)] for layer in stage) * plan.microbatches * plan.mesh.size * steps
+    longest = max(times.values(), default=0)
+    quantum = min(LONGEST_PS, busy_ps // MOST_EPOCHS, longest // 100)
+    nodes = tuple(
+        replace(node, endpoint=replace(node.endpoint, mem_quantum_ps=quantum))
+        if node.endpoint is not None and node.endpoint.mem_quantum_ps < quantum
+        else node
+        for node in fabric.nodes
+    )
+    return fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+
+
+Array = NDArray[Any]
+
+ALONE = "block"
+"""Name of what is named after its pass in a step, in a schedule of a block alone."""
+
+
+def block_tasks(
+    schedule: Schedule, ranks: tuple[int, ...], result: Result, rank_endpoint: Array
+) -> BlockTasks:
+    """Return what ranks did in the run of a block alone."""
+    tasks, slots = schedule.tasks, {rank: slot for slot, rank in enumerate(ranks)}
+    start, end = result.tasks.start_ps, result.tasks.end_ps
+    moving = starts_of_calls(schedule, start)
+    moves = np.array([moving.get(task.call, 0) for task in tasks], np.int64)
+    used = np.flatnonzero(result.wires.counters["busy_ps"])
+    traffic = result.bins.hbm_bytes.sum(axis=1)
+    return BlockTasks(
+        ranks=len(ranks),
+        slot=np.array([slots[task.rank] for task in tasks], np.int64),
+        kind=np.array([KINDS.index(task.kind) for task in tasks], np.int64),
+        stream=[task.stream for task in tasks],
+        name=["" if task.name == ALONE else task.name for task in tasks],
+        start_ps=start,
+        moves_ps=np.clip(moves, start, end),
+        end_ps=end,
+        call=np.array([task.call for task in tasks], np.int64),
+        memory_bytes=np.array([task.mem_bytes for task in tasks], np.int64),
+        calls=[
+            FoldedCall(
+                *(call.operation, call.algorithm, call.protocol, call.dtype, call.redop),
+                *(call.bytes, call.channels, slots.get(call.root, -1), len(call.ranks)),
+            )
+            for call in schedule.calls
+        ],
+        counters=result.wires.counters[used],
+        hbm_bytes=traffic[rank_endpoint[list(ranks)]].astype(np.int64),
+    )
+
+
+def folded_blocks(blocks: Sequence[FoldedBlock], fabric: Fabric) -> FoldedBlocks:
+    """Return the blocks of a schedule on a fabric as columns."""
+    arrays = arrays_of(fabric)
+    counters = WIRE_COUNTERS.names or ()
+    builder = FoldedBuilder(arrays.wire_names, arrays.rank_endpoint, counters)
+    for block in blocks:
+        found = block.found
+        builder.add(found.done, found, found.ranks, found.wires)
+        builder.block(found, map(block.tasks.__getitem__, found.ranks))
+    return builder.build()
+
 
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""

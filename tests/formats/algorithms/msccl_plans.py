@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed
 
 Step = tuple[str, str, str, int, str]
 Block = tuple[int, int, list[Step]]

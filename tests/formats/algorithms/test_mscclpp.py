@@ -23,8 +23,7 @@ from clusim.formats.algorithms.mscclpp_json import read_plan
 from clusim.lowering import lower
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
-from clusim.schedule.semantics import verify
-from clusim.schedule.untimed import run_untimed
+from clusim.schedule.semantics import run_untimed, verify
 from clusim.simulation.simulate import simulate
 from clusim.topology import Fabric
 from clusim_cli.main import run

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.flight import read
+from clusim.formats.recordings.flight import read, unpickled
 from clusim.formats.recordings.kinds import kind_of
-from clusim.formats.recordings.unpickled import unpickled
 from clusim.replays import ReplayRequest, replay
 
 

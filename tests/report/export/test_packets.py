@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clusim.report.export import protobuf as pb
-from clusim.report.export.packets import PacketWriter, TrackEvent
+from clusim.report.export.perfetto import PacketWriter, TrackEvent
 from support.work import calls_of
 
 EVENTS = [

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusim.report.export.packets import PS_PER_NS
-from clusim.report.export.perfetto import write_perfetto
+from clusim.report.export.perfetto import PS_PER_NS, write_perfetto
 from clusim.report.export.run import Run
 from support.browser import chromium
 

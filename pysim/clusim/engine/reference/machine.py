@@ -1,20 +1,105 @@
-"""The state of a run that the sections share: time, agenda, waves, wires, memories, flows."""
+"""The state of a run that the sections share: time, agenda, waves, wires, memories, flows.
+
+Memory of an endpoint: a clock that says when bytes are accepted (section 8).
+
+The waves of phase A (section 1, 5.): what is due at the present time, and in which order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from clusim.engine.abi import Beyond
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.engine.reference.agenda import Agenda, Class
-from clusim.engine.reference.memory import MemoryState
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Buffer, Transfer
 from clusim.engine.reference.payload import Payload
 from clusim.engine.reference.unit_state import UnitState
 from clusim.engine.reference.vertex_state import Vertex
-from clusim.engine.reference.waves import Waves
 from clusim.engine.reference.wires import Pause, Wire
+
+
+class Actor(Protocol):
+    """The part of the schedule that waves set in motion."""
+
+    def start_task(self, task: int) -> None:
+        """Start a task."""
+        ...
+
+    def start_instances(self) -> None:
+        """Give free CTA slots to instances that wait for one."""
+        ...
+
+    def advance(self, instance: int) -> None:
+        """Let an instance go as far as it can."""
+        ...
+
+
+class Waves:
+    """What is due now.
+
+    Attributes
+    ----------
+    tasks, runnable : set of int
+        Tasks whose predecessors are done; instances that may be able to go on.
+    slots_changed : bool
+        Whether a CTA slot was freed or an instance began to wait for one.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: set[int] = set()
+        self.runnable: set[int] = set()
+        self.slots_changed = False
+        self._delays: list[Callable[[], None]] = []
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Let `action` happen at the beginning of the next wave: a delay of 0."""
+        self._delays.append(action)
+
+    def run(self, actor: Actor) -> None:
+        """Run waves until nothing is due."""
+        while self._delays or self.tasks or self.runnable or self.slots_changed:
+            delays, self._delays = self._delays, []
+            for action in delays:
+                action()
+            tasks, self.tasks = sorted(self.tasks), set()
+            for task in tasks:
+                actor.start_task(task)
+            self.slots_changed = False
+            actor.start_instances()
+            runnable, self.runnable = sorted(self.runnable), set()
+            for instance in runnable:
+                actor.advance(instance)
+
+
+@dataclass(slots=True)
+class MemoryState:
+    """The memory server of one endpoint.
+
+    Attributes
+    ----------
+    cost16 : int
+        Present cost of communication, in 2^-16 ps per byte.
+    clock16 : int
+        Time until which it is taken, in 2^-16 ps.
+    bytes_256 : int
+        All traffic so far, in 1/256 byte.
+    """
+
+    cost16: int
+    clock16: int = 0
+    bytes_256: int = 0
+
+    def accept_ps(self, size_256: int, now_ps: int) -> int:
+        """Charge `size_256` (1/256 byte) at `now_ps`; return when the memory accepts it [ps]."""
+        accepted16 = max(self.clock16, now_ps << 16)
+        self.clock16 = accepted16 + ((size_256 * self.cost16) >> 8)
+        self.bytes_256 += size_256
+        return (accepted16 + 65535) >> 16
+
 
 Who = tuple[Beyond, int]
 """Whose time it is: what ends a run that would leave the ranges (section 1)."""

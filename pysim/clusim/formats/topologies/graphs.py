@@ -2,18 +2,22 @@
 
 A graph that `clusim.to_networkx` made keeps everything. In any other, words in attributes or names say what a node is;
 bandwidths and delays without a unit are taken as Gb/s and ns, and everything that was guessed is listed.
+
+GraphML and node-link JSON as plain dicts, without networkx, which reads XML with a parser that trusts it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.errors import UnitError
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.graph_text import Attributes, TextGraph, read_graphml, read_node_link
 from clusim.formats.topologies.presets import (
     hinted_chip,
     known_chip,
@@ -22,8 +26,119 @@ from clusim.formats.topologies.presets import (
     unnamed_chip,
 )
 from clusim.formats.values import fail, number, printable
+from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import LINKS, gpu, gpu_by_product
 from clusim.topology.schema import LinkSpec, NodeSpec, Topology
+
+Attributes = dict[str, Any]
+
+
+@dataclass(slots=True)
+class TextGraph:
+    """A graph as read: attributes of nodes and edges as they are."""
+
+    directed: bool = False
+    settings: Attributes = field(default_factory=dict)
+    nodes: dict[str, Attributes] = field(default_factory=dict)
+    edges: list[tuple[str, str, Attributes]] = field(default_factory=list)
+
+
+def read_graphml(text: str, draft: Draft) -> TextGraph:
+    root = parse_xml(text, draft.where)
+    keys = {key.get("id"): key for key in root.all("key")}
+    graphs = root.all("graph")
+    if not graphs:
+        raise fail(draft.where, root.line, "no <graph> in the file")
+    top = graphs[0]
+    graph = TextGraph(directed=top.get("edgedefault") == "directed", settings=_data(top, keys))
+    for element in top.all("node"):
+        name = element.get("id")
+        if not name or name in graph.nodes:
+            what = "two nodes with one id" if name else "<node> without id"
+            raise fail(draft.where, element.line, what)
+        graph.nodes[name] = _defaults(keys, "node") | _data(element, keys)
+    for element in top.all("edge"):
+        a, b = element.get("source"), element.get("target")
+        if a not in graph.nodes or b not in graph.nodes:
+            missing = a if a not in graph.nodes else b
+            raise fail(draft.where, element.line, f"<edge> to unknown node {printable(missing)!r}")
+        graph.edges.append((a, b, _defaults(keys, "edge") | _data(element, keys)))
+    return graph
+
+
+def _data(element: XmlElement, keys: Mapping[str, XmlElement]) -> Attributes:
+    found: Attributes = {}
+    for child in element.all("data"):
+        key = keys.get(child.get("key"))
+        if key is not None:
+            found[key.get("attr.name") or key.get("id")] = _typed(child.text.strip(), key)
+    return found
+
+
+def _defaults(keys: Mapping[str, XmlElement], what: str) -> Attributes:
+    return {
+        key.get("attr.name"): _typed(default.text.strip(), key)
+        for key in keys.values()
+        if key.get("for") in (what, "all")
+        for default in key.all("default")
+    }
+
+
+def _typed(text: str, key: XmlElement) -> Any:
+    kind = key.get("attr.type")
+    if kind in ("int", "long") and re.fullmatch(r"-?[0-9]{1,18}", text):
+        return int(text)
+    if kind in ("float", "double"):
+        return number(text)
+    return text.lower() == "true" if kind == "boolean" else text
+
+
+def read_node_link(text: str, draft: Draft) -> TextGraph:
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise fail(draft.where, 0, "nested too deep; is it a graph?") from None
+    except ValueError as error:
+        line = getattr(error, "lineno", 0)
+        raise fail(draft.where, line, f"not valid JSON: {printable(error)}") from None
+    nodes = data.get("nodes") if isinstance(data, dict) else None
+    edges = data.get("links", data.get("edges")) if isinstance(data, dict) else None
+    if not isinstance(nodes, list) or not isinstance(edges, list):
+        raise fail(draft.where, 0, "no lists 'nodes' and 'links'; is it node-link JSON?")
+    settings = data.get("graph")
+    graph = TextGraph(
+        directed=data.get("directed") is True,
+        settings=dict(settings) if isinstance(settings, dict) else {},
+    )
+    for index, item in enumerate(nodes):
+        name = _label(item.get("id", item.get("name")) if isinstance(item, dict) else item)
+        if name is None:
+            raise fail(draft.where, 0, f"nodes[{index}]: has no id")
+        if name in graph.nodes:
+            raise fail(draft.where, 0, f"nodes[{index}]: two nodes have the id {printable(name)!r}")
+        own = {k: v for k, v in item.items() if k != "id"} if isinstance(item, dict) else {}
+        graph.nodes[name] = own
+    for index, item in enumerate(edges):
+        ends = [
+            _label(item.get(key)) if isinstance(item, dict) else None
+            for key in ("source", "target")
+        ]
+        if any(end is None or end not in graph.nodes for end in ends):
+            raise fail(draft.where, 0, f"links[{index}]: source or target is no node of the graph")
+        own = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
+        graph.edges.append((str(ends[0]), str(ends[1]), own))
+    return graph
+
+
+def _label(label: Any) -> str | None:
+    """Return the text of a node's label: (0, 1) becomes n0.1, 7 becomes n7."""
+    if isinstance(label, str):
+        return label or None
+    if isinstance(label, bool) or not isinstance(label, int | list):
+        return None
+    parts = label if isinstance(label, list) else [label]
+    return "n" + ".".join(printable(part, 12) for part in parts)
+
 
 MAX_GRAPH_NODES = 65_536
 _PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")

@@ -1,13 +1,239 @@
-"""NCCL's XML files: which of the two kinds it is, and the way from there to nodes and links."""
+"""NCCL's XML files: which of the two kinds it is, and the way from there to nodes and links.
+
+NCCL's graph XML: the rings and trees it found, from which a machine that allows them is rebuilt.
+
+A graph names GPUs and adapters, the kind of path between them (``typeintra``, ``typeinter``) and a rate per channel.
+The machine is the smallest that carries all channels at once; every part of it is an assumption.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.nccl_graph import read_graphs
+from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.formats.topologies.importedmachine import (
+    HIDDEN,
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
+    Net,
+    Peer,
+)
 from clusim.formats.topologies.nccl_xml import read_system
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.values import fail, printable
-from clusim.formats.xmltext import parse_xml
+from clusim.formats.values import fail, number, printable
+from clusim.formats.xmltext import XmlElement, parse_xml
+from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
+
+RING = 4
+"""The ``pattern`` of rings."""
+
+_PORTS_Gbps = (10, 25, 56, 100, 200, 400, 800)
+_WHY = "an NCCL graph says which rings and trees were found, not what the machine is"
+
+
+@dataclass(slots=True)
+class _Channels:
+    """The channels of one graph: GPUs in order, adapters at both ends."""
+
+    gpus: list[list[int]] = field(default_factory=list)
+    nets: list[list[int]] = field(default_factory=list)
+    intra: str = ""
+    inter: str = ""
+    speed: float = 0.0
+    net_speed: float = 0.0
+    ring: bool = False
+
+
+def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
+    """Fill `draft` with a machine on which the graphs of `root` are possible."""
+    graphs = [_channels(element) for element in root.all("graph")]
+    used = [graph for graph in graphs if graph.gpus]
+    if not used:
+        raise fail(
+            draft.where, root.line, "an NCCL graph file without channels; nothing to rebuild"
+        )
+    best = next((graph for graph in used if graph.ring), used[0])
+    gpus = sorted({dev for graph in used for channel in graph.gpus for dev in channel})
+    nets = sorted({dev for graph in used for channel in graph.nets for dev in channel})
+    if len(gpus) > 4096 or len(nets) > 4096:
+        raise fail(draft.where, root.line, "more than 4096 GPUs or adapters; that is the limit")
+    draft.assume(
+        "the whole machine",
+        f"{len(gpus)} GPUs and {len(nets)} adapters, joined so that {len(best.gpus)} channels of"
+        f" {best.speed:g} GB/s fit ({best.intra or 'LOC'} inside, {best.inter or 'LOC'} to adapters)",
+        f"{_WHY}; import the topology XML of the same run instead if there is one",
+    )
+    machine = _machine(best, gpus, nets, draft)
+    wire_machine(machine, draft, chip)
+
+
+def _channels(element: XmlElement) -> _Channels:
+    graph = _Channels(
+        intra=printable(element.get("typeintra"), 8).upper(),
+        inter=printable(element.get("typeinter"), 8).upper(),
+        speed=abs(number(element.get("speedintra")) or 0.0),
+        net_speed=abs(number(element.get("speedinter")) or 0.0),
+        ring=element.whole("pattern") == RING,
+    )
+    for channel in element.all("channel"):
+        gpus = [_dev(child) for child in channel.all("gpu")]
+        if gpus:
+            graph.gpus.append(gpus)
+            graph.nets.append([_dev(child) for child in channel.all("net")])
+    return graph
+
+
+def _dev(element: XmlElement) -> int:
+    for name in ("dev", "rank"):
+        value = element.whole(name)
+        if value is not None and value >= 0:
+            return value
+    raise fail(
+        element.where,
+        element.line,
+        f"<{element.tag}> without dev; give the number of the device",
+    )
+
+
+def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> ImportedMachine:
+    machine = ImportedMachine(hint=Path(draft.where).name)
+    named = gpu_by_words(Path(draft.where).name)
+    hint = named[0] if named else None
+    devices = {dev: ImportedDevice(text=f"gpu {dev}", gpu=ImportedGpu(dev=dev)) for dev in gpus}
+    load = max((sum(dev in channel for channel in graph.gpus) for dev in gpus), default=1)
+    total = load * graph.speed
+    nvlink = graph.intra.startswith("NV")
+    if nvlink:
+        chip = _by_nvlinks(total)
+        per_link = nccl_link_GBps(chip.compute_capability)
+        if hint is None:
+            machine.guess = (chip.name, f"its channels need {total:g} GB/s of NVLink")
+        else:
+            chip = hint
+        _add_nvlinks(graph, devices, chip, per_link, draft)
+    else:
+        gen = next((g for g in (3, 4, 5, 6) if total <= 3.03 * 2 ** (g - 1)), 6)
+        if hint is None:
+            machine.guess = (
+                standing("card")[gen].name,
+                f"its channels need {total:g} GB/s: PCIe Gen{gen} x16",
+            )
+        else:
+            gen = max(gen, hint.pcie)
+        for device in devices.values():
+            device.speed, device.width = f"{PCIE_GTS[gen]:g} GT/s", 16
+        draft.assume(
+            list(map("gpu{}".format, gpus)),
+            f"PCIe Gen{gen} x16",
+            f"the slowest that carries its channels, {total:g} GB/s",
+        )
+    _add_tree(machine, graph, devices, nets, draft)
+    return machine
+
+
+def _by_nvlinks(total_GBps: float) -> Gpu:
+    """Return the usual chip whose NVLinks carry the channels of a GPU, with a seventh to spare for old releases."""
+    usual = [chip for chip in GPUS.values() if chip.usual and chip.form == "sxm" and chip.links]
+    rates = {chip.links * nccl_link_GBps(chip.compute_capability): chip for chip in reversed(usual)}
+    enough = [rate for rate in rates if total_GBps <= rate * 8 / 7]
+    return rates[min(enough, default=max(rates))]
+
+
+def _add_nvlinks(
+    graph: _Channels, devices: dict[int, ImportedDevice], chip: Gpu, per_link: float, draft: Draft
+) -> None:
+    if chip.planes:
+        for device in devices.values():
+            if device.gpu is not None:
+                device.gpu.peers.append(Peer(HIDDEN, chip.links, 0x068000))
+        return
+    width = max(1, round(graph.speed / per_link)) if per_link else 1
+    hops: Counter[tuple[int, int]] = Counter()
+    for channel, nets in zip(graph.gpus, graph.nets, strict=True):
+        hops.update(pairwise(channel))
+        if graph.ring and not nets and len(channel) > 2:
+            hops[channel[-1], channel[0]] += 1
+    for (a, b), count in hops.items():
+        gpu = devices[a].gpu
+        if a != b and gpu is not None:
+            both = max(count, hops[b, a]) * width
+            gpu.peers.append(Peer(f"dev{b}", min(both, 64), 0x030200))
+            other = devices[b].gpu
+            if other is not None and (b, a) not in hops:
+                other.peers.append(Peer(f"dev{a}", min(both, 64), 0x030200))
+    for dev, device in devices.items():
+        device.bus = f"dev{dev}"
+    draft.assume(
+        "NVLinks",
+        "as many between two GPUs as channels pass in one direction",
+        f"channels of {graph.speed:g} GB/s, a link each",
+    )
+
+
+def _add_tree(
+    machine: ImportedMachine,
+    graph: _Channels,
+    devices: dict[int, ImportedDevice],
+    nets: list[int],
+    draft: Draft,
+) -> None:
+    """Put GPUs and adapters below switches and CPUs, as near to each other as the path types say."""
+    names = list(devices)
+    sockets = 2 if graph.intra in ("SYS", "NVL", "NVB") and len(names) > 1 else 1
+    half = -(-len(names) // sockets)
+    machine.cpus = [ImportedCpu(numa=i) for i in range(sockets)]
+    per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(graph.intra, 0)
+    if graph.inter in ("PIX", "PXB") and nets and not per_switch:
+        per_switch = 1
+    home: dict[int, ImportedDevice | ImportedCpu] = {}
+    for number_, cpu in enumerate(machine.cpus):
+        own = names[number_ * half : (number_ + 1) * half]
+        parent: list[ImportedDevice] = cpu.devices
+        if graph.intra == "PXB":
+            top = ImportedDevice(text="switch", cls=0x060400)
+            cpu.devices.append(top)
+            parent = top.children
+        for start in range(0, len(own), per_switch or 1):
+            members = own[start : start + (per_switch or 1)]
+            if per_switch:
+                switch = ImportedDevice(text="switch", cls=0x060400)
+                parent.append(switch)
+                switch.children += [devices[dev] for dev in members]
+                home.update(dict.fromkeys(members, switch))
+            else:
+                parent += [devices[dev] for dev in members]
+                home.update(dict.fromkeys(members, cpu))
+    for net in nets:
+        near = next(
+            (channel[0] for channel, own in zip(graph.gpus, graph.nets, strict=True) if net in own),
+            names[0],
+        )
+        speed = graph.net_speed * sum(net in own for own in graph.nets)
+        gbps = next((port for port in _PORTS_Gbps if port >= speed * 8 * 0.95), 800)
+        device = ImportedDevice(
+            text=f"net {net}", cls=0x020700, nets=[Net(dev=net, speed_mbps=gbps * 1000)]
+        )
+        place = home[near]
+        if isinstance(place, ImportedDevice) and graph.inter not in ("PIX", "PXB"):
+            place = machine.cpus[names.index(near) // half]
+        (place.children if isinstance(place, ImportedDevice) else place.devices).append(device)
+        draft.assume(
+            f"nic{net}",
+            f"{gbps} Gb/s InfiniBand, next to gpu{near}",
+            f"its channels need {speed:g} GB/s, and start at that GPU ({graph.inter or 'LOC'})",
+        )
+    draft.assume(
+        "PCIe switches and CPUs",
+        f"{sockets} CPUs" + (f", {per_switch} GPUs a switch" if per_switch else ", no switches"),
+        f"the paths are of type {graph.intra or 'LOC'} and {graph.inter or 'LOC'}",
+    )
+
 
 _ROOTS = {"nccl-xml": "system", "nccl-graph": "graphs"}
 

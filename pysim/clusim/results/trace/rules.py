@@ -165,7 +165,7 @@ RULES |= {
     "/folded/blocks/place": Rule(into=_PLACES),
     "/folded/pauses/task": Rule(into=_TASKS),
 }
-"""Rules of what pauses stand for; `clusim.results.trace.folds` checks what goes beyond single columns."""
+"""Rules of what pauses stand for; `clusim.results.trace.reader` checks what goes beyond single columns."""
 
 _FIRST = {
     "calls": _CALLS,

@@ -2,6 +2,8 @@
 
 ``run:`` has the words of `clusim run`, ``train:`` those of `clusim train` and, below ``change``, keys of the workload
 by their path (``parallel.tensor``). Each may be a list of such blocks.
+
+What may be said of a run in a grid: each word with how its value is read and shown in a column.
 """
 
 from __future__ import annotations
@@ -17,10 +19,212 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.files import note_input
 from clusim.base.limits import read_text
+from clusim.base.resources import find_topology, find_workload
+from clusim.base.terms.algorithms import own_algorithm, protocol_named
+from clusim.base.terms.dtypes import DTYPES, find_dtype, redop_named
+from clusim.base.terms.operations import operation_named
+from clusim.base.units import parse_ranks
+from clusim.lowering.grain import RULES
+from clusim.nccl import parse_version
+from clusim.nccl.env import windows
+from clusim.simulation.api import as_bytes, parse_env_of
+from clusim.simulation.request import Request
+from clusim.simulation.setup import Setup
 from clusim.studies.sweep.points import Cell, SweepPoint
-from clusim.studies.sweep.words import BLOCKS, run_point, train_point
 from clusim.topology.problems import Problems, did_you_mean
 from clusim.topology.yamltext import Document, parse
+from clusim.training.inputs import inputs
+from clusim.training.request import FOLDS, TrainRequest
+from clusim.workload import load_workload
+
+Value = tuple[Cell, Any]
+"""What a column shows, and what is meant."""
+
+MOST = 1 << 31
+
+
+@dataclass(frozen=True)
+class Block:
+    """The words of one kind of run.
+
+    Attributes
+    ----------
+    words : mapping
+        How the value of each is read: what the column shows, and what it means.
+    needed : frozenset of str
+        Words that must be there.
+    """
+
+    words: Mapping[str, Callable[[Any], Value]]
+    needed: frozenset[str]
+
+
+def _text(value: Any) -> Value:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{value!r}: must be a word")
+    return value, value
+
+
+def _whole(low: int) -> Callable[[Any], Value]:
+    def read(value: Any) -> Value:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < MOST:
+            raise InputError(f"{value!r}: must be a whole number from {low} on")
+        return value, value
+
+    return read
+
+
+def _named(find: Callable[[str], str]) -> Callable[[Any], Value]:
+    def read(value: Any) -> Value:
+        found = find(_text(value)[1])
+        return found, found
+
+    return read
+
+
+def _dtype(word: str) -> str:
+    found = find_dtype(word)
+    if found is None:
+        raise InputError(f"{word!r}: unknown type; use one of {', '.join(DTYPES)}")
+    return found.name
+
+
+def _size(value: Any) -> Value:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(f"{value!r}: must be a size such as 64MiB")
+    size_bytes = as_bytes(value)
+    if size_bytes < 0:
+        raise InputError(f"{value!r}: must not be negative")
+    return size_bytes, size_bytes
+
+
+def _grain(value: Any) -> Value:
+    word = str(value).strip().lower()
+    if word == "packet" or word in RULES:
+        return word, word
+    size_bytes = _size(value)[1]
+    return str(size_bytes), size_bytes
+
+
+def _flag(value: Any) -> Value:
+    if not isinstance(value, bool):
+        raise InputError(f"{value!r}: must be true or false")
+    return value, value
+
+
+def _ranks(value: Any) -> Value:
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text, parse_ranks(text)
+
+
+def _env(value: Any) -> Value:
+    if value is None or value == {}:
+        return "", ()
+    if not isinstance(value, dict):
+        raise InputError(f"{value!r}: must be a mapping of variables, such as {{NCCL_ALGO: Ring}}")
+    found = parse_env_of({name: str(item) for name, item in value.items()})
+    return " ".join(f"{name}={item}" for name, item in found), found
+
+
+def _faults(value: Any) -> Value:
+    several = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(item, str) for item in several):
+        raise InputError(f"{value!r}: must be a fault such as 'link gpu3:nvl5 down', or a list")
+    return "; ".join(several), tuple(several)
+
+
+def _fold(value: Any) -> Value:
+    word = str(value).lower()
+    if word not in FOLDS:
+        raise InputError(f"{value!r}: use {', '.join(FOLDS)}")
+    return word, word
+
+
+def _release(value: Any) -> Value:
+    text = _text(value)[1]
+    parse_version(text)
+    return text, text
+
+
+_BOTH: dict[str, Callable[[Any], Value]] = {
+    "topology": _text,
+    "nodes": _whole(1),
+    "fault": _faults,
+    "granularity": _grain,
+    "seed": _whole(0),
+}
+
+BLOCKS = {
+    "run": Block(
+        _BOTH
+        | {
+            "collective": _named(lambda word: operation_named(word).name),
+            "size": _size,
+            "algorithm": _named(own_algorithm),
+            "protocol": _named(lambda word: protocol_named(word).own),
+            "channels": _whole(1),
+            "dtype": _named(_dtype),
+            "redop": _named(redop_named),
+            "root": _whole(0),
+            "ranks": _ranks,
+            "env": _env,
+            "nccl_version": _release,
+            "symmetric": _flag,
+        },
+        frozenset({"topology", "size"}),
+    ),
+    "train": Block(
+        _BOTH | {"workload": _text, "steps": _whole(1), "fold": _fold, "estimate": _flag},
+        frozenset({"workload"}),
+    ),
+}
+"""What `clusim run` and `clusim train` take."""
+
+
+def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:
+    """Return what columns show, what is meant, and the folder of the grid."""
+    given = {name: value for name, value in choice.items() if name != "home"}
+    shown = tuple((name, value[0]) for name, value in given.items())
+    return shown, {name: value[1] for name, value in given.items()}, choice["home"]
+
+
+def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
+    """Return a name, of a file in the folder of the grid as its path."""
+    own = home / name
+    return str(own) if shipped(name) is None and own.is_file() else name
+
+
+def run_point(choice: Mapping[str, Any]) -> SweepPoint:
+    """Return the point of a collective; `choice` has a value of every word, and ``home``."""
+    shown, meant, home = _split(choice)
+    env = (*meant.pop("env", ()), *windows(meant.pop("symmetric", False)))
+    setup = Setup(
+        _beside(meant.pop("topology"), home, find_topology),
+        meant.pop("nodes", None),
+        version=meant.pop("nccl_version", ""),
+        env=env,
+        ranks=meant.pop("ranks", None),
+        faults=meant.pop("fault", ()),
+    )
+    what = meant.pop("collective", "allreduce"), meant.pop("size")
+    return SweepPoint("run", shown, Request(setup, *what, **meant))
+
+
+def train_point(choice: Mapping[str, Any]) -> SweepPoint:
+    """Return the point of training steps; names that begin with ``change.`` are keys of the workload."""
+    shown, meant, home = _split(choice)
+    prefix = "change."
+    changes = {
+        name.removeprefix(prefix): meant.pop(name)
+        for name in list(meant)
+        if name.startswith(prefix)
+    }
+    workload = load_workload(_beside(meant.pop("workload"), home, find_workload), changes)
+    topology = meant.pop("topology", None)
+    machine = None if topology is None else _beside(topology, home, find_topology)
+    asked = inputs(workload, machine, meant.pop("nodes", None), meant.pop("fault", ()))
+    return SweepPoint("train", shown, TrainRequest(*asked, **meant))
+
 
 MOST_BYTES = 4 << 20
 """Largest grid file [bytes]."""

@@ -1,23 +1,34 @@
-"""Estimates of training steps: the plan's order of passes, with every part as the engine took it before."""
+"""Estimates of training steps: the plan's order of passes, with every part as the engine took it before.
+
+Writes steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`.
+
+What ranks do by themselves takes the sum of their kernels. What they do together is a part that the engine simulated:
+alone, or beside kernels with the memory traffic that those of the stage have. Blocks of a stage that were done before,
+with nothing beside them, take as long again.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
 
 from clusim.base.files import guarded
 from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
+from clusim.results.replicated import RankPattern, merged
 from clusim.topology import Fabric
 from clusim.training.composition.cache import Kept
-from clusim.training.composition.clock import Clock
-from clusim.training.composition.parts import StepParts
+from clusim.training.composition.clock import Clock, RankRows, Repeated
+from clusim.training.composition.extrapolated import Write
+from clusim.training.composition.parts import StepPart, StepParts
 from clusim.training.composition.stepestimate import StepEstimate
 from clusim.training.composition.uncomposed import whole
-from clusim.training.composition.writer import StepEstimator
 from clusim.training.expected import expected_text
 from clusim.training.inputs import inputs
 from clusim.training.overlap_cost import Sharing
@@ -29,8 +40,264 @@ from clusim.training.run import trained
 from clusim.training.step_diagnosis import Culprits, step_verdict
 from clusim.training.stragglers import heavy_stage
 from clusim.workload import Workload
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Comm, Step
+from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
+from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
+from clusim.workload.parallel.volumes import Volume
+from clusim.workload.pipeline_schedules import Action
+
+
+class _Done(NamedTuple):
+    """What a stage does in a block or several, and what that moves."""
+
+    took: Repeated
+    moved: dict[str, Volume]
+
+
+class _Known(NamedTuple):
+    """A message that was asked for before: its part, the ranks that stand for their stages, how often it is done."""
+
+    part: StepPart
+    shown: list[int]
+    times: int
+
+
+class StepEstimator(Emitter):
+    """Adds the steps of a plan to a clock."""
+
+    def __init__(self, plan: ParallelPlan, clock: Clock, parts: StepParts) -> None:
+        host = plan.host()
+        super().__init__(plan, clock, host=HostThreads(host, clock) if host is not None else None)
+        self.clock, self.parts = clock, parts
+        self.shown = {plan.mesh.stage(s)[0]: s for s in range(plan.mesh.pipeline)}
+        self._blocks: dict[Any, _Done] = {}
+        self._kept: list[Sequence[Block]] = []
+        self._known: dict[Any, _Known] = {}
+        self._moved: Counter[tuple[StepPart, int]] = Counter()
+        self._own = [[rank] for rank in self.shown]
+        self._stepped: set[int] = set()
+        self._busy = [_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
+
+    def ranks(self, stage: int) -> list[int]:
+        """Return the rank that stands for a stage."""
+        return self._own[stage]
+
+    def coupled(self, stage: int) -> list[tuple[int, ...]]:
+        """Return the ranks that communicate with that one."""
+        return self.plan.mesh.coupled(stage)[:1]
+
+    def folds(self, *, beside: bool = False) -> bool:
+        """Return that equal blocks are told apart."""
+        return True
+
+    def kernels(self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str) -> None:
+        """Add kernels; what comes behind an optimiser has nothing beside it until then."""
+        if kernels:
+            self._stepped.difference_update(ranks)
+        super().kernels(ranks, kernels, name)
+
+    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+        """Add a step of the optimiser."""
+        own = tuple(ranks)
+        super().optimizer(own, elements, name)
+        self._stepped.update(own)
+
+    def blocks(
+        self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
+    ) -> None:
+        """Do the blocks of a pass, at once if all of them were done before."""
+        own = stage, len(prefix), id(blocks)
+        if own in self._blocks and self.host is None:
+            rank = self._own[stage][0]
+            begin = self.clock.ready(rank, self.tail.get(rank, ()))
+            if not self.clock.disturbed(rank, begin):
+                self._again(stage, own, name, begin)
+                return
+        super().blocks(stage, blocks, prefix, name)
+        sizes = [len(prefix), *[0] * (len(blocks) - 1)]
+        keys = [
+            (stage, (kind, size, ids)) for size, (_, (kind, ids)) in zip(sizes, blocks, strict=True)
+        ]
+        if all(key in self._blocks for key in keys):
+            self._blocks[own] = _sum([self._blocks[key] for key in keys])
+            self._kept.append(blocks)
+
+    def _again(self, stage: int, own: Any, name: str, begin: int) -> None:
+        """Do a block or several that were done before."""
+        rank = self._own[stage][0]
+        self.tail[rank] = (self.clock.again(rank, self._blocks[own].took, name, begin),)
+
+    def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
+        """Do the steps of a block, or what it took before."""
+        rank, own = self._own[stage][0], (stage, key)
+        begin = self.clock.ready(rank, self.tail.get(rank, ()))
+        if self.host is not None or self.clock.disturbed(rank, begin):
+            self.run(stage, steps, name)
+        elif own in self._blocks:
+            self._again(stage, own, name, begin)
+        else:
+            self._blocks[own] = self._first(stage, steps, name, begin)
+
+    def finish(self) -> None:
+        """Count what blocks that were done again moved and computed, and how long their kernels took."""
+        for (stage, *_), done in self._blocks.items():
+            times = len(self.clock.rows[self._own[stage][0]].again.get(done.took, ()))
+            self._count(done.moved, times)
+            self.flops += done.took.flops * times
+            self.clock.kernel_ps += done.took.kernel_ps * times
+            self.clock.alone_ps += done.took.alone_ps * times
+        for (part, sets), times in self._moved.items():
+            self._count(part.volumes(), sets * times)
+
+    def _first(self, stage: int, steps: Sequence[Step], name: str, begin: int) -> _Done:
+        """Do a block for the first time and return what it is."""
+        rank, clock, before = self.ranks(stage)[0], self.clock, self.traffic
+        row = clock.rows[rank]
+        sizes = len(row.compute), len(row.moving)
+        sums = clock.kernel_ps, clock.alone_ps, self.flops
+        self.traffic = {}
+        self.run(stage, steps, name)
+        moved, self.traffic = self.traffic, before
+        self._count(moved)
+        end = max(clock.when(self.tail[rank]), begin)
+        part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
+        spans = merged(part.compute) - begin, merged(part.moving) - begin
+        pattern = RankPattern(*spans, end - begin)
+        kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
+        return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
+
+    def _count(self, moved: dict[str, Volume], times: int = 1) -> None:
+        for dim, volume in moved.items():
+            self.traffic.setdefault(dim, Volume()).add(volume, times)
+
+    def _communicate(self, stage: int, step: Comm) -> None:
+        """Let the ranks of a stage that communicate with its rank do so."""
+        ranks = self.coupled(stage)[0]
+        groups = [group for group in self.groups(step.dim, stage) if set(group) <= set(ranks)]
+        if not groups:
+            return
+        what = replace(step, name="", key="", part="forward", core=False)
+
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            writer.run(stage, [what], "part")
+            return writer.tail
+
+        beside = self._busy[stage] if step.key else None
+        part = self.parts.find(what, ranks, write, beside)
+        self._count(part.volumes(), len(self.plan.mesh.coupled(stage)))
+        rank = self.ranks(stage)[0]
+        done = self.clock.move([rank], step.dim, part.took, self.tail)
+        if step.key:
+            self._open[stage, step.key] = done
+        else:
+            self.join(done)
+
+    def collectives(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str = "",
+        after: Tails | None = None,
+    ) -> Tails:
+        """Add a collective of each of some groups, side by side."""
+
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            own = [tuple(there[rank] for rank in group) for group in groups]
+            return writer.collectives(exchange, own, stream)
+
+        return self._together(exchange, list(groups), stream or dim_of(exchange.dim), after, write)
+
+    def written_messages(
+        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+    ) -> Tails:
+        """Add messages of the same size side by side."""
+
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            own = [(there[one], there[two]) for one, two in pairs]
+            nothing: Tails = {rank: () for pair in own for rank in pair}
+            return writer.written_messages(exchange, own, nothing, stream)
+
+        return self._together(exchange, list(pairs), stream, waits, write)
+
+    def _together(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str,
+        after: Tails | None,
+        write: Write,
+    ) -> Tails:
+        """Do what groups do side by side, of whose ranks some stand for their stages."""
+        ranks = tuple(rank for group in groups for rank in group)
+        shown = [rank for rank in ranks if rank in self.shown]
+        if not shown:
+            return {}
+        sends = exchange.operation == "send"
+        busy = None
+        if not sends and not self._stepped.intersection(shown):
+            busy = self._busy[self.shown[shown[0]]]
+        said = exchange.dim, exchange.operation, exchange.bytes, exchange.algorithm, exchange.dtype
+        what = (tuple(map(len, groups)), *said, exchange.channels, exchange.protocol)
+        part = self.parts.find(what, ranks, write, busy)
+        times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if sends else 1
+        if sends:
+            self._known[stream, exchange.bytes, groups[0]] = _Known(part, shown, times)
+        self._moved[part, times] += 1
+        waits = {rank: (after or self.tail).get(rank, ()) for rank in shown}
+        self._enqueue(exchange, waits)
+        return self.clock.move(shown, stream, part.took, waits)
+
+    def between(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        size_bytes: int,
+        action: Action,
+        stream: str,
+        *,
+        both: bool,
+    ) -> Tails:
+        """Add messages between stages, of which equal ones are known."""
+        known = self._known.get((stream, size_bytes, pairs[0]))
+        if known is None or self.host is not None:
+            return super().between(pairs, size_bytes, action, stream, both=both)
+        src, dst = known.shown
+        waits = {src: self.tail.get(src, ())}
+        waits[dst] = self.tail.get(dst, ()) if both else waits[src]
+        self._moved[known.part, known.times] += 1
+        return self.clock.move(known.shown, stream, known.part.took, waits)
+
+
+def _sum(blocks: Sequence[_Done]) -> _Done:
+    """Return blocks that a rank does one behind the other as one."""
+    moved: dict[str, Volume] = {}
+    for done in blocks:
+        for dim, volume in done.moved.items():
+            moved.setdefault(dim, Volume()).add(volume)
+    own, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
+    for took in own:
+        compute.append(took.pattern.compute + end_ps)
+        moving.append(took.pattern.moving + end_ps)
+        end_ps += took.pattern.end_ps
+    spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
+    pattern = RankPattern(*spans, end_ps)
+    kernel_ps, alone_ps = sum(took.kernel_ps for took in own), sum(took.alone_ps for took in own)
+    return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in own)), moved)
+
+
+def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
+    """Return the memory traffic of the kernels of a stage's passes, while they run [bytes/s]."""
+    kernels = {
+        (id(layer), part): layer.kernels(part)
+        for chunk in plan.stages[stage]
+        for layer in chunk
+        for part in ("input", "weight")
+    }
+    own = [kernel for found in kernels.values() for kernel in found]
+    time_ps = sum(plan.chip.time_ps(kernel) for kernel in own)
+    return sum(kernel.bytes for kernel in own) * 1e12 / max(1, time_ps)
 
 
 class EstimateOptions(TypedDict, total=False):
