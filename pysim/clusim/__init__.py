@@ -13,8 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clusim.base import display
-from clusim.topology import importer_hook
+from clusim.base import display, importer_hook
 
 if TYPE_CHECKING:
     from clusim import collectives, schedule, topology

@@ -435,7 +435,7 @@ def test_workers_end_with_the_command_that_is_terminated() -> None:
 
 SWALLOWED = """
 import os, signal, time
-from clusim.topology import loading
+from clusim.topology import (loading)
 def describe(*_):
     caught = ""
     try:

@@ -1,4 +1,4 @@
-"""Operations, element types, algorithms and protocols have one table: the vocabulary's."""
+"""Operations, element types, algorithms and protocols have one table, in clusim.base.terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = sorted(
     path
     for root in (ROOT / "pysim" / "clusim", ROOT / "cli" / "clusim_cli")
     for path in root.rglob("*.py")
-    if "vocabulary" not in path.parts
+    if "terms" not in path.parts
 )
 KINDS: dict[str, Callable[[str], object]] = {
     "operation": find_operation,
@@ -26,7 +26,7 @@ KINDS: dict[str, Callable[[str], object]] = {
     "protocol": find_protocol,
 }
 
-FIGURES = "figures of protocols, which only a chip or a shape has; the names are the vocabulary's"
+FIGURES = "figures of protocols, which only a chip or a shape has; the names are in base.terms"
 PRIMITIVES = "primitives of programs, some of which are called as messages are"
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (

@@ -36,7 +36,9 @@ def test_a_class_that_lacks_a_member_is_refused_by_its_name() -> None:
 
 
 def test_a_class_with_a_member_too_many_is_refused_by_its_name() -> None:
-    with pytest.raises(InternalError, match=r"^CLUSIM_MODE_WOVEN: only in clusim\.abi\.Mode$"):
+    with pytest.raises(
+        InternalError, match=r"^CLUSIM_MODE_WOVEN: only in clusim\.engine\.abi\.Mode$"
+    ):
 
         @abi._all_of("clusim_mode")
         class Mode(IntEnum):

@@ -38,7 +38,7 @@ def test_a_file_names_the_parts_that_it_touches(unit: str) -> None:
 def words() -> set[str]:
     """Return every word of the engine's code, and of the Python that its comments speak of."""
     package = c.CSRC.parent / "pysim" / "clusim"
-    python = [package / "ranges.py", *(c.CSRC / "bindings").glob("*.py")]
+    python = [package / "engine" / "ranges.py", *(c.CSRC / "bindings").glob("*.py")]
     code = "".join(c.code(str(path)) for path in c.CSRC.rglob("*.[ch]"))
     return set(re.findall(r"\w+", code + "".join(path.read_text("utf-8") for path in python)))
 

@@ -295,7 +295,7 @@ def test_the_work_of_building_grows_as_the_cluster_does() -> None:
 
 def test_a_thousand_gpus_take_little_memory() -> None:
     code = (
-        "import re; from clusim import fabric; from clusim.topology.arrays import arrays_of;"
+        "import re; from clusim import topology; from clusim.topology.arrays import arrays_of;"
         "net = topology.load('superpod-h100:nodes=128'); arrays = arrays_of(net);"
         "assert net.num_ranks == 1024 and len(arrays.path(0, 1023)) == 8;"
         "status = open('/proc/self/status').read();"

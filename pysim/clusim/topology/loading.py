@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusim.base import resources
+from clusim.base import importer_hook, resources
 from clusim.base.errors import TopologyError, one_line, suggest
 from clusim.base.files import noting
-from clusim.topology import importer_hook
 from clusim.topology.described import describe, read_text
 from clusim.topology.model import Fabric
 

@@ -206,7 +206,7 @@ def test_sizes_in_summaries_are_bounded_to_the_most_frequent(
 def test_handles_threads_and_communicators_are_bounded(
     name: str, kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("facts", "communicators", "anomalies"):
+    for module in ("raw_log", "communicators", "anomalies"):
         monkeypatch.setattr(f"clusim.formats.logs.{module}.{name}", 4, raising=False)
     log = read(tmp_path, "".join(KINDS[kind](i) + "\n" for i in range(9)))
     assert any(sentence.startswith(text) for sentence in told(log))
