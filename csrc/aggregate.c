@@ -1,13 +1,13 @@
 #include "aggregate.h"
 
-#include "agenda.h"
-#include "parts/agenda.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/units.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
 #include "route.h"
+#include "scheduler.h"
 #include "tree.h"
 #include "unit.h"
 #include "wire.h"
@@ -46,7 +46,7 @@ void aggregate_free(clusim_sim *s) {
 void aggregate_begin(clusim_sim *s, xfer_id xfer_index) {
     vertex_id vertex = xfer_at(s, xfer_index)->vertex;
     if (UNLIKELY(!xfer_none(vertex_at(s, vertex)->xfer)))
-        agenda_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
+        scheduler_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
     vertex_at(s, vertex)->xfer = xfer_index;
 }
 
@@ -140,18 +140,18 @@ static STATUS admit(clusim_sim *s, vertex_id vertex, packet_id index) {
     const clusim_vertex *v = tree_vertex(s, vertex);
     vertex_state *state = vertex_at(s, vertex);
     const packet *p = packet_at(s, index);
-    TRY(wire_return_credit(s, p->out, p->vc, p->wire_bytes, s->agenda.now_ps));
+    TRY(wire_return_credit(s, p->out, p->vc, p->wire_bytes, s->scheduler.now_ps));
     uint64_t place = ((uint64_t)state->head + (p->key - state->base)) % v->slots;
     uint32_t children = v->child_hi - v->child_lo;
     if (state->counts[place] == 0) state->payloads[place] = p->payload;
     if (UNLIKELY(state->payloads[place] != p->payload))
-        agenda_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
+        scheduler_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
     if (++state->counts[place] < children) {
         pool_free_packet(s, index);
         return CLUSIM_OK;
     }
     int64_t at = unit_reduce(s, ID(unit, v->unit), (uint64_t)children * p->payload);
-    return agenda_event(s, at, EV_RESULT, v->unit, index.i);
+    return scheduler_event(s, at, EV_RESULT, v->unit, index.i);
 }
 
 STATUS aggregate_up(clusim_sim *s, packet_id index) {

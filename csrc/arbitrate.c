@@ -2,7 +2,7 @@
 
 #include "grant.h"
 #include "inject.h"
-#include "parts/agenda.h"
+#include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "wire.h"
 
@@ -20,7 +20,7 @@ static inline STATUS after_grant(clusim_sim *s, wire_state *w, uint32_t candidat
     w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
     if (w->num_ready) {
         w->contended = 1;
-        w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
+        w->stall_arbitration_ps += w->free_at - s->scheduler.now_ps;
         TRY(wire_wake(s, w, w->free_at));
     } else if (w->soonest != NEVER) {
         TRY(wire_wake(s, w, base_max(w->free_at, w->soonest)));
@@ -39,7 +39,7 @@ static inline STATUS search(clusim_sim *s, wire_state *w) {
     uint32_t first = w->num_ready ? grant_next(w->ready, w->num_words, w->next_candidate) : NONE;
     for (uint32_t c = first; c != NONE;) {
         uint32_t bytes = grant_needs(s, w, c, &vc);
-        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps))) {
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps))) {
             return grant(s, w, c);
         }
         blocked |= 1u << vc;
@@ -55,10 +55,10 @@ STATUS arbitrate_wire(clusim_sim *s, wire_id wire) {
     wire_state *w = wire_at(s, wire);
     if (UNLIKELY(w->down)) return CLUSIM_OK;
     if (UNLIKELY(w->free_at >
-                 s->agenda.now_ps)) { /* woken by an event from before its last grant */
+                 s->scheduler.now_ps)) { /* woken by an event from before its last grant */
         if (w->soonest != NEVER || w->num_ready) TRY(wire_wake(s, w, w->free_at));
         return CLUSIM_OK;
     }
-    inject_admit(w, s->agenda.now_ps);
+    inject_admit(w, s->scheduler.now_ps);
     return search(s, w);
 }

@@ -1,10 +1,10 @@
 #include "congestion.h"
 
-#include "agenda.h"
-#include "parts/agenda.h"
 #include "parts/congestion.h"
+#include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
+#include "scheduler.h"
 
 /* FREE and PAUSE events carry the VC above the bytes. */
 enum { VC_SHIFT = 29, BYTES_MASK = (1 << VC_SHIFT) - 1 };
@@ -25,14 +25,14 @@ STATUS congestion_held(clusim_sim *s, wire_id wire, const packet *p) {
     count->overflows += state->held > image->buffer_bytes;
     if (state->held <= image->xoff_bytes || state->asked) return CLUSIM_OK;
     state->asked = 1;
-    return agenda_event(s, s->agenda.now_ps + w->credits[p->vc].credit_ps, EV_PAUSE, wire.i,
-                        (uint32_t)p->vc << 1 | 1);
+    return scheduler_event(s, s->scheduler.now_ps + w->credits[p->vc].credit_ps, EV_PAUSE, wire.i,
+                           (uint32_t)p->vc << 1 | 1);
 }
 
 STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
                           int64_t free_ps) {
     CLUSIM_ASSERT(bytes <= BYTES_MASK);
-    return agenda_event(s, free_ps, EV_FREE, wire_of(s, w).i, vc << VC_SHIFT | bytes);
+    return scheduler_event(s, free_ps, EV_FREE, wire_of(s, w).i, vc << VC_SHIFT | bytes);
 }
 
 STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload) {
@@ -43,8 +43,8 @@ STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload) {
         payload & BYTES_MASK; /* or it would end after 2^60 */
     if (!state->asked || state->held > s->model->image.wires[wire.i].xon_bytes) return CLUSIM_OK;
     state->asked = 0;
-    return agenda_event(s, s->agenda.now_ps + wire_at(s, wire)->credits[vc].credit_ps, EV_PAUSE,
-                        wire.i, vc << 1);
+    return scheduler_event(s, s->scheduler.now_ps + wire_at(s, wire)->credits[vc].credit_ps,
+                           EV_PAUSE, wire.i, vc << 1);
 }
 
 /* A PAUSE (bit 0 of the payload) or RESUME reaches the sender. */
@@ -57,7 +57,7 @@ STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
     s->congestion.counters[wire.i].pauses += pause;
     if ((state->stopped > 0) == stopped) return CLUSIM_OK;
     w->credits[vc].available += stopped ? 2 * ENDLESS : -2 * ENDLESS;
-    if (stopped) TRY(agenda_arbitrate(s, wire));
+    if (stopped) TRY(scheduler_arbitrate(s, wire));
     return CLUSIM_OK;
 }
 
@@ -161,7 +161,7 @@ static void advance(const clusim_control *c, flow_control *f, int64_t now) {
 void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    advance(c, f, s->agenda.now_ps);
+    advance(c, f, s->scheduler.now_ps);
     f->sent += payload;
     while (f->sent >= c->byte_counter) {
         f->sent -= c->byte_counter;
@@ -169,8 +169,8 @@ void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
         increase(c, f);
     }
     int64_t gap = (int64_t)base_ceil_div((uint64_t)payload << 30, f->rate);
-    f->next_at = base_max(f->next_at, s->agenda.now_ps) + gap; /* below 2^62 + 2^58 */
-    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) agenda_flow_beyond(s, flow);
+    f->next_at = base_max(f->next_at, s->scheduler.now_ps) + gap; /* below 2^62 + 2^58 */
+    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) scheduler_flow_beyond(s, flow);
 }
 
 STATUS congestion_notify(clusim_sim *s, const packet *p) {
@@ -178,24 +178,24 @@ STATUS congestion_notify(clusim_sim *s, const packet *p) {
     if (flow_none(flow)) return CLUSIM_OK;
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    if (f->notified_at >= 0 && s->agenda.now_ps - f->notified_at < c->cnp_interval_ps)
+    if (f->notified_at >= 0 && s->scheduler.now_ps - f->notified_at < c->cnp_interval_ps)
         return CLUSIM_OK;
-    f->notified_at = s->agenda.now_ps;
-    return agenda_event(s, s->agenda.now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
+    f->notified_at = s->scheduler.now_ps;
+    return scheduler_event(s, s->scheduler.now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
 }
 
 void congestion_notify_event(clusim_sim *s, flow_id flow) {
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    advance(c, f, s->agenda.now_ps);
+    advance(c, f, s->scheduler.now_ps);
     f->target = f->rate;
     uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
     f->rate = base_umax(c->min_rate, f->rate - cut);
     f->alpha = (uint32_t)base_umin(65536, decayed(c, f->alpha) + c->g_65536);
     f->timer_count = f->byte_count = 0;
     f->sent = 0;
-    f->alpha_at = s->agenda.now_ps + c->alpha_timer_ps;
-    f->increase_at = s->agenda.now_ps + c->increase_timer_ps;
+    f->alpha_at = s->scheduler.now_ps + c->alpha_timer_ps;
+    f->increase_at = s->scheduler.now_ps + c->increase_timer_ps;
 }
 
 /* ---- life and reading --------------------------------------------------------------------------

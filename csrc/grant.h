@@ -134,7 +134,7 @@ static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
 /* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
 static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
     if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
-    agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     return RANGE_TIME_END;
 }
 
@@ -151,7 +151,7 @@ static inline uint64_t grant_owed(clusim_sim *s, wire_state *w, const rate_class
 /* Put a packet on the wire now. Returns when it is handled at the far end. */
 ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p) {
     const rate_class *rate = w->rate;
-    uint64_t now = (uint64_t)s->agenda.now_ps, extra = 0;
+    uint64_t now = (uint64_t)s->scheduler.now_ps, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     uint64_t flits = grant_owed(s, w, rate);
     if (UNLIKELY(flits)) occupancy += flits * rate->format->flit_bytes;
@@ -177,14 +177,14 @@ static inline STATUS grant_send(clusim_sim *s, const wire_state *w, packet_id in
     wire_id wire = packet_at(s, index)->out;
     if (UNLIKELY(w->traits & CROSSES)) return inbox_cross(s, wire, index, at_ps);
     if (w->traits & TO_PLAIN) return inbox_put(s, wire, index, at_ps);
-    return agenda_event(s, at_ps, EV_ARRIVE, wire.i, index.i);
+    return scheduler_event(s, at_ps, EV_ARRIVE, wire.i, index.i);
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
 static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
     if (UNLIKELY(wire_credit(s, from, vc)->traits & PAUSES))
-        end = base_max(end, s->agenda.now_ps + 1);
+        end = base_max(end, s->scheduler.now_ps + 1);
     return wire_return_credit(s, from, vc, bytes, end);
 }
 

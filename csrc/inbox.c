@@ -24,23 +24,23 @@ STATUS inbox_insert(window_ring *ring, window_packet p) {
     return CLUSIM_OK;
 }
 
-void inbox_free(window_desk *desk) {
-    free(desk->queued);
-    free(desk->work);
-    free(desk->sent);
-    free(desk->spare);
+void inbox_free(window_scratch *scratch) {
+    free(scratch->queued);
+    free(scratch->work);
+    free(scratch->sent);
+    free(scratch->spare);
 }
 
 enum { FIRST_ROOM = 14, ENDS = 2 };
 
-STATUS inbox_more_room(window_desk *desk, wire_state *w) {
-    uint32_t room = w->room ? 2 * w->room : FIRST_ROOM, at = desk->num_queued + 1;
-    while (desk->size_queued - desk->num_queued < room + ENDS)
-        GROW(desk->queued, desk->size_queued);
-    desk->num_queued += room + ENDS;
-    desk->queued[at - 1] = (window_arrival){.at_ps = -1};
+STATUS inbox_more_room(window_scratch *scratch, wire_state *w) {
+    uint32_t room = w->room ? 2 * w->room : FIRST_ROOM, at = scratch->num_queued + 1;
+    while (scratch->size_queued - scratch->num_queued < room + ENDS)
+        GROW(scratch->queued, scratch->size_queued);
+    scratch->num_queued += room + ENDS;
+    scratch->queued[at - 1] = (window_arrival){.at_ps = -1};
     for (uint32_t k = 0; k < w->num_arrivals; k++)
-        desk->queued[at + k] = desk->queued[w->first_arrival + k];
+        scratch->queued[at + k] = scratch->queued[w->first_arrival + k];
     w->room = room;
     w->first_arrival = at;
     return CLUSIM_OK;
@@ -82,7 +82,7 @@ static bool before(const window_start *a, const window_start *b) {
 }
 
 STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start) {
-    window_end *e = &s->windows.ends[endpoint.i];
+    window_endpoint *e = &s->windows.ends[endpoint.i];
     if (e->num_starts == e->size_starts) GROW(e->starts, e->size_starts);
     uint32_t k = e->num_starts++;
     for (; k > 0 && before(&start, &e->starts[k - 1]); k--) e->starts[k] = e->starts[k - 1];

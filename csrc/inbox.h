@@ -39,7 +39,7 @@ static inline void inbox_activate(clusim_sim *s, wire_id wire) {
     inbox_activate_at(s, &s->windows.nodes[info_at(s, wire)->src.i], wire);
 }
 
-void inbox_free(window_desk *desk);
+void inbox_free(window_scratch *scratch);
 
 /* A wire into such a node has packets under way. */
 STATUS inbox_list(clusim_sim *s, wire_id wire);
@@ -87,12 +87,12 @@ STATUS inbox_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes, in
 STATUS inbox_delivery(clusim_sim *s, wire_id wire, xfer_id x, uint32_t payload, int64_t visible);
 
 /* Places for more arrivals of a wire, for one that is before all, and for one that ends them. */
-STATUS inbox_more_room(window_desk *desk, wire_state *w);
+STATUS inbox_more_room(window_scratch *scratch, wire_state *w);
 
 /* A packet enters a VOQ of a wire out of node `n` in this window. */
 static inline STATUS inbox_arrives_at(clusim_sim *s, window_node *n, wire_id out,
                                       window_arrival arrival) {
-    window_desk *d = &s->windows.desk;
+    window_scratch *d = &s->windows.scratch;
     wire_state *w = wire_at(s, out);
     if (UNLIKELY(w->num_arrivals == w->room)) TRY(inbox_more_room(d, w));
     window_arrival *next = &d->queued[w->first_arrival + w->num_arrivals++];
@@ -108,7 +108,7 @@ static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival ar
 
 /* To be done in this window by the node whose turn it is: a thread is at one node at a time. */
 static inline STATUS inbox_work(clusim_sim *s, window_arrival work) {
-    window_desk *d = &s->windows.desk;
+    window_scratch *d = &s->windows.scratch;
     if (UNLIKELY(d->num_work == d->size_work)) GROW(d->work, d->size_work);
     d->work[d->num_work++] = work;
     return CLUSIM_OK;

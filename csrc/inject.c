@@ -2,18 +2,18 @@
 
 #include <string.h>
 
-#include "agenda.h"
 #include "congestion.h"
 #include "inbox.h"
 #include "memory.h"
-#include "parts/agenda.h"
 #include "parts/congestion.h"
 #include "parts/packets.h"
 #include "parts/programs.h"
+#include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
 #include "route.h"
+#include "scheduler.h"
 #include "tree.h"
 
 /* What packets of a transfer have in common. */
@@ -79,7 +79,7 @@ static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
     c->window_closed = left && !open;
     if (left && open) {
         inject_next(s, w, c, x, i);
-        if (c->avail <= s->agenda.now_ps) {
+        if (c->avail <= s->scheduler.now_ps) {
             w->num_ready += (w->ready[bit >> 6] & mask) == 0;
             w->ready[bit >> 6] |= mask;
             return;
@@ -94,7 +94,7 @@ static STATUS update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
     for (uint32_t k = 0; k < x->group_size; k++) {
         wire_id wire = ID(wire, x->group[k]);
         update_candidate(s, wire, x->slot);
-        if (!wire_is(wire, except)) TRY(agenda_arbitrate(s, wire));
+        if (!wire_is(wire, except)) TRY(scheduler_arbitrate(s, wire));
     }
     return CLUSIM_OK;
 }
@@ -103,13 +103,13 @@ static STATUS update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
  * left, a slice that writes is done then, or when its pace has it so. */
 STATUS inject_done(clusim_sim *s, const xfer *x) {
     if (x->owner_kind == OWNER_SOURCE) {
-        if (!inbox_leading(s)) return agenda_event(s, x->max_end, EV_SOURCE, 1, x->source.i);
+        if (!inbox_leading(s)) return scheduler_event(s, x->max_end, EV_SOURCE, 1, x->source.i);
         window_start start = {x->max_end, x->source.i, START_AFTER};
         return inbox_start(s, x->endpoint, start);
     }
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) return CLUSIM_OK;
     inst_at(s, x->inst)->wire = x->last_wire;
-    return agenda_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
+    return scheduler_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
 }
 
 STATUS inject_adaptive(clusim_sim *s, xfer *x, wire_id wire) {
@@ -132,7 +132,7 @@ STATUS inject_response(clusim_sim *s, const packet *p) {
     c->outstanding--;
     if (c->window_closed) {
         update_candidate(s, wire, x->slot);
-        TRY(agenda_arbitrate(s, wire));
+        TRY(scheduler_arbitrate(s, wire));
     }
     return CLUSIM_OK;
 }
@@ -194,13 +194,13 @@ static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint
     c->outstanding = 0;
     if (wire_at(s, wire)->traits & FROM_PLAIN) return await_start(s, wire, x->slot);
     update_candidate(s, wire, x->slot);
-    return agenda_arbitrate(s, wire);
+    return scheduler_arbitrate(s, wire);
 }
 
 STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
                     uint32_t window_bytes) {
     xfer *x = xfer_at(s, xfer_index);
-    x->start_ps = s->agenda.now_ps;
+    x->start_ps = s->scheduler.now_ps;
     x->max_end = 0;
     x->last_wire = NO(wire);
     x->stripe = key_base;

@@ -8,16 +8,16 @@
 #ifndef CLUSIM_INJECT_H
 #define CLUSIM_INJECT_H
 
-#include "agenda.h"
 #include "congestion.h"
 #include "inbox.h"
 #include "memory.h"
-#include "parts/agenda.h"
 #include "parts/congestion.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
+#include "scheduler.h"
 #include "state.h"
 
 /* Begin injecting a transfer whose description is filled in; the present time is its start. */
@@ -166,7 +166,7 @@ static inline bool inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor 
     c->window_closed = left && !open;
     if (LIKELY(left && open)) {
         inject_next(s, w, c, x, c->next);
-        if (c->avail <= s->agenda.now_ps) return true;
+        if (c->avail <= s->scheduler.now_ps) return true;
         inject_wait_for(w, c, slot);
     }
     return false;
@@ -183,7 +183,8 @@ static inline void inject_note_end(xfer *x, wire_id wire, int64_t end) {
 static inline STATUS inject_read_memory(clusim_sim *s, const wire_state *w, const xfer *x,
                                         uint32_t payload) {
     if (LIKELY(w->traits & FROM_PLAIN))
-        return inbox_access(s, s->agenda.now_ps, NO(packet), inbox_payload(payload, ACCESS_INJECT));
+        return inbox_access(s, s->scheduler.now_ps, NO(packet),
+                            inbox_payload(payload, ACCESS_INJECT));
     memory_inject(s, x->endpoint, payload);
     return CLUSIM_OK;
 }

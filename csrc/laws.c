@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/laws.h"
 #include "parts/programs.h"
 #include "parts/results.h"
+#include "parts/scheduler.h"
 #include "parts/sources.h"
 #include "parts/tasks.h"
 #include "parts/units.h"
@@ -128,7 +128,7 @@ void laws_transfer(clusim_sim *s, const xfer *x) {
     const law_end *end = end_of(s, x->endpoint, fetches(x));
     /* Rounding may give each wire of its way up to 1 ps. A node that cuts through counts on the
      * rate of the moment: if that rises before the packet leaves, its tail is early. */
-    int64_t took = s->agenda.now_ps - x->start_ps - end->least_ps;
+    int64_t took = s->scheduler.now_ps - x->start_ps - end->least_ps;
     base_u128 room = (base_u128)(uint64_t)base_max(0, took + 1 + s->laws.slack_ps) * end->rate30;
     if (UNLIKELY(took < 0 || (!s->laws.changes && room < (base_u128)x->bytes << 30)))
         note_break(s, "bytes faster than its wires allow to or from endpoint", x->endpoint,

@@ -19,13 +19,13 @@
     static inline void name##_sort(name##_list *list, uint32_t first) {                            \
         if (list->len > first + 1) list_sort(list->ids + first, list->len - first);                \
     }                                                                                              \
-    /* Move what is in `due` to `wave`, ascending; what becomes due meanwhile waits. */            \
-    static inline void name##_take(name##_list *wave, name##_list *due) {                          \
+    /* Move `due` to `current`, ascending; entries that become due meanwhile wait. */              \
+    static inline void name##_take(name##_list *current, name##_list *due) {                       \
         name##_list taken = *due;                                                                  \
-        *due = *wave;                                                                              \
+        *due = *current;                                                                           \
         due->len = 0;                                                                              \
-        *wave = taken;                                                                             \
-        name##_sort(wave, 0);                                                                      \
+        *current = taken;                                                                          \
+        name##_sort(current, 0);                                                                   \
     }
 
 void list_sort(void *ids, uint32_t count);

@@ -42,7 +42,7 @@ void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
 void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
     clock16 *clock = &endpoint_at(s, endpoint)->memory;
     if (clock_read(clock) < RANGE_TIME_END) return;
-    agenda_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
+    scheduler_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
@@ -85,7 +85,7 @@ STATUS memory_start_kernel(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     k->done = 0;
     k->speed = 0;
-    k->since = s->agenda.now_ps;
+    k->since = s->scheduler.now_ps;
     k->end_at = k->event_at = NEVER;
     k->next_kernel = e->first_kernel;
     e->first_kernel = task;
@@ -104,13 +104,13 @@ static STATUS expect_end(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     if (k->event_at <= k->end_at) return CLUSIM_OK;
     k->event_at = k->end_at;
-    return agenda_event(s, k->end_at, EV_KERNEL, 0, task.i);
+    return scheduler_event(s, k->end_at, EV_KERNEL, 0, task.i);
 }
 
 STATUS memory_kernel_event(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
-    if (k->end_at != s->agenda.now_ps) { /* its speed changed since */
-        if (k->event_at == s->agenda.now_ps) {
+    if (k->end_at != s->scheduler.now_ps) { /* its speed changed since */
+        if (k->event_at == s->scheduler.now_ps) {
             k->event_at = NEVER;
             if (k->end_at != NEVER) TRY(expect_end(s, task));
         }
@@ -129,7 +129,7 @@ STATUS memory_kernel_event(clusim_sim *s, task_id task) {
 
 STATUS memory_epoch_event(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
-    if (e->epoch_at != s->agenda.now_ps || e->kernels == 0) return CLUSIM_OK;
+    if (e->epoch_at != s->scheduler.now_ps || e->kernels == 0) return CLUSIM_OK;
     e->epoch_due = 1;
     return memory_mark_dirty(s, endpoint);
 }
@@ -151,8 +151,8 @@ static STATUS start_epoch(clusim_sim *s, endpoint_id endpoint) {
     uint64_t fair = clamp128((base_u128)cap * n / (n + 1), UINT64_MAX);
     e->epoch_avail = base_umax(1, base_umax(left, fair));
     e->epoch_mem = e->mem_bytes_256;
-    e->epoch_at = s->agenda.now_ps + p->mem_quantum_ps;
-    return agenda_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
+    e->epoch_at = s->scheduler.now_ps + p->mem_quantum_ps;
+    return scheduler_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
 }
 
 static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
@@ -179,15 +179,15 @@ static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
 static STATUS set_speed(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     base_u128 done =
-        k->done + (((base_u128)k->speed * (uint64_t)(s->agenda.now_ps - k->since)) >> 16);
+        k->done + (((base_u128)k->speed * (uint64_t)(s->scheduler.now_ps - k->since)) >> 16);
     k->done = clamp128(done, WHOLE);
-    k->since = s->agenda.now_ps;
+    k->since = s->scheduler.now_ps;
     k->speed = kernel_speed(s, task);
     base_u128 left = (base_u128)(WHOLE - k->done) << 16;
     base_u128 wait = (left + k->speed - 1) / k->speed;
     uint64_t ps = clamp128(wait, RANGE_TIME_END);
-    k->end_at = base_min(s->agenda.now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
-    if (UNLIKELY(k->end_at == RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_TASK, task.i);
+    k->end_at = base_min(s->scheduler.now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
+    if (UNLIKELY(k->end_at == RANGE_TIME_END)) scheduler_beyond(s, CLUSIM_BEYOND_TASK, task.i);
     return expect_end(s, task);
 }
 

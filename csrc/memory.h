@@ -8,9 +8,9 @@
 #ifndef CLUSIM_MEMORY_H
 #define CLUSIM_MEMORY_H
 
-#include "agenda.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
+#include "parts/scheduler.h"
+#include "scheduler.h"
 #include "state.h"
 
 STATUS memory_init(clusim_sim *s);
@@ -26,8 +26,8 @@ void memory_beyond(clusim_sim *s, endpoint_id endpoint);
  * may pass the end of time by what is charged until the next access: below 2^40 ps. */
 static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
     endpoint_state *e = endpoint_at(s, endpoint);
-    if (e->memory.ps < s->agenda.now_ps) {
-        e->memory = (clock16){s->agenda.now_ps, 0};
+    if (e->memory.ps < s->scheduler.now_ps) {
+        e->memory = (clock16){s->scheduler.now_ps, 0};
     } else if (UNLIKELY(e->memory.ps >= RANGE_TIME_END - 1)) {
         memory_beyond(s, endpoint);
     }
@@ -41,7 +41,7 @@ static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_
         memory_charge_long(s, endpoint, x256);
     }
     bool wrapped = __builtin_add_overflow(e->mem_bytes_256, x256, &e->mem_bytes_256);
-    if (UNLIKELY(wrapped)) agenda_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
+    if (UNLIKELY(wrapped)) scheduler_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
     return at_ps;
 }
 

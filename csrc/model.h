@@ -55,7 +55,7 @@ enum {
     MARKS = 32,        /* marks packets that find a long queue */
     FROM_PLAIN = 64,   /* leaves a node that works in windows */
     TO_PLAIN = 128,    /* leads to one */
-    CROSSES = 256      /* leads to one of another thread (crew.h) */
+    CROSSES = 256      /* leads to one of another thread (partition.h) */
 };
 
 /* What a route group offers: so many wires, and the first of them. */

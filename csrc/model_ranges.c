@@ -1,8 +1,9 @@
 /* model_ranges.c - every number of an image against the table of ranges, before anything uses it.
  *
- * The table is written from clusim/engine/ranges.py, whose `first_illegal` refuses the same rows with the
- * same words. Nothing here follows an index; after it, every index lies in its table, every offset
- * ascends and nvc is legal. What takes more than one field to see is left to the other checks.
+ * The table is written from clusim/engine/ranges.py, whose `first_illegal` refuses the same rows
+ * with the same words. Nothing here follows an index; after it, every index lies in its table,
+ * every offset ascends and nvc is legal. What takes more than one field to see is left to the other
+ * checks.
  */
 #include <inttypes.h>
 #include <stddef.h>

@@ -1,20 +1,20 @@
 #include "node.h"
 
-#include "agenda.h"
 #include "aggregate.h"
 #include "congestion.h"
 #include "inbox.h"
 #include "inject.h"
 #include "memory.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/units.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
 #include "route.h"
+#include "scheduler.h"
 #include "tree.h"
 #include "unit.h"
 #include "wire.h"
@@ -66,7 +66,7 @@ STATUS node_delivered(clusim_sim *s, xfer_id id, uint32_t payload, int64_t visib
     s->windows.undelivered -= xfer_awaited(x);
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
-    if (--x->remaining == 0) TRY(agenda_event(s, x->visible, EV_COMPLETE, 0, id.i));
+    if (--x->remaining == 0) TRY(scheduler_event(s, x->visible, EV_COMPLETE, 0, id.i));
     return CLUSIM_OK;
 }
 
@@ -83,7 +83,7 @@ static STATUS answers(clusim_sim *s, window_packet taken, int64_t latency_ps) {
     wire_id from = packet_at(s, taken.packet)->in_wire;
     const wire_state *w = wire_at(s, from);
     if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, taken, latency_ps);
-    return agenda_event(s, taken.at_ps + latency_ps, EV_RESPOND, from.i, taken.packet.i);
+    return scheduler_event(s, taken.at_ps + latency_ps, EV_RESPOND, from.i, taken.packet.i);
 }
 
 static bool responds(const packet *p) {
@@ -189,7 +189,7 @@ static void insert_by_wire(clusim_sim *s, packet_id *list, packet_id index) {
 
 /* A packet ends at this node: handle it when all of the timestamp have arrived, by wire id. */
 static STATUS defer(clusim_sim *s, packet_id index, node_id node, packet_id *list) {
-    if (packet_none(*list)) TRY(node_push(&s->agenda.deferred, node));
+    if (packet_none(*list)) TRY(node_push(&s->scheduler.deferred, node));
     insert_by_wire(s, list, index);
     return CLUSIM_OK;
 }
@@ -208,8 +208,8 @@ STATUS node_reduce(clusim_sim *s, packet_id index) {
 
 STATUS node_settle(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
-    for (uint32_t i = 0; i < s->agenda.deferred.len; i++) {
-        const clusim_node *node = &im->nodes[s->agenda.deferred.ids[i].i];
+    for (uint32_t i = 0; i < s->scheduler.deferred.len; i++) {
+        const clusim_node *node = &im->nodes[s->scheduler.deferred.ids[i].i];
         packet_id *list = node->endpoint == NONE
                               ? &unit_at(s, ID(unit, node->unit))->deferred
                               : &endpoint_at(s, ID(endpoint, node->endpoint))->deferred;
@@ -221,7 +221,7 @@ STATUS node_settle(clusim_sim *s) {
             index = next;
         }
     }
-    s->agenda.deferred.len = 0;
+    s->scheduler.deferred.len = 0;
     return CLUSIM_OK;
 }
 

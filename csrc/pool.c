@@ -5,7 +5,7 @@
 #include "grow.h"
 #include "parts/windows.h"
 #include "parts/xfers.h"
-#include "team.h"
+#include "thread_pool.h"
 
 void pool_init(clusim_sim *s) {
     s->packets.free = s->packets.chains = NO(packet);
@@ -110,27 +110,27 @@ static enum clusim_status grow_whole(void *context, uint32_t member) {
 
 static STATUS grow_for(clusim_sim *s) {
     window_thread *t = s->windows.thread;
-    return team_alone(t->team, grow_whole, s, t->number);
+    return thread_pool_alone(t->thread_pool, grow_whole, s, t->number);
 }
 
 STATUS pool_more_packets(clusim_sim *s) {
     window_thread *t = s->windows.thread;
     if (t == NULL) return take_chain(s, &s->packets) ? CLUSIM_OK : grow_packets(&s->packets);
-    team_lock(t->team);
+    thread_pool_lock(t->thread_pool);
     bool taken = take_chain(t->whole, &s->packets);
-    team_unlock(t->team);
+    thread_pool_unlock(t->thread_pool);
     return taken ? CLUSIM_OK : grow_for(s);
 }
 
 /* The sim itself, with the lock of its threads. */
 static clusim_sim *enter(clusim_sim *s) {
     if (LIKELY(s->windows.thread == NULL)) return s;
-    team_lock(s->windows.thread->team);
+    thread_pool_lock(s->windows.thread->thread_pool);
     return s->windows.thread->whole;
 }
 
 static void leave(clusim_sim *s) {
-    if (UNLIKELY(s->windows.thread != NULL)) team_unlock(s->windows.thread->team);
+    if (UNLIKELY(s->windows.thread != NULL)) thread_pool_unlock(s->windows.thread->thread_pool);
 }
 
 STATUS pool_xfer(clusim_sim *s, xfer_id *out) {

@@ -2,20 +2,20 @@
 
 #include <string.h>
 
-#include "agenda.h"
 #include "aggregate.h"
 #include "inbox.h"
 #include "inject.h"
 #include "memory.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/programs.h"
+#include "parts/scheduler.h"
 #include "parts/tasks.h"
 #include "parts/windows.h"
 #include "parts/xfers.h"
 #include "pieces.h"
 #include "pool.h"
 #include "result.h"
+#include "scheduler.h"
 #include "slices.h"
 #include "task.h"
 
@@ -72,9 +72,9 @@ static base_u128 pace_of(int64_t from_ps, uint64_t bytes, uint64_t cost16) {
 }
 
 static int64_t pace_after(clusim_sim *s, inst_id id, uint64_t bytes, uint64_t cost16) {
-    base_u128 at = pace_of(s->agenda.now_ps, bytes, cost16);
+    base_u128 at = pace_of(s->scheduler.now_ps, bytes, cost16);
     if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
-    agenda_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
+    scheduler_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
     return RANGE_TIME_END;
 }
 
@@ -179,8 +179,8 @@ static STATUS post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
         c->posted++;
     }
     if (width)
-        TRY(agenda_event(s, s->agenda.now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL,
-                         width, conn.i));
+        TRY(scheduler_event(s, s->scheduler.now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL,
+                            width, conn.i));
     return CLUSIM_OK;
 }
 
@@ -245,7 +245,7 @@ static int64_t slowed_ps(const view *v, int64_t time_ps) {
  * on. */
 static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
     endpoint_state *host = endpoint_at(s, ID(endpoint, v->image->thread));
-    base_u128 at = base_umax((uint64_t)s->agenda.now_ps, (uint64_t)host->thread_free_ps);
+    base_u128 at = base_umax((uint64_t)s->scheduler.now_ps, (uint64_t)host->thread_free_ps);
     at += (uint64_t)fixed + (((base_u128)slices_bytes(v->state) * work16(s, v)) >> 16);
     uint64_t done = at < (base_u128)RANGE_TIME_END ? (uint64_t)at : (uint64_t)RANGE_TIME_END;
     int64_t after = slowed_ps(v, s->model->image.costs[v->image->cost].after_ps);
@@ -256,11 +256,11 @@ static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
 /* When the data of a slice that passed its gate begin to move. */
 static int64_t moves_at(clusim_sim *s, const view *v) {
     int64_t fixed = slowed_ps(v, s->model->image.costs[v->image->cost].fixed_ps);
-    return v->image->thread == NONE ? s->agenda.now_ps + fixed : serve(s, v, fixed);
+    return v->image->thread == NONE ? s->scheduler.now_ps + fixed : serve(s, v, fixed);
 }
 
 static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
-    return agenda_event(s, at_ps, EV_READY, 0, id.i);
+    return scheduler_event(s, at_ps, EV_READY, 0, id.i);
 }
 
 /* Whether the receiver of a connection fetches the data. */
@@ -310,7 +310,7 @@ static STATUS start_main(clusim_sim *s, const view *v, bool *done) {
     }
     if (writes(s, v)) return start_transfer(s, v, v->send, XFER_WRITE);
     int64_t pace = pace_after(s, v->id, slices_bytes(v->state), cost_of(s, v));
-    *done = pace == s->agenda.now_ps;
+    *done = pace == s->scheduler.now_ps;
     return *done ? CLUSIM_OK : ready_at(s, v->id, pace);
 }
 
@@ -331,7 +331,7 @@ static STATUS after_read(clusim_sim *s, const view *v, bool *done) {
 
 static STATUS record(clusim_sim *s, inst_id id, uint32_t seq) {
     const inst_state *st = inst_at(s, id);
-    int64_t now_ps = s->agenda.now_ps;
+    int64_t now_ps = s->scheduler.now_ps;
     result_hash(s, 1, now_ps, id.i, seq);
     return result_record(s, (clusim_record){now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause});
 }
@@ -343,9 +343,9 @@ static STATUS finish_slice(clusim_sim *s, const view *v) {
         conn_state *c = conn_at(s, v->recv);
         c->consumed += k; /* more than there were, if two received the same */
         if (UNLIKELY(c->consumed > c->tail_visible))
-            agenda_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
-        int64_t at = s->agenda.now_ps + s->model->image.conns[v->recv.i].head_ps;
-        TRY(agenda_event(s, at, EV_HEAD, k, v->recv.i));
+            scheduler_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
+        int64_t at = s->scheduler.now_ps + s->model->image.conns[v->recv.i].head_ps;
+        TRY(scheduler_event(s, at, EV_HEAD, k, v->recv.i));
     }
     if (sends_slots(v)) TRY(post(s, v->send, v->state->send_ordinal));
     return CLUSIM_OK;
@@ -379,11 +379,11 @@ STATUS program_run(clusim_sim *s, inst_id id) {
             case PH_GATE: {
                 if (!pass_gate(s, &v)) return CLUSIM_OK;
                 st->slow_1024 = endpoint_at(s, ID(endpoint, v.image->endpoint))->slow_1024;
-                st->gate_ps = s->agenda.now_ps;
+                st->gate_ps = s->scheduler.now_ps;
                 st->wire = NO(wire);
                 int64_t at_ps = moves_at(s, &v);
                 st->phase = PH_FIXED;
-                if (at_ps == s->agenda.now_ps) continue;
+                if (at_ps == s->scheduler.now_ps) continue;
                 return moves(s, &v, at_ps);
             }
             case PH_FIXED: TRY(start_data(s, &v, &done)); break;
@@ -417,7 +417,7 @@ STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
         TRY(post(s, x->conn, x->ordinal));
     } else if (x->type != XFER_MCAST) {
         inst_at(s, x->inst)->wire = x->last_wire;
-        if (x->pace_ps > s->agenda.now_ps) {
+        if (x->pace_ps > s->scheduler.now_ps) {
             TRY(ready_at(s, x->inst, x->pace_ps));
         } else {
             TRY(make_due(s, x->inst));
@@ -448,7 +448,7 @@ void program_free(clusim_sim *s) {
     free(s->programs.conns);
     free(s->programs.insts);
     free(s->programs.due.ids);
-    free(s->programs.wave.ids);
+    free(s->programs.current.ids);
 }
 
 STATUS program_begin(clusim_sim *s, inst_id id, uint32_t slot) {

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/results.h"
+#include "parts/scheduler.h"
 #include "parts/sources.h"
 #include "parts/tasks.h"
 #include "parts/wires.h"
@@ -43,12 +43,12 @@ void readout_finish(clusim_sim *s) {
 }
 
 void clusim_sim_beyond(const clusim_sim *s, uint32_t *what, uint32_t *index) {
-    *what = s->agenda.beyond;
-    *index = s->agenda.beyond_index;
+    *what = s->scheduler.beyond;
+    *index = s->scheduler.beyond_index;
 }
 
-int64_t clusim_sim_now_ps(const clusim_sim *s) { return s->agenda.now_ps; }
-uint64_t clusim_sim_num_events(const clusim_sim *s) { return s->agenda.event_count; }
+int64_t clusim_sim_now_ps(const clusim_sim *s) { return s->scheduler.now_ps; }
+uint64_t clusim_sim_num_events(const clusim_sim *s) { return s->scheduler.event_count; }
 uint64_t clusim_sim_fingerprint(const clusim_sim *s) { return s->results.fingerprint; }
 size_t clusim_sim_num_records(const clusim_sim *s) { return s->results.num_records; }
 

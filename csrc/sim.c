@@ -1,15 +1,15 @@
 /* sim.c - the run loop: events of one timestamp, waves, kernels, then phase B. */
-#include "agenda.h"
 #include "aggregate.h"
 #include "arbitrate.h"
 #include "congestion.h"
+#include "delta_cycle.h"
 #include "laws.h"
 #include "memory.h"
 #include "node.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/results.h"
+#include "parts/scheduler.h"
 #include "parts/sources.h"
 #include "parts/tasks.h"
 #include "parts/windows.h"
@@ -19,11 +19,11 @@
 #include "program.h"
 #include "readout.h"
 #include "result.h"
+#include "scheduler.h"
 #include "source.h"
 #include "task.h"
 #include "unit.h"
 #include "verify.h"
-#include "wave.h"
 #include "window.h"
 #include "wire.h"
 
@@ -33,7 +33,7 @@
 static STATUS init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     pool_init(s);
-    TRY(agenda_init(s));
+    TRY(scheduler_init(s));
     TRY(wire_init(s));
     TRY(congestion_init(s));
     TRY(window_init(s));
@@ -46,8 +46,8 @@ static STATUS init(clusim_sim *s) {
     TRY(laws_init(s));
     TRY(readout_init(s));
     for (uint32_t f = 0; f < im->num_faults; f++)
-        TRY(agenda_event(s, im->faults[f].time_ps, EV_FAULT, f, f));
-    return agenda_event(s, 0, EV_START, 0, 0);
+        TRY(scheduler_event(s, im->faults[f].time_ps, EV_FAULT, f, f));
+    return scheduler_event(s, 0, EV_START, 0, 0);
 }
 
 int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out) {
@@ -79,7 +79,7 @@ void clusim_sim_destroy(clusim_sim *s) {
     window_free(s);
     congestion_free(s);
     wire_free(s);
-    agenda_free(s);
+    scheduler_free(s);
     pool_free(s);
     free(s);
 }
@@ -97,9 +97,9 @@ static STATUS apply_fault(clusim_sim *s, fault_id fault) {
 
 static STATUS wake(clusim_sim *s, wire_id wire) {
     wire_state *w = wire_at(s, wire);
-    if (w->wake_at != s->agenda.now_ps) return CLUSIM_OK; /* superseded by an earlier one */
+    if (w->wake_at != s->scheduler.now_ps) return CLUSIM_OK; /* superseded by an earlier one */
     w->wake_at = NEVER;
-    return agenda_arbitrate(s, wire);
+    return scheduler_arbitrate(s, wire);
 }
 
 static STATUS complete(clusim_sim *s, xfer_id xfer_index) {
@@ -157,10 +157,10 @@ static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uin
 /* Fetch what the events of the next bucket will touch: their packets and wires. Packets in flight
  * are too many for the fast caches, and nothing has touched them since they were sent. */
 static void prefetch_upcoming(const clusim_sim *s) {
-    const event_chunk *chunk = event_queue_upcoming(&s->agenda.events);
+    const event_chunk *chunk = event_queue_upcoming(&s->scheduler.events);
     if (chunk == NULL) return;
     for (uint32_t i = 0; i < chunk->count; i++) {
-        uint32_t class = agenda_class(chunk->events[i].key);
+        uint32_t class = scheduler_class(chunk->events[i].key);
         if (class == EV_ARRIVE || class == EV_RESPOND) {
             __builtin_prefetch(packet_at(s, ID(packet, chunk->events[i].payload)), 1);
         }
@@ -172,24 +172,24 @@ static void prefetch_upcoming(const clusim_sim *s) {
 /* Whether there is an event, after the next bucket was looked at if need be: of those after
  * `limit_ps` nothing need be known. */
 static inline STATUS any_event(clusim_sim *s, int64_t limit_ps, bool *any) {
-    *any = event_queue_any(&s->agenda.events);
+    *any = event_queue_any(&s->scheduler.events);
     if (LIKELY(*any)) return CLUSIM_OK;
-    TRY(event_queue_refill(&s->agenda.events, limit_ps, any));
+    TRY(event_queue_refill(&s->scheduler.events, limit_ps, any));
     if (*any) prefetch_upcoming(s);
     return CLUSIM_OK;
 }
 
 /* All events due now. */
 static inline STATUS dispatch_events(clusim_sim *s) {
-    event_queue *q = &s->agenda.events;
+    event_queue *q = &s->scheduler.events;
     while (event_queue_any(q)) { /* those of one time are in one bucket */
         const event *e = event_queue_first(q);
-        if (e->at_ps != s->agenda.now_ps) break;
+        if (e->at_ps != s->scheduler.now_ps) break;
         uint32_t id = e->payload;
-        uint32_t class = agenda_class(e->key), number = e->key & NUMBER_MASK;
+        uint32_t class = scheduler_class(e->key), number = e->key & NUMBER_MASK;
         bool last = e->key >> RANK_SHIFT == 3;
         event_queue_pop(q);
-        s->agenda.event_count++;
+        s->scheduler.event_count++;
         if (LIKELY(class == EV_ARRIVE)) {
             TRY(node_arrive(s, ID(packet, id)));
         } else if (class == EV_WAKE) {
@@ -197,11 +197,11 @@ static inline STATUS dispatch_events(clusim_sim *s) {
         } else if (class == EV_RESPOND) {
             TRY(node_respond(s, ID(packet, id)));
         } else {
-            if (last && s->agenda.deferred.len) TRY(node_settle(s));
+            if (last && s->scheduler.deferred.len) TRY(node_settle(s));
             TRY(dispatch_timer(s, class, number, id));
         }
     }
-    if (s->agenda.deferred.len) TRY(node_settle(s));
+    if (s->scheduler.deferred.len) TRY(node_settle(s));
     return CLUSIM_OK;
 }
 
@@ -210,17 +210,17 @@ static inline STATUS dispatch_events(clusim_sim *s) {
 /* Ascending order matters only where wires compete for a flow's next packet: adaptive injection.
  * There a grant may make another wire eligible; the pass then goes on with it in its place. */
 static STATUS phase_b_ordered(clusim_sim *s) {
-    while (s->agenda.phase_b.len) {
-        wire_list *pass = &s->agenda.phase_b_pass;
-        wire_take(pass, &s->agenda.phase_b);
+    while (s->scheduler.phase_b.len) {
+        wire_list *pass = &s->scheduler.phase_b_pass;
+        wire_take(pass, &s->scheduler.phase_b);
         for (uint32_t i = 0; i < pass->len; i++) {
             wire_id wire = pass->ids[i];
             wire_at(s, wire)->listed = 0;
             TRY(arbitrate_wire(s, wire));
-            for (uint32_t k = s->agenda.phase_b.len; k-- > 0;) {
-                wire_id added = s->agenda.phase_b.ids[k];
+            for (uint32_t k = s->scheduler.phase_b.len; k-- > 0;) {
+                wire_id added = s->scheduler.phase_b.ids[k];
                 if (added.i <= wire.i) continue;
-                s->agenda.phase_b.ids[k] = s->agenda.phase_b.ids[--s->agenda.phase_b.len];
+                s->scheduler.phase_b.ids[k] = s->scheduler.phase_b.ids[--s->scheduler.phase_b.len];
                 TRY(wire_push(pass, added));
                 uint32_t at = pass->len - 1;
                 for (; at > i + 1 && pass->ids[at - 1].i > added.i; at--)
@@ -234,12 +234,12 @@ static STATUS phase_b_ordered(clusim_sim *s) {
 
 static inline STATUS phase_b(clusim_sim *s) {
     if (UNLIKELY(s->model->has_adaptive)) return phase_b_ordered(s);
-    for (uint32_t i = 0; i < s->agenda.phase_b.len; i++) {
-        wire_id wire = s->agenda.phase_b.ids[i];
+    for (uint32_t i = 0; i < s->scheduler.phase_b.len; i++) {
+        wire_id wire = s->scheduler.phase_b.ids[i];
         wire_at(s, wire)->listed = 0;
         TRY(arbitrate_wire(s, wire));
     }
-    s->agenda.phase_b.len = 0;
+    s->scheduler.phase_b.len = 0;
     return CLUSIM_OK;
 }
 
@@ -249,18 +249,18 @@ static STATUS step(clusim_sim *s) {
     bool more;
     do {
         TRY(dispatch_events(s));
-        more = wave_due(s);
-        if (more) TRY(wave_run(s, &more));
+        more = delta_cycle_due(s);
+        if (more) TRY(delta_cycle_run(s, &more));
     } while (more);
     if (s->endpoints.dirty.len) TRY(memory_settle(s));
-    if (LIKELY(s->agenda.beyond == BEYOND_NOTHING)) TRY(phase_b(s));
+    if (LIKELY(s->scheduler.beyond == BEYOND_NOTHING)) TRY(phase_b(s));
     return CLUSIM_OK;
 }
 
 enum { RECORDS_NEARLY_FULL = 1 << 16 };
 
 static bool all_done(const clusim_sim *s) {
-    return s->tasks.left == 0 && s->sources.messages_left == 0 && s->agenda.event_count;
+    return s->tasks.left == 0 && s->sources.messages_left == 0 && s->scheduler.event_count;
 }
 
 /* When the next event is, if it matters what nodes in windows do before: they go first. */
@@ -269,7 +269,7 @@ static inline STATUS next_event(clusim_sim *s, int64_t until_ps, int64_t *at_ps)
     int64_t limit_ps = due_ps <= until_ps || due_ps == NEVER ? window_horizon(s) : until_ps;
     bool any;
     TRY(any_event(s, limit_ps, &any));
-    *at_ps = any ? event_queue_first(&s->agenda.events)->at_ps : NEVER;
+    *at_ps = any ? event_queue_first(&s->scheduler.events)->at_ps : NEVER;
     return CLUSIM_OK;
 }
 
@@ -301,18 +301,18 @@ static inline STATUS advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *
     if (UNLIKELY(late && s->windows.on && level(s, at_ps))) return window_close(s);
     if (nodes_first(s, at_ps, until_ps, &end_ps)) return window_run(s, end_ps);
     if (UNLIKELY(at_ps > until_ps)) {
-        s->agenda.now_ps = base_max(s->agenda.now_ps, until_ps);
+        s->scheduler.now_ps = base_max(s->scheduler.now_ps, until_ps);
         *stop = CLUSIM_STOP_TIME;
         return CLUSIM_OK;
     }
-    s->agenda.now_ps = at_ps;
+    s->scheduler.now_ps = at_ps;
     TRY(step(s));
-    return LIKELY(s->agenda.beyond == BEYOND_NOTHING) ? CLUSIM_OK : CLUSIM_ERR_RANGE;
+    return LIKELY(s->scheduler.beyond == BEYOND_NOTHING) ? CLUSIM_OK : CLUSIM_ERR_RANGE;
 }
 
 /* Whether the run is to pause now; not while endpoints are ahead of events. */
 static STATUS pause(clusim_sim *s, uint64_t stop_at, enum clusim_stop *stop) {
-    bool events = s->agenda.event_count >= stop_at;
+    bool events = s->scheduler.event_count >= stop_at;
     if (LIKELY(!events && s->results.num_records < RECORDS_NEARLY_FULL)) return CLUSIM_OK;
     int64_t at_ps;
     TRY(next_event(s, NEVER, &at_ps));
@@ -321,15 +321,15 @@ static STATUS pause(clusim_sim *s, uint64_t stop_at, enum clusim_stop *stop) {
 }
 
 static STATUS run(clusim_sim *s, int64_t until_ps, uint64_t max_events, enum clusim_stop *stop) {
-    uint64_t room = UINT64_MAX - s->agenda.event_count;
-    uint64_t stop_at = s->agenda.event_count + base_umin(max_events, room);
+    uint64_t room = UINT64_MAX - s->scheduler.event_count;
+    uint64_t stop_at = s->scheduler.event_count + base_umin(max_events, room);
     *stop = CLUSIM_STOP_DONE;
     while (*stop == CLUSIM_STOP_DONE && !all_done(s)) {
         TRY(pause(s, stop_at, stop));
         if (LIKELY(*stop == CLUSIM_STOP_DONE)) TRY(advance(s, until_ps, stop));
     }
     TRY(window_catch_up(s));
-    CLUSIM_ASSERT(*stop != CLUSIM_STOP_DONE || s->windows.done_ps <= s->agenda.now_ps + 1);
+    CLUSIM_ASSERT(*stop != CLUSIM_STOP_DONE || s->windows.done_ps <= s->scheduler.now_ps + 1);
     if (*stop == CLUSIM_STOP_DONE) readout_finish(s);
     return CLUSIM_OK;
 }
@@ -350,12 +350,12 @@ static STATUS drain(clusim_sim *s) {
 /* After the end: let packets, credits and timers run out; kernels and tasks are done already. */
 int clusim_sim_check(clusim_sim *s, clusim_error *error) {
     if (!s->results.finished) return verify_balances(s, error);
-    int64_t end_ps = s->agenda.now_ps;
+    int64_t end_ps = s->scheduler.now_ps;
     s->results.draining = true;
     if (s->results.ended == CLUSIM_OK) s->results.ended = drain(s);
     enum clusim_status status = s->results.ended;
     if (status == CLUSIM_OK) status = verify_balances(s, error);
     if (status == CLUSIM_OK) status = laws_check(s, end_ps, error);
-    s->agenda.now_ps = end_ps;
+    s->scheduler.now_ps = end_ps;
     return status;
 }

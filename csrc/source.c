@@ -1,15 +1,15 @@
 #include "source.h"
 
-#include "agenda.h"
 #include "inbox.h"
 #include "inject.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
+#include "parts/scheduler.h"
 #include "parts/sources.h"
 #include "parts/windows.h"
 #include "parts/xfers.h"
 #include "pool.h"
 #include "result.h"
+#include "scheduler.h"
 
 /* Sources hold the lowest slots of their endpoints. */
 STATUS source_init(clusim_sim *s) {
@@ -29,7 +29,7 @@ STATUS source_init(clusim_sim *s) {
         for (uint32_t m = image->msg_lo; m < image->msg_hi; m++)
             s->windows.undelivered +=
                 inject_count(im->messages[m].bytes, image->packet_bytes * image->burst);
-        TRY(agenda_event(s, 0, EV_SOURCE, 0, i));
+        TRY(scheduler_event(s, 0, EV_SOURCE, 0, i));
     }
     return CLUSIM_OK;
 }
@@ -74,7 +74,7 @@ static STATUS start_message(clusim_sim *s, source_id source, message_id message)
 }
 
 static STATUS try_at(clusim_sim *s, source_id source, int64_t at_ps) {
-    if (!s->windows.leading) return agenda_event(s, at_ps, EV_SOURCE, 0, source.i);
+    if (!s->windows.leading) return scheduler_event(s, at_ps, EV_SOURCE, 0, source.i);
     window_start start = {at_ps, source.i, START_NEXT};
     return inbox_start(s, ID(endpoint, s->model->image.sources[source.i].endpoint), start);
 }
@@ -85,7 +85,7 @@ STATUS source_try(clusim_sim *s, source_id source) {
     if (st->injecting || st->next_message.i == image->msg_hi) return CLUSIM_OK;
     if ((image->flags & CLUSIM_SOURCE_FLAG_SERIAL) && st->in_flight) return CLUSIM_OK;
     int64_t start = s->model->image.messages[st->next_message.i].start_ps;
-    if (start > s->agenda.now_ps) return try_at(s, source, start);
+    if (start > s->scheduler.now_ps) return try_at(s, source, start);
     message_id message = ID(message, st->next_message.i++);
     return start_message(s, source, message);
 }
@@ -100,9 +100,9 @@ STATUS source_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     message_id message = x->message;
     source_id source = x->source;
-    s->sources.message_end[message.i] = s->agenda.now_ps;
+    s->sources.message_end[message.i] = s->scheduler.now_ps;
     s->sources.messages_left--;
-    result_hash(s, 3, s->agenda.now_ps, message.i, 0);
+    result_hash(s, 3, s->scheduler.now_ps, message.i, 0);
     if (!(s->model->image.sources[source.i].flags & CLUSIM_SOURCE_FLAG_SERIAL)) return CLUSIM_OK;
     if (message.i + 1 == source_at(s, source)->next_message.i) source_at(s, source)->in_flight = 0;
     return source_try(s, source);

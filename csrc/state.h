@@ -7,13 +7,13 @@
 #define CLUSIM_STATE_H
 
 #include "model.h"
-#include "parts/agenda.h"
 #include "parts/congestion.h"
 #include "parts/endpoints.h"
 #include "parts/laws.h"
 #include "parts/packets.h"
 #include "parts/programs.h"
 #include "parts/results.h"
+#include "parts/scheduler.h"
 #include "parts/sources.h"
 #include "parts/tasks.h"
 #include "parts/units.h"
@@ -23,7 +23,7 @@
 
 struct clusim_sim {
     const clusim_model *model;
-    agenda_part agenda;
+    scheduler_part scheduler;
     wires_part wires;
     packets_part packets;
     buffers_part buffers;

@@ -1,7 +1,7 @@
 #include "task.h"
 
-#include "parts/agenda.h"
 #include "parts/programs.h"
+#include "parts/scheduler.h"
 #include "parts/tasks.h"
 #include "result.h"
 
@@ -20,16 +20,16 @@ STATUS task_init(clusim_sim *s) {
 void task_free(clusim_sim *s) {
     free(s->tasks.all);
     free(s->tasks.due.ids);
-    free(s->tasks.wave.ids);
+    free(s->tasks.current.ids);
     free(s->tasks.due_starts.ids);
     free(s->tasks.slot_queue.ids);
 }
 
 STATUS task_done(clusim_sim *s, task_id task) {
     const clusim_image *im = &s->model->image;
-    task_at(s, task)->end_ps = s->agenda.now_ps;
+    task_at(s, task)->end_ps = s->scheduler.now_ps;
     s->tasks.left--;
-    result_hash(s, 2, s->agenda.now_ps, task.i, 0);
+    result_hash(s, 2, s->scheduler.now_ps, task.i, 0);
     const clusim_task *t = &im->tasks[task.i];
     for (uint32_t k = t->succ_lo; k < t->succ_hi; k++) {
         task_id next = ID(task, im->succ[k]);

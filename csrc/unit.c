@@ -1,14 +1,14 @@
 #include "unit.h"
 
-#include "agenda.h"
 #include "inbox.h"
-#include "parts/agenda.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/units.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
 #include "route.h"
+#include "scheduler.h"
 #include "wire.h"
 
 STATUS unit_init(clusim_sim *s) {
@@ -27,7 +27,7 @@ int64_t unit_reduce(clusim_sim *s, unit_id unit, uint64_t operand_bytes) {
     unit_state *u = unit_at(s, unit);
     const clusim_unit *image = &s->model->image.units[unit.i];
     u->reduced_bytes += operand_bytes;
-    clock_reach(&u->clock, s->agenda.now_ps);
+    clock_reach(&u->clock, s->scheduler.now_ps);
     clock_pass_long(&u->clock, (base_u128)operand_bytes * image->cost16);
     return clock_read(&u->clock) + image->latency_ps;
 }
@@ -45,7 +45,7 @@ static STATUS admit(clusim_sim *s, packet_id op) {
     packet request = *packet_at(s, op);
     const xfer *x = xfer_at(s, request.xfer);
     unit_at(s, unit_of(s, from))->in_use += request.payload;
-    TRY(wire_return_credit(s, from, request.vc, request.wire_bytes, s->agenda.now_ps));
+    TRY(wire_return_credit(s, from, request.vc, request.wire_bytes, s->scheduler.now_ps));
     model_span span = model_members(im, x->mgroup);
     packet_at(s, op)->members = (uint16_t)(span.hi - span.lo);
     uint32_t vc = x->vc;
@@ -92,7 +92,7 @@ STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
 
 STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     const packet *p = packet_at(s, index);
-    TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->agenda.now_ps));
+    TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
     packet_id op = p->op;
     pool_free_packet(s, index);
     if (--packet_at(s, op)->members) return CLUSIM_OK;
@@ -101,7 +101,7 @@ STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     model_span span = model_members(im, xfer_at(s, packet_at(s, op)->xfer)->mgroup);
     int64_t at = unit_reduce(s, unit, (uint64_t)(span.hi - span.lo) * packet_at(s, op)->payload);
     if (wire_at(s, from)->traits & TO_PLAIN) return inbox_result(s, from, op, at);
-    return agenda_event(s, at, EV_RESULT, unit.i, op.i);
+    return scheduler_event(s, at, EV_RESULT, unit.i, op.i);
 }
 
 STATUS unit_result(clusim_sim *s, packet_id op) {

@@ -2,18 +2,18 @@
 
 #include <string.h>
 
-#include "agenda.h"
-#include "crew.h"
 #include "inbox.h"
 #include "node.h"
-#include "parts/agenda.h"
+#include "partition.h"
 #include "parts/packets.h"
 #include "parts/results.h"
+#include "parts/scheduler.h"
 #include "parts/units.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
+#include "scheduler.h"
 #include "unit.h"
-#include "window_end.h"
+#include "window_endpoint.h"
 #include "window_wire.h"
 #include "wire.h"
 
@@ -27,19 +27,20 @@ static void use_windows(clusim_sim *s, bool use) {
         if (!s->windows.on) traits &= (uint16_t)~(FROM_PLAIN | TO_PLAIN);
         wire_set_traits(s, ID(wire, i), traits);
     }
-    if (s->windows.crew) crew_mark(s);
+    if (s->windows.partition) partition_mark(s);
 }
 
 int clusim_sim_use_windows(clusim_sim *s, int use) {
-    if (s->agenda.event_count == 0 && use >= 0) use_windows(s, use != 0);
+    if (s->scheduler.event_count == 0 && use >= 0) use_windows(s, use != 0);
     return s->windows.on + s->windows.leading + (s->windows.leading && s->model->has_pairs);
 }
 
 int clusim_sim_use_threads(clusim_sim *s, uint32_t threads, uint32_t pays) {
-    if (s->agenda.event_count || s->windows.crew || !s->windows.on) return (int)crew_threads(s);
-    enum clusim_status status = crew_create(s, threads, pays);
-    if (status != CLUSIM_OK) crew_free(s);
-    return status == CLUSIM_OK ? (int)crew_threads(s) : (int)status;
+    if (s->scheduler.event_count || s->windows.partition || !s->windows.on)
+        return (int)partition_threads(s);
+    enum clusim_status status = partition_create(s, threads, pays);
+    if (status != CLUSIM_OK) partition_free(s);
+    return status == CLUSIM_OK ? (int)partition_threads(s) : (int)status;
 }
 
 static STATUS make_wires(clusim_sim *s) {
@@ -71,7 +72,7 @@ STATUS window_init(clusim_sim *s) {
 
 void window_free(clusim_sim *s) {
     windows_part *p = &s->windows;
-    crew_free(s);
+    partition_free(s);
     for (uint64_t i = 0; p->ins && i < s->model->image.num_wires; i++)
         free(p->ins[i].under_way.all);
     for (uint64_t i = 0; p->ends && i < s->model->image.num_endpoints; i++) {
@@ -85,7 +86,7 @@ void window_free(clusim_sim *s) {
     free(p->nodes);
     free(p->ends);
     free(p->busy.ids);
-    inbox_free(&p->desk);
+    inbox_free(&p->scratch);
 }
 
 /* ---- plain nodes -------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ enum {
 /* A packet that a switch copies, or that its unit takes in. */
 static STATUS take_special(clusim_sim *s, window_packet next) {
     if (packet_at(s, next.packet)->kind == CLUSIM_KIND_MCAST) {
-        s->agenda.now_ps = next.at_ps;
+        s->scheduler.now_ps = next.at_ps;
         return node_copy(s, next.packet);
     }
     return inbox_work(s, (window_arrival){next.at_ps, next.packet, 0});
@@ -127,11 +128,11 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
 static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
     while (g->arrival->at_ps <= now_ps) {
         const window_arrival *a = g->arrival++;
-        s->agenda.now_ps = a->at_ps;
+        s->scheduler.now_ps = a->at_ps;
         wire_queue(s, g->w, a->packet, a->candidate);
     }
     window_take_owed(s, g, now_ps);
-    s->agenda.now_ps = now_ps;
+    s->scheduler.now_ps = now_ps;
 }
 
 /* When the wire could grant next; NEVER if only what is not known yet can make it. */
@@ -162,7 +163,7 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
         TRY(window_grant(s, &g, false));
     }
     take_in(s, &g, end_ps - 1);
-    TRY(window_end_wire(s, &g, wire));
+    TRY(window_wire_finish(s, &g, wire));
     *more = g.w->num_ready > 0;
     if (*more) inbox_due(s, next_grant(s, &g));
     return CLUSIM_OK;
@@ -182,24 +183,24 @@ static void fetch_operation(const clusim_sim *s, const window_arrival *a) {
 static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     window_packet next;
-    if (inbox_len(&n->results)) window_end_ring(&n->results);
+    if (inbox_len(&n->results)) window_ring_seal(&n->results);
     while (inbox_len(&n->results) && window_next(s, &n->results, end_ps, &next)) {
         TRY(inbox_work(s, (window_arrival){next.at_ps, next.packet, RESULT}));
-        s->agenda.event_count++;
+        s->scheduler.event_count++;
     }
-    window_arrival *work = p->desk.work;
-    TRY(window_wire_sort(s, &work, p->desk.num_work));
-    for (uint32_t k = 0; k < p->desk.num_work; k++) {
+    window_arrival *work = p->scratch.work;
+    TRY(window_wire_sort(s, &work, p->scratch.num_work));
+    for (uint32_t k = 0; k < p->scratch.num_work; k++) {
         window_arrival a = work[k];
-        if (k + AHEAD < p->desk.num_work) fetch_operation(s, &work[k + AHEAD]);
-        s->agenda.now_ps = a.at_ps;
+        if (k + AHEAD < p->scratch.num_work) fetch_operation(s, &work[k + AHEAD]);
+        s->scheduler.now_ps = a.at_ps;
         if (a.candidate == RESULT) {
             TRY(unit_result(s, a.packet));
         } else {
             TRY(node_reduce(s, a.packet));
         }
     }
-    p->desk.num_work = 0;
+    p->scratch.num_work = 0;
     const clusim_node *node = &s->model->image.nodes[n - p->nodes];
     p->near_end |= unit_at(s, ID(unit, node->unit))->clock.ps >> WINDOW_LAST_BITS != 0;
     return CLUSIM_OK;
@@ -208,9 +209,9 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
 /* Of a switch or NIC. */
 static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    if (s->windows.desk.num_work || inbox_len(&n->results)) TRY(run_unit(s, n, end_ps));
+    if (s->windows.scratch.num_work || inbox_len(&n->results)) TRY(run_unit(s, n, end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    s->windows.desk.num_queued = 0;
+    s->windows.scratch.num_queued = 0;
     if (inbox_len(&n->results)) inbox_due(s, inbox_entry(&n->results, 0)->at_ps);
     n->listed =
         !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || inbox_len(&n->results);
@@ -237,9 +238,9 @@ static int64_t reach(const clusim_sim *s, wire_id wire) {
 /* What the host sends is at the router in the same window, and the other way about. */
 static STATUS run_both(clusim_sim *s, window_node *n, int64_t end_ps) {
     window_node *end = &s->windows.nodes[n->end.i];
-    TRY(window_end_run(s, end, WINDOW_SENDS, end_ps));
+    TRY(window_endpoint_run(s, end, WINDOW_SENDS, end_ps));
     TRY(run_plain(s, n, end_ps));
-    TRY(window_end_run(s, end, WINDOW_TAKES, end_ps));
+    TRY(window_endpoint_run(s, end, WINDOW_TAKES, end_ps));
     n->listed |= end->listed;
     return CLUSIM_OK;
 }
@@ -330,13 +331,13 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
         node_id node = list->ids[i];
         window_node *n = &s->windows.nodes[node.i];
         if (list->len >= FAR) fetch_ahead(s, list, i);
-        CLUSIM_ASSERT(s->windows.desk.num_queued == 0); /* nothing comes but in a node's turn */
+        CLUSIM_ASSERT(s->windows.scratch.num_queued == 0); /* nothing comes but in a node's turn */
         if (!node_none(n->end)) {
             TRY(run_pair(s, n, end_ps));
         } else if (endpoint_none(n->endpoint)) {
             TRY(run_plain(s, n, end_ps));
         } else {
-            TRY(window_end_run(s, n, WINDOW_BOTH, end_ps));
+            TRY(window_endpoint_run(s, n, WINDOW_BOTH, end_ps));
         }
         if (n->listed) list->ids[kept++] = node;
     }
@@ -345,28 +346,28 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
 }
 
 STATUS window_run(clusim_sim *s, int64_t end_ps) {
-    int64_t now_ps = s->agenda.now_ps;
+    int64_t now_ps = s->scheduler.now_ps;
     CLUSIM_ASSERT(s->windows.due_ps >= s->windows.done_ps);
     s->windows.begin_ps = s->windows.due_ps;
     s->windows.end_ps = end_ps;
     s->windows.due_ps = NEVER;
-    TRY(s->windows.crew ? crew_run(s, end_ps, run_nodes) : run_nodes(s, end_ps));
+    TRY(s->windows.partition ? partition_run(s, end_ps, run_nodes) : run_nodes(s, end_ps));
     s->windows.done_ps = end_ps;
     s->windows.due_ps = base_max(s->windows.due_ps, end_ps); /* what was due before is done, too */
-    s->agenda.now_ps = now_ps;
+    s->scheduler.now_ps = now_ps;
     return CLUSIM_OK;
 }
 
 STATUS window_catch_up(clusim_sim *s) {
-    while (s->windows.due_ps <= s->agenda.now_ps)
-        TRY(window_run(s, base_min(window_horizon(s), s->agenda.now_ps + 1)));
+    while (s->windows.due_ps <= s->scheduler.now_ps)
+        TRY(window_run(s, base_min(window_horizon(s), s->scheduler.now_ps + 1)));
     return CLUSIM_OK;
 }
 
 /* Where endpoints lead, the first thing due may not be as late as all tasks and messages end. */
 int64_t window_end_ps(clusim_sim *s, int64_t until_ps) {
     int64_t end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
-    if (s->windows.leading && !s->results.draining && window_end_near(s, end_ps))
+    if (s->windows.leading && !s->results.draining && window_endpoint_near(s, end_ps))
         return s->windows.due_ps + 1;
     return end_ps;
 }
@@ -377,7 +378,7 @@ static STATUS close_units(clusim_sim *s) {
         uint32_t unit = s->model->image.nodes[n].unit;
         for (uint32_t k = 0; k < inbox_len(results); k++) {
             const window_packet *op = inbox_entry(results, k);
-            TRY(agenda_event(s, op->at_ps, EV_RESULT, unit, op->packet.i));
+            TRY(scheduler_event(s, op->at_ps, EV_RESULT, unit, op->packet.i));
         }
         results->head = results->end;
     }
@@ -388,8 +389,8 @@ STATUS window_close(clusim_sim *s) {
     windows_part *p = &s->windows;
     if (!p->on) return CLUSIM_OK;
     TRY(window_catch_up(s));
-    int64_t next_ps = base_max(s->agenda.now_ps + 1, p->done_ps);
-    if (p->leading) TRY(window_end_close(s));
+    int64_t next_ps = base_max(s->scheduler.now_ps + 1, p->done_ps);
+    if (p->leading) TRY(window_endpoint_close(s));
     TRY(close_units(s));
     use_windows(s, false);
     p->due_ps = NEVER;
@@ -399,7 +400,7 @@ STATUS window_close(clusim_sim *s) {
         wire_state *w = wire_at(s, ID(wire, i));
         for (uint32_t k = 0; k < inbox_len(&x->under_way); k++) {
             const window_packet *q = inbox_entry(&x->under_way, k);
-            TRY(agenda_event(s, q->at_ps, EV_ARRIVE, i, q->packet.i));
+            TRY(scheduler_event(s, q->at_ps, EV_ARRIVE, i, q->packet.i));
         }
         if (w->active) TRY(wire_wake(s, w, base_max(w->free_at, next_ps)));
     }

@@ -1,4 +1,4 @@
-/* window.h - nodes without events: what crosses them is worked off a window of time at once.
+/* window.h - nodes without events: conservative lookahead (YAWNS), a window of time at once.
  *
  * What happens at a node can be felt elsewhere only after a wire's latency, and so can what happens
  * elsewhere at it. So when the first thing due at a node is at time D, and W is the smallest of
@@ -7,7 +7,7 @@
  * comes to owe and credit that comes back have their times, and it goes from grant to grant. A
  * reduction unit is worked off before them, as all that it finishes in a window began before it, if
  * its latency is no shorter than W. Exactly the contract's semantics: no time and no counter is
- * another than with events. window_end.h says why endpoints can do so too.
+ * another than with events. window_endpoint.h says why endpoints can do so too.
  *
  * Where endpoints work with events, switches follow: a window is worked off when all events have
  * come as far as its end. Where endpoints have windows, nodes lead: events (programs, tasks, what

@@ -38,7 +38,7 @@ static void throw_all(const clusim_sim *s, const window_arrival *a, window_arriv
 }
 
 STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n) {
-    window_desk *d = &s->windows.desk;
+    window_scratch *d = &s->windows.scratch;
     if (n > FEW) {
         while (d->size_spare <= n) GROW(d->spare, d->size_spare);
         throw_all(s, *all, d->spare, n);

@@ -1,15 +1,15 @@
 /* window_wire.h - a wire out of a node that works in windows: what a window brings to it, and how
  * it goes from grant to grant.
  *
- * What runs for every hop is inline here: window.c has plain nodes, window_end.c endpoints.
+ * What runs for every hop is inline here: window.c has plain nodes, window_endpoint.c endpoints.
  */
 #ifndef CLUSIM_WINDOW_WIRE_H
 #define CLUSIM_WINDOW_WIRE_H
 
 #include "grant.h"
 #include "inbox.h"
-#include "parts/agenda.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
 #include "wire.h"
@@ -43,14 +43,14 @@ static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t e
 }
 
 /* What ends a ring comes NEVER, in the place that stays free. */
-static inline void window_end_ring(const window_ring *ring) {
+static inline void window_ring_seal(const window_ring *ring) {
     ring->all[ring->end & (ring->size - 1)].at_ps = NEVER;
 }
 
 static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
     window_in *x = &s->windows.ins[wire.i];
     x->taken = x->under_way.head;
-    window_end_ring(&x->under_way);
+    window_ring_seal(&x->under_way);
     window_prefetch(s, &x->under_way);
     return (window_way){.x = x, .back = end_at(s, wire)->reverse};
 }
@@ -69,7 +69,7 @@ static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t 
 static inline void window_close_way(clusim_sim *s, window_node *n, const window_way *way,
                                     bool *more) {
     const window_ring *ring = &way->x->under_way;
-    s->agenda.event_count += ring->head - way->x->taken;
+    s->scheduler.event_count += ring->head - way->x->taken;
     *more = inbox_len(ring) > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
     if (wire_none(way->back) || ring->head == way->x->taken) return;
@@ -112,7 +112,7 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
                              .arrival = &no_arrival,
                              .owed_ps = NEVER};
     if (w->num_arrivals) {
-        window_arrival *sorted = &s->windows.desk.queued[w->first_arrival];
+        window_arrival *sorted = &s->windows.scratch.queued[w->first_arrival];
         if (w->unsorted) TRY(window_wire_sort(s, &sorted, w->num_arrivals));
         sorted[w->num_arrivals].at_ps = NEVER;
         out->arrival = sorted;
@@ -144,7 +144,7 @@ static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t n
     wire_state *w = g->w;
     while (g->owed_ps <= now_ps) {
         if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) {
-            s->agenda.now_ps = g->owed_ps;
+            s->scheduler.now_ps = g->owed_ps;
             wire_drain(s, w);
         }
         w->drained_at = g->owed_ps;
@@ -156,7 +156,8 @@ static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t n
 
 /* Nothing has credit: count what has come back, so that only what comes later matters. */
 static inline void window_stall(clusim_sim *s, wire_state *w) {
-    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) grant_collect(&w->credits[vc], s->agenda.now_ps);
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
+        grant_collect(&w->credits[vc], s->scheduler.now_ps);
     wire_stall(s, w);
 }
 
@@ -165,7 +166,7 @@ static inline void window_granted(const clusim_sim *s, wire_state *w, uint32_t c
     w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
     if (w->num_ready == 0) return;
     w->contended = 1;
-    w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
+    w->stall_arbitration_ps += w->free_at - s->scheduler.now_ps;
 }
 
 /* Put a packet on the wire now. */
@@ -179,7 +180,7 @@ ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id ind
 }
 
 /* The wire has come to the end of its window. */
-static inline STATUS window_end_wire(clusim_sim *s, const window_progress *g, wire_id wire) {
+static inline STATUS window_wire_finish(clusim_sim *s, const window_progress *g, wire_id wire) {
     if (g->sent_ps == NEVER) return CLUSIM_OK;
     inbox_due(s, g->sent_ps);
     return LIKELY(g->x->listed) ? CLUSIM_OK : inbox_list(s, wire);
@@ -198,7 +199,7 @@ static inline STATUS window_pass_on(clusim_sim *s, window_progress *g, int64_t n
     w->queued_max = base_umax(w->queued_max, p->wire_bytes);
     if (w->free_at > a->at_ps) w->stall_arbitration_ps += w->free_at - a->at_ps;
     window_take_owed(s, g, now_ps);
-    s->agenda.now_ps = now_ps;
+    s->scheduler.now_ps = now_ps;
     TRY(window_put(s, g, a->packet));
     w->next_candidate = a->candidate + 1 == w->num_candidates ? 0 : a->candidate + 1;
     return grant_release(s, p, w->free_at);
@@ -227,7 +228,7 @@ ALWAYS_INLINE STATUS window_grant(clusim_sim *s, window_progress *g, bool flows)
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc;
     do {
         uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);
-        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps)))
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->scheduler.now_ps)))
             return window_take(s, g, c, flows);
         c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
     } while (c != first);

@@ -124,9 +124,9 @@ void wire_sort_credit(credit_pool *c) {
 
 void wire_drain(clusim_sim *s, wire_state *w) {
     if (UNLIKELY(w->owed_256 >= RANGE_OWED_256_END))
-        agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
-    int64_t idle = s->agenda.now_ps - base_max(w->free_at, w->drained_at);
-    w->drained_at = s->agenda.now_ps;
+        scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    int64_t idle = s->scheduler.now_ps - base_max(w->free_at, w->drained_at);
+    w->drained_at = s->scheduler.now_ps;
     if (idle <= 0 || w->down) return;
     uint32_t flit = w->rate->format->flit_bytes;
     uint64_t flits = w->owed_256 / w->rate->flit_256;
@@ -149,7 +149,7 @@ STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
     w->down = rate == NONE;
     w->rate = &s->model->rates[rate == NONE ? info_at(s, wire)->rate : rate];
     if (!w->down) {
-        return agenda_arbitrate(s, wire);
+        return scheduler_arbitrate(s, wire);
     }
     s->wires.any_down = true;
     wire_end_stall(s, w);
@@ -170,8 +170,8 @@ void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {
                                   .queued_max = w->queued_max,
                                   .replays = w->replays};
     if (s->congestion.counters) congestion_read(s, wire, out);
-    int64_t beyond = base_max(0, w->free_at - s->agenda.now_ps);
+    int64_t beyond = base_max(0, w->free_at - s->scheduler.now_ps);
     out->busy_ps -= beyond;
     if (w->contended) out->stall_arbitration_ps -= beyond;
-    if (w->stalled) out->stall_credit_ps += s->agenda.now_ps - w->stall_since;
+    if (w->stalled) out->stall_credit_ps += s->scheduler.now_ps - w->stall_since;
 }

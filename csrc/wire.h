@@ -11,13 +11,13 @@
 #ifndef CLUSIM_WIRE_H
 #define CLUSIM_WIRE_H
 
-#include "agenda.h"
 #include "congestion.h"
 #include "inbox.h"
-#include "parts/agenda.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
+#include "scheduler.h"
 #include "state.h"
 
 STATUS wire_init(clusim_sim *s);
@@ -55,13 +55,13 @@ static inline credit_pool *wire_credit(const clusim_sim *s, wire_id wire, uint32
 static inline void wire_stall(const clusim_sim *s, wire_state *w) {
     if (w->stalled) return;
     w->stalled = 1;
-    w->stall_since = s->agenda.now_ps;
+    w->stall_since = s->scheduler.now_ps;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 1;
 }
 
 static inline void wire_end_stall(const clusim_sim *s, wire_state *w) {
     if (LIKELY(!w->stalled)) return;
-    w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
+    w->stall_credit_ps += s->scheduler.now_ps - w->stall_since;
     w->stalled = 0;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 0;
 }
@@ -74,7 +74,7 @@ static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     }
     w->wake_at = at_ps;
     wire_id wire = wire_of(s, w);
-    return agenda_event(s, at_ps, EV_WAKE, wire.i, wire.i);
+    return scheduler_event(s, at_ps, EV_WAKE, wire.i, wire.i);
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
@@ -87,7 +87,7 @@ ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc
         if (s->windows.thread) return inbox_credit(s, wire, vc, bytes, free_ps);
     }
     int64_t at_ps = free_ps + c->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
+    if (UNLIKELY(at_ps >= RANGE_TIME_END)) scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
     if (UNLIKELY(c->len == c->size)) TRY(wire_grow_credit(c));
     c->unsorted |= at_ps < c->last_ps;
     c->last_ps = base_max(c->last_ps, at_ps);
@@ -100,7 +100,7 @@ ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc
  * leave, and then it does not matter when draining was last looked at. */
 static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) {
     if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) wire_drain(s, w);
-    w->drained_at = s->agenda.now_ps;
+    w->drained_at = s->scheduler.now_ps;
     w->owed_256 += control_256;
 }
 
@@ -120,10 +120,10 @@ static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_ind
     q->tail = packet_index;
     w->queued_bytes += p->wire_bytes;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
-    if (w->free_at <= s->agenda.now_ps) return true;
+    if (w->free_at <= s->scheduler.now_ps) return true;
     if (!w->contended) {
         w->contended = 1;
-        w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
+        w->stall_arbitration_ps += w->free_at - s->scheduler.now_ps;
     }
     return false;
 }
@@ -133,8 +133,8 @@ static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candi
     wire_id out = packet_at(s, index)->out;
     wire_state *w = wire_at(s, out);
     if (w->traits & FROM_PLAIN)
-        return inbox_arrives(s, out, (window_arrival){s->agenda.now_ps, index, candidate});
-    if (wire_queue(s, w, index, candidate)) return agenda_arbitrate(s, out);
+        return inbox_arrives(s, out, (window_arrival){s->scheduler.now_ps, index, candidate});
+    if (wire_queue(s, w, index, candidate)) return scheduler_arbitrate(s, out);
     return wire_wake(s, w, w->free_at);
 }
 

@@ -2,8 +2,9 @@
  * written down.
  *
  * Everything between the `cdef` markers is handed to cffi as it is, but for CLUSIM_CHECKED.
- * clusim/engine/abi.py makes Python's enums and NumPy layouts of it and refuses to be imported if a name
- * is not there; structs have no padding. What the fields mean is fixed in docs/model/contract.md.
+ * clusim/engine/abi.py makes Python's enums and NumPy layouts of it and refuses to be imported if a
+ * name is not there; structs have no padding. What the fields mean is fixed in
+ * docs/model/contract.md.
  *
  * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte].
  */

@@ -36,9 +36,9 @@ typedef struct inst_state {
 } inst_state;
 
 typedef struct programs_part {
-    conn_state *conns;   /* owned */
-    inst_state *insts;   /* owned */
-    inst_list due, wave; /* that may go on; those of the wave under way */
+    conn_state *conns;      /* owned */
+    inst_state *insts;      /* owned */
+    inst_list due, current; /* runnable; those of the current delta cycle */
 } programs_part;
 
 #endif

@@ -15,7 +15,7 @@ typedef struct task_state {
 
 typedef struct tasks_part {
     task_state *all;                  /* owned */
-    task_list due, wave;              /* to start; those of the wave under way */
+    task_list due, current;           /* to start; those of the current delta cycle */
     inst_list due_starts, slot_queue; /* to be queued for a slot; queued, by time and id */
     uint64_t left;                    /* not done */
     bool slot_freed;

@@ -6,8 +6,8 @@
 #include "list.h"
 
 struct clusim_sim;
-struct crew;
-struct team;
+struct partition;
+struct thread_pool;
 
 /* From 2^61 ps on there are only events, which mind the end of time. */
 enum { WINDOW_LAST_BITS = 61 };
@@ -60,7 +60,7 @@ enum window_list {
 };
 
 /* On which a thread works off one node after the other, so that it stays in the fastest cache. */
-typedef struct window_desk {
+typedef struct window_scratch {
     window_arrival *queued; /* owned, as the arrays below: what comes to the node's wires, each of
                                which has some places side by side */
     uint32_t num_queued, size_queued;
@@ -68,7 +68,7 @@ typedef struct window_desk {
     window_arrival *sent;  /* of a host, while it is its router's turn: what comes to its memory */
     window_arrival *spare; /* to sort in */
     uint32_t num_work, size_work, num_sent, size_sent, size_spare;
-} window_desk;
+} window_scratch;
 
 /* Of a node; its wires are worked off together, while they are in the fastest cache. */
 typedef struct window_node {
@@ -95,11 +95,11 @@ typedef struct window_start {
 } window_start;
 
 /* Of an endpoint. */
-typedef struct window_end {
+typedef struct window_endpoint {
     window_start *starts; /* owned; by time, then id */
     uint32_t num_starts, size_starts;
     window_ring replies[2]; /* those that take longer first: so each ring is by time */
-} window_end;
+} window_endpoint;
 
 /* What a thread has for nodes of another one, or for several at once, at the end of its window. */
 enum window_news { NEWS_PACKET, NEWS_CREDIT, NEWS_DELIVERY };
@@ -112,23 +112,23 @@ typedef struct window_message {
     uint8_t news, vc;
 } window_message;
 
-/* Of a thread, at work on its nodes in a view of the sim (crew.h). */
+/* Of a thread, at work on its nodes in a view of the sim (partition.h). */
 typedef struct window_thread {
     struct clusim_sim *whole; /* the sim itself */
-    struct team *team;
+    struct thread_pool *thread_pool;
     uint32_t number;
     window_message *messages; /* owned; of this window */
     uint32_t num_messages, size_messages;
 } window_thread;
 
 typedef struct windows_part {
-    struct crew *crew;     /* owned; the threads, or none where one does all */
-    window_thread *thread; /* whose view of the sim this is; none: it is the sim itself */
-    window_in *ins;        /* owned; none where windows are not possible, as the nodes */
-    window_node *nodes;    /* owned */
-    window_end *ends;      /* owned; none where endpoints do not work in windows */
-    node_list busy;        /* nodes that have something to do */
-    window_desk desk;
+    struct partition *partition; /* owned; the threads, or none where one does all */
+    window_thread *thread;       /* whose view of the sim this is; none: it is the sim itself */
+    window_in *ins;              /* owned; none where windows are not possible, as the nodes */
+    window_node *nodes;          /* owned */
+    window_endpoint *ends;       /* owned; none where endpoints do not work in windows */
+    node_list busy;              /* nodes that have something to do */
+    window_scratch scratch;
     inst_id witness; /* that was last seen to keep the run going */
     bool on;
     bool leading;         /* on, and endpoints work in windows */

@@ -59,7 +59,7 @@ typedef struct wire_state {
     uint8_t contended;   /* stall_arbitration counted up to free_at */
     uint8_t unsorted;    /* the arrivals of this window */
     uint16_t num_waits, first_wait;       /* in `waits` */
-    uint32_t num_arrivals, first_arrival; /* of this window, on the desk (windows.h) */
+    uint32_t num_arrivals, first_arrival; /* of this window, on the scratch (windows.h) */
     uint32_t room;                        /* for them */
     wire_id next_active;
 

@@ -135,7 +135,7 @@ static void busier_than_time(clusim_sim *s) {
     s->wires.all[1].busy_ps = s->wires.all[1].free_at + 1;
 }
 static void waits_and_works(clusim_sim *s) {
-    s->results.final[2].stall_credit_ps = s->agenda.now_ps;
+    s->results.final[2].stall_credit_ps = s->scheduler.now_ps;
 }
 static void contended_3560_percent(clusim_sim *s) {
     s->results.final[3].stall_arbitration_ps = s->results.final[3].busy_ps * 36;

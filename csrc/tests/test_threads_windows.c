@@ -1,6 +1,6 @@
 /* What nodes do in windows, by one thread and by several: the same run, counter by counter. Under
  * the thread sanitizer (`make tsan`) this also proves that threads share nothing that one of them
- * changes; and members of a team that must be alone are.
+ * changes; and members of a thread pool that must be alone are.
  */
 #undef NDEBUG
 #include <assert.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "clusim.h"
-#include "team.h"
+#include "thread_pool.h"
 
 /* Two switches with a trunk between them, HOSTS / 2 endpoints at each; every endpoint sends to all
  * others, more packets than the first pools hold. */
@@ -175,13 +175,14 @@ static void test_runs(int64_t near_ps, uint32_t control_256, int what) {
     clusim_model_destroy(model);
 }
 
-/* ---- a team ------------------------------------------------------------------------------------
+/* ---- a thread pool
+ * ------------------------------------------------------------------------------------
  */
 
 enum { MEMBERS = 4, ROUNDS = 200 };
 
 typedef struct tally {
-    team *t;
+    thread_pool *t;
     uint64_t own[MEMBERS], common;
 } tally;
 
@@ -195,23 +196,23 @@ static enum clusim_status count_alone(void *context, uint32_t member) {
 static enum clusim_status count(void *context, uint32_t member) {
     tally *c = context;
     c->own[member]++;
-    if (member % 2) TRY(team_alone(c->t, count_alone, c, member));
+    if (member % 2) TRY(thread_pool_alone(c->t, count_alone, c, member));
     c->own[member]++;
     return member == 3 && c->common > 5000 ? CLUSIM_ERR_RANGE : CLUSIM_OK;
 }
 
 static void test_team(void) {
     tally c = {.common = 0};
-    assert(team_create(MEMBERS, &c.t) == CLUSIM_OK);
-    assert(team_members(c.t) == MEMBERS);
+    assert(thread_pool_create(MEMBERS, &c.t) == CLUSIM_OK);
+    assert(thread_pool_members(c.t) == MEMBERS);
     int worst = CLUSIM_OK;
     for (int k = 0; k < ROUNDS; k++) {
-        int status = team_run(c.t, count, &c);
+        int status = thread_pool_run(c.t, count, &c);
         if (status != CLUSIM_OK) worst = status;
     }
     assert(worst == CLUSIM_ERR_RANGE); /* the status of a member gets through */
-    team_free(c.t);
-    team_free(NULL);
+    thread_pool_free(c.t);
+    thread_pool_free(NULL);
 }
 
 int main(void) {

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from clusim.engine.abi import Beyond, Kind, Policy
 from clusim.engine.reference import aggregation, units
-from clusim.engine.reference.agenda import Class
 from clusim.engine.reference.arithmetic import hash32
 from clusim.engine.reference.machine import Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
 from clusim.engine.reference.queues import enter, forward
 from clusim.engine.reference.routing import at_destination, next_vc, route_choice, targets_at
+from clusim.engine.reference.scheduler import Class
 from clusim.engine.reference.specs import ImageNode
 from clusim.engine.reference.wires import Wire
 

@@ -1,4 +1,4 @@
-"""The state of a run that the sections share: time, agenda, waves, wires, memories, flows.
+"""The state of a run that the sections share: time, scheduler, waves, wires, memories, flows.
 
 Memory of an endpoint: a clock that says when bytes are accepted (section 8).
 
@@ -13,10 +13,10 @@ from typing import Protocol
 
 from clusim.engine.abi import Beyond
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
-from clusim.engine.reference.agenda import Agenda, Class
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Buffer, Transfer
 from clusim.engine.reference.payload import Payload
+from clusim.engine.reference.scheduler import Class, Scheduler
 from clusim.engine.reference.unit_state import UnitState
 from clusim.engine.reference.vertex_state import Vertex
 from clusim.engine.reference.wires import Pause, Wire
@@ -131,7 +131,7 @@ class Machine:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.now_ps = 0
-        self.agenda = Agenda()
+        self.scheduler = Scheduler()
         self.waves = Waves()
         self.wires = [
             Wire(
@@ -175,7 +175,7 @@ class Machine:
     ) -> None:
         """Let `action` happen at `time_ps` in a class, unless that is beyond the end of time."""
         if self.in_range(time_ps, who):
-            self.agenda.add(time_ps, kind, action, order)
+            self.scheduler.add(time_ps, kind, action, order)
 
     def at(self, time_ps: int, action: Callable[[], None], who: Who) -> None:
         """Let `action` happen as a TIMER at `time_ps`."""
@@ -200,7 +200,7 @@ class Machine:
         if time_ps <= self.now_ps:
             self.examine.add(wire)
         else:
-            self.agenda.add(time_ps, Class.WAKE, lambda: self.examine.add(wire))
+            self.scheduler.add(time_ps, Class.WAKE, lambda: self.examine.add(wire))
 
     def credit_ps(self, wire: int) -> int:
         """Return how long a credit for `wire` travels (section 4, 5.)."""

@@ -39,7 +39,6 @@ from clusim.engine.ranges import (
     packets_refused,
 )
 from clusim.engine.reference import ends
-from clusim.engine.reference.agenda import Class
 from clusim.engine.reference.arbitration import phase_b, start_transfer
 from clusim.engine.reference.arithmetic import ceil_div, mix, round_up
 from clusim.engine.reference.ends import may_wait
@@ -51,6 +50,7 @@ from clusim.engine.reference.packets import Terms, Transfer, steered
 from clusim.engine.reference.payload import demand
 from clusim.engine.reference.rate_control import FlowRate
 from clusim.engine.reference.schedule import ScheduleState
+from clusim.engine.reference.scheduler import Class
 from clusim.engine.reference.specs import ConnSpec, FaultSpec, InstanceSpec, PrimSpec, SourceSpec
 
 
@@ -319,7 +319,7 @@ class ReferenceSimulation:
         ]
         for i, fault in enumerate(model.faults):
             self._plan_fault(i, fault)
-        self._machine.agenda.add(0, Class.TIMER, lambda: None)
+        self._machine.scheduler.add(0, Class.TIMER, lambda: None)
         self._final: list[dict[str, int]] | None = None
         self._final_memory: list[int] = []
 
@@ -329,7 +329,7 @@ class ReferenceSimulation:
         if self._machine.beyond is not None:
             raise range_exceeded(*self._machine.beyond)
         while self._final is None:
-            time_ps = self._machine.agenda.next_time()
+            time_ps = self._machine.scheduler.next_time()
             if time_ps is None:
                 return Stop.DEADLOCK
             if time_ps > until_ps:
@@ -348,7 +348,7 @@ class ReferenceSimulation:
         machine = self._machine
         machine.now_ps = time_ps
         events = 0
-        while (action := machine.agenda.pop(time_ps)) is not None:
+        while (action := machine.scheduler.pop(time_ps)) is not None:
             action()
             events += 1
         machine.waves.run(self._schedule)
@@ -369,7 +369,7 @@ class ReferenceSimulation:
                 wire.change_rate(fault.num, fault.den, self._machine.now_ps)
                 self._machine.examine.add(fault.index)
 
-        self._machine.agenda.add(fault.time_ps, Class.FAULT, apply, (index, 0))
+        self._machine.scheduler.add(fault.time_ps, Class.FAULT, apply, (index, 0))
 
     def _finish(self) -> None:
         """Keep the counters of the end, so that draining does not change them."""
@@ -433,7 +433,7 @@ class ReferenceSimulation:
 
     def check_conservation(self) -> None:
         """Let what is under way drain, then raise `InternalError` unless all balances."""
-        while (time_ps := self._machine.agenda.next_time()) is not None:
+        while (time_ps := self._machine.scheduler.next_time()) is not None:
             self._timestamp(time_ps)
         ends.check_balance(self._machine)
         if self._final is not None:

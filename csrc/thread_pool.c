@@ -1,33 +1,33 @@
-#include "team.h"
+#include "thread_pool.h"
 
 #include <pthread.h>
 
-typedef struct team_member {
-    team *t;
+typedef struct thread_pool_member {
+    thread_pool *t;
     pthread_t thread;
     uint32_t number;
     enum clusim_status status;
-} team_member;
+} thread_pool_member;
 
-struct team {
+struct thread_pool {
     pthread_mutex_t lock;
     pthread_cond_t begun, rested;
     uint32_t members;
     uint32_t unfinished; /* of this round */
-    uint32_t at_work;    /* of those, the ones that do not wait in team_alone */
+    uint32_t at_work;    /* of those, the ones that do not wait in thread_pool_alone */
     uint64_t round;
     bool over;
-    team_work work;
+    thread_pool_work work;
     void *context;
-    team_member *all; /* owned */
+    thread_pool_member *all; /* owned */
 };
 
 /* A member rests; the lock is held. */
-static void rest(team *t) {
+static void rest(thread_pool *t) {
     if (--t->at_work == 0) pthread_cond_broadcast(&t->rested);
 }
 
-static void do_work(team_member *m) {
+static void do_work(thread_pool_member *m) {
     enum clusim_status status = m->t->work(m->t->context, m->number);
     pthread_mutex_lock(&m->t->lock);
     m->status = status;
@@ -37,8 +37,8 @@ static void do_work(team_member *m) {
 }
 
 static void *live(void *member) {
-    team_member *m = member;
-    team *t = m->t;
+    thread_pool_member *m = member;
+    thread_pool *t = m->t;
     for (uint64_t seen = 0;; seen++) {
         pthread_mutex_lock(&t->lock);
         while (t->round == seen && !t->over) pthread_cond_wait(&t->begun, &t->lock);
@@ -49,8 +49,8 @@ static void *live(void *member) {
     }
 }
 
-STATUS team_create(uint32_t members, team **out) {
-    team *t = calloc(1, sizeof *t);
+STATUS thread_pool_create(uint32_t members, thread_pool **out) {
+    thread_pool *t = calloc(1, sizeof *t);
     *out = NULL;
     if (t == NULL) return CLUSIM_ERR_NO_MEMORY;
     t->all = calloc(members, sizeof *t->all);
@@ -61,9 +61,9 @@ STATUS team_create(uint32_t members, team **out) {
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->begun, NULL);
     pthread_cond_init(&t->rested, NULL);
-    t->all[0] = (team_member){.t = t};
+    t->all[0] = (thread_pool_member){.t = t};
     for (t->members = 1; t->members < members; t->members++) {
-        team_member *m = &t->all[t->members];
+        thread_pool_member *m = &t->all[t->members];
         m->t = t;
         m->number = t->members;
         if (pthread_create(&m->thread, NULL, live, m) != 0) break;
@@ -72,7 +72,7 @@ STATUS team_create(uint32_t members, team **out) {
     return CLUSIM_OK;
 }
 
-void team_free(team *t) {
+void thread_pool_free(thread_pool *t) {
     if (t == NULL) return;
     pthread_mutex_lock(&t->lock);
     t->over = true;
@@ -86,9 +86,9 @@ void team_free(team *t) {
     free(t);
 }
 
-uint32_t team_members(const team *t) { return t->members; }
+uint32_t thread_pool_members(const thread_pool *t) { return t->members; }
 
-STATUS team_run(team *t, team_work work, void *context) {
+STATUS thread_pool_run(thread_pool *t, thread_pool_work work, void *context) {
     pthread_mutex_lock(&t->lock);
     t->work = work;
     t->context = context;
@@ -104,7 +104,7 @@ STATUS team_run(team *t, team_work work, void *context) {
     return CLUSIM_OK;
 }
 
-STATUS team_alone(team *t, team_work change, void *context, uint32_t member) {
+STATUS thread_pool_alone(thread_pool *t, thread_pool_work change, void *context, uint32_t member) {
     pthread_mutex_lock(&t->lock);
     rest(t);
     while (t->at_work) pthread_cond_wait(&t->rested, &t->lock);
@@ -114,5 +114,5 @@ STATUS team_alone(team *t, team_work change, void *context, uint32_t member) {
     return status;
 }
 
-void team_lock(team *t) { pthread_mutex_lock(&t->lock); }
-void team_unlock(team *t) { pthread_mutex_unlock(&t->lock); }
+void thread_pool_lock(thread_pool *t) { pthread_mutex_lock(&t->lock); }
+void thread_pool_unlock(thread_pool *t) { pthread_mutex_unlock(&t->lock); }

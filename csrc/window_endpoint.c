@@ -1,23 +1,23 @@
-#include "window_end.h"
+#include "window_endpoint.h"
 
-#include "agenda.h"
 #include "grant.h"
 #include "inbox.h"
 #include "inject.h"
 #include "memory.h"
 #include "node.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/programs.h"
+#include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "program.h"
+#include "scheduler.h"
 #include "source.h"
 #include "window_wire.h"
 #include "wire.h"
 
-static inline window_end *end_of(clusim_sim *s, const window_node *n) {
+static inline window_endpoint *end_of(clusim_sim *s, const window_node *n) {
     return &s->windows.ends[n->endpoint.i];
 }
 
@@ -25,12 +25,12 @@ static inline window_end *end_of(clusim_sim *s, const window_node *n) {
  */
 
 /* What begins to send in this window: its packets wait for their time. */
-static STATUS start_all(clusim_sim *s, window_end *e, int64_t end_ps) {
+static STATUS start_all(clusim_sim *s, window_endpoint *e, int64_t end_ps) {
     while (e->num_starts && e->starts[0].at_ps < end_ps) {
         window_start first = e->starts[0];
         e->num_starts--;
         for (uint32_t k = 0; k < e->num_starts; k++) e->starts[k] = e->starts[k + 1];
-        s->agenda.now_ps = first.at_ps;
+        s->scheduler.now_ps = first.at_ps;
         switch (first.cause) {
             case START_SLICE: TRY(program_move(s, ID(inst, first.id))); break;
             case START_AFTER: TRY(source_left(s, ID(source, first.id))); break;
@@ -73,13 +73,13 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
 static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_t end_ps) {
     window_packet next;
     if (inbox_len(replies) == 0) return CLUSIM_OK;
-    window_end_ring(replies);
+    window_ring_seal(replies);
     window_prefetch(s, replies);
     while (window_next(s, replies, end_ps, &next)) {
         uint32_t candidate = node_answer(s, packet_at(s, next.packet));
         wire_id out = packet_at(s, next.packet)->out;
         TRY(inbox_arrives_at(s, n, out, (window_arrival){next.at_ps, next.packet, candidate}));
-        s->agenda.event_count++;
+        s->scheduler.event_count++;
     }
     if (inbox_len(replies)) inbox_due(s, inbox_entry(replies, 0)->at_ps);
     return CLUSIM_OK;
@@ -92,7 +92,7 @@ static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_
 static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
     while (g->arrival->at_ps <= now_ps) {
         const window_arrival *a = g->arrival++;
-        s->agenda.now_ps = a->at_ps;
+        s->scheduler.now_ps = a->at_ps;
         if (packet_none(a->packet)) {
             inject_opened(s, g->w, a->candidate - g->w->num_voqs);
         } else {
@@ -100,7 +100,7 @@ static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) 
         }
     }
     window_take_owed(s, g, now_ps);
-    s->agenda.now_ps = now_ps;
+    s->scheduler.now_ps = now_ps;
     inject_admit(g->w, now_ps);
     return CLUSIM_OK;
 }
@@ -122,7 +122,7 @@ static inline STATUS send(clusim_sim *s, window_progress *g, int64_t now_ps, boo
     if (UNLIKELY(!*sent)) return CLUSIM_OK;
     uint32_t slot = inject_end_wait(w);
     window_take_owed(s, g, now_ps);
-    s->agenda.now_ps = now_ps;
+    s->scheduler.now_ps = now_ps;
     packet_id index;
     TRY(inject_make(s, w, g->wire, slot, &index));
     TRY(window_put(s, g, index));
@@ -148,7 +148,7 @@ static inline STATUS send_alone(clusim_sim *s, window_progress *g, int64_t now_p
 static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more) {
     window_progress g;
-    const window_end *e = end_of(s, n);
+    const window_endpoint *e = end_of(s, n);
     TRY(window_begin(s, wire, &g));
     for (;;) {
         int64_t now_ps = next_look(s, &g);
@@ -163,7 +163,7 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
             TRY(start_all(s, end_of(s, n), end_ps));
     }
     TRY(take_in(s, &g, end_ps - 1));
-    TRY(window_end_wire(s, &g, wire));
+    TRY(window_wire_finish(s, &g, wire));
     *more = g.w->num_ready || g.w->soonest != NEVER;
     if (*more) inbox_due(s, next_look(s, &g));
     return CLUSIM_OK;
@@ -178,7 +178,7 @@ enum { NEAR_BITS = 61 };
 
 /* Deliveries come before what was granted at the same time, in order of their wires. */
 static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
-    window_desk *d = &s->windows.desk;
+    window_scratch *d = &s->windows.scratch;
     window_arrival *all = d->work;
     TRY(window_wire_sort(s, &all, d->num_work));
     uint32_t delivered = memory_work_off(s, endpoint, all, d->num_work);
@@ -194,7 +194,7 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
  */
 
 /* What a host asks of memory waits aside, as its router has work of its own, ... */
-static void put_aside(window_desk *d) {
+static void put_aside(window_scratch *d) {
     window_arrival *asked = d->work;
     uint32_t size = d->size_work;
     d->work = d->sent;
@@ -207,21 +207,21 @@ static void put_aside(window_desk *d) {
 
 /* ... and then goes behind what was delivered at the same time. */
 static STATUS bring_back(clusim_sim *s) {
-    window_desk *d = &s->windows.desk;
+    window_scratch *d = &s->windows.scratch;
     for (uint32_t k = 0; k < d->num_sent; k++) TRY(inbox_work(s, d->sent[k]));
     d->num_sent = 0;
     return CLUSIM_OK;
 }
 
 /* What it has left to do. */
-static inline void note_left(clusim_sim *s, window_node *n, const window_end *e) {
+static inline void note_left(clusim_sim *s, window_node *n, const window_endpoint *e) {
     if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
     n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
                 inbox_len(&e->replies[0]) || inbox_len(&e->replies[1]);
 }
 
-STATUS window_end_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps) {
-    window_end *e = end_of(s, n);
+STATUS window_endpoint_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps) {
+    window_endpoint *e = end_of(s, n);
     if (side != WINDOW_TAKES) TRY(start_all(s, e, end_ps));
     if (side != WINDOW_SENDS) {
         TRY(window_walk(s, n, INBOXES, gather, end_ps));
@@ -229,13 +229,13 @@ STATUS window_end_run(clusim_sim *s, window_node *n, enum window_side side, int6
         TRY(answer(s, n, &e->replies[1], end_ps));
     }
     if (side != WINDOW_TAKES) TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    s->windows.desk.num_queued = 0;
+    s->windows.scratch.num_queued = 0;
     if (side == WINDOW_SENDS) {
-        put_aside(&s->windows.desk);
+        put_aside(&s->windows.scratch);
         return CLUSIM_OK;
     }
     if (side == WINDOW_TAKES) TRY(bring_back(s));
-    if (s->windows.desk.num_work) TRY(use_memory(s, n->endpoint));
+    if (s->windows.scratch.num_work) TRY(use_memory(s, n->endpoint));
     note_left(s, n, e);
     return CLUSIM_OK;
 }
@@ -304,7 +304,7 @@ static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
 }
 
 /* Neither what is to be delivered nor programs tell that the run goes on. */
-bool window_end_near(clusim_sim *s, int64_t end_ps) {
+bool window_endpoint_near(clusim_sim *s, int64_t end_ps) {
     if (s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps)) return false;
     if (s->model->has_pairs) return !some_far(s);
     return s->windows.undelivered <= count_arriving(s);
@@ -314,19 +314,19 @@ static STATUS close_replies(clusim_sim *s, window_ring *replies) {
     for (uint32_t k = 0; k < inbox_len(replies); k++) {
         const window_packet *p = inbox_entry(replies, k);
         uint32_t wire = packet_at(s, p->packet)->in_wire.i;
-        TRY(agenda_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
+        TRY(scheduler_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
     }
     replies->head = replies->end;
     return CLUSIM_OK;
 }
 
-static STATUS close_end(clusim_sim *s, window_end *e) {
+static STATUS close_end(clusim_sim *s, window_endpoint *e) {
     for (uint32_t k = 0; k < e->num_starts; k++) {
         const window_start *x = &e->starts[k];
         if (x->cause == START_SLICE) {
-            TRY(agenda_event(s, x->at_ps, EV_READY, 0, x->id));
+            TRY(scheduler_event(s, x->at_ps, EV_READY, 0, x->id));
         } else {
-            TRY(agenda_event(s, x->at_ps, EV_SOURCE, x->cause == START_AFTER, x->id));
+            TRY(scheduler_event(s, x->at_ps, EV_SOURCE, x->cause == START_AFTER, x->id));
         }
     }
     e->num_starts = 0;
@@ -334,7 +334,7 @@ static STATUS close_end(clusim_sim *s, window_end *e) {
     return close_replies(s, &e->replies[1]);
 }
 
-STATUS window_end_close(clusim_sim *s) {
+STATUS window_endpoint_close(clusim_sim *s) {
     for (uint32_t k = 0; k < s->model->image.num_endpoints; k++)
         TRY(close_end(s, &s->windows.ends[k]));
     return CLUSIM_OK;

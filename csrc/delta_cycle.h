@@ -1,22 +1,22 @@
-/* wave.h - the waves in which what is due starts: tasks, instances in CTA slots, programs.
+/* delta_cycle.h - delta cycles: due tasks, instances in CTA slots and programs start.
  *
  * Hardware  Streams launch kernels; the work distributor gives their thread blocks to free SMs.
- * Model     Contract, sections 1 (waves), 7 (slots) and 9 (tasks).
+ * Model     Contract, sections 1 (waves, here delta cycles), 7 (slots) and 9 (tasks).
  * Not modelled  Stream priorities, the cost of a launch (a delay task in front of it).
  */
-#ifndef CLUSIM_WAVE_H
-#define CLUSIM_WAVE_H
+#ifndef CLUSIM_DELTA_CYCLE_H
+#define CLUSIM_DELTA_CYCLE_H
 
 #include "parts/programs.h"
 #include "parts/tasks.h"
 #include "state.h"
 
 /* Whether there may be something to do: at most timestamps there is not. */
-static inline bool wave_due(const clusim_sim *s) {
+static inline bool delta_cycle_due(const clusim_sim *s) {
     return s->programs.due.len || s->tasks.due.len || s->tasks.due_starts.len ||
            s->tasks.slot_freed;
 }
 
-STATUS wave_run(clusim_sim *s, bool *any); /* phase A, step 5: whether anything was due */
+STATUS delta_cycle_run(clusim_sim *s, bool *any); /* phase A, step 5: whether anything was due */
 
 #endif

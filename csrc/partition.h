@@ -1,4 +1,4 @@
-/* crew.h - threads for what nodes do in a window of time.
+/* partition.h - nodes distributed over threads, which process a window together.
  *
  * In a window every node is on its own (window.h), so nodes are dealt out to threads: parts of
  * about as many wires, that have as few wires as may be between them. Each thread works in a view
@@ -10,26 +10,26 @@
  *
  * Small windows are worked off by one thread alone, as if there were no others.
  */
-#ifndef CLUSIM_CREW_H
-#define CLUSIM_CREW_H
+#ifndef CLUSIM_PARTITION_H
+#define CLUSIM_PARTITION_H
 
 #include "state.h"
 
 /* Work off what the nodes that are listed have before `end_ps`. */
-typedef enum clusim_status (*crew_work)(clusim_sim *s, int64_t end_ps);
+typedef enum clusim_status (*partition_work)(clusim_sim *s, int64_t end_ps);
 
 /* `threads` of them, or as many as there are to be had, the caller's among them, for windows of at
  * least `pays` events; NONE: as usual. */
-STATUS crew_create(clusim_sim *s, uint32_t threads, uint32_t pays);
-void crew_free(clusim_sim *s);
+STATUS partition_create(clusim_sim *s, uint32_t threads, uint32_t pays);
+void partition_free(clusim_sim *s);
 
 /* How many threads there are. */
-uint32_t crew_threads(const clusim_sim *s);
+uint32_t partition_threads(const clusim_sim *s);
 
 /* Mark the wires between the nodes of one thread and those of another. */
-void crew_mark(clusim_sim *s);
+void partition_mark(clusim_sim *s);
 
 /* A window, by as many threads as pay. */
-STATUS crew_run(clusim_sim *s, int64_t end_ps, crew_work work);
+STATUS partition_run(clusim_sim *s, int64_t end_ps, partition_work work);
 
 #endif

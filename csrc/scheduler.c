@@ -1,37 +1,38 @@
-#include "agenda.h"
+#include "scheduler.h"
 
 #include "parts/xfers.h"
 
-STATUS agenda_init(clusim_sim *s) {
-    s->agenda.beyond = BEYOND_NOTHING;
+STATUS scheduler_init(clusim_sim *s) {
+    s->scheduler.beyond = BEYOND_NOTHING;
     uint32_t key_shift = s->model->is_ordered ? 0 : RANK_SHIFT;
-    return event_queue_init(&s->agenda.events, s->model->bucket_shift, key_shift);
+    return event_queue_init(&s->scheduler.events, s->model->bucket_shift, key_shift);
 }
 
-void agenda_free(clusim_sim *s) {
-    event_queue_free(&s->agenda.events);
-    free(s->agenda.phase_b.ids);
-    free(s->agenda.phase_b_pass.ids);
-    free(s->agenda.deferred.ids);
+void scheduler_free(clusim_sim *s) {
+    event_queue_free(&s->scheduler.events);
+    free(s->scheduler.phase_b.ids);
+    free(s->scheduler.phase_b_pass.ids);
+    free(s->scheduler.deferred.ids);
 }
 
 /* ---- beyond the ranges (contract, section 1) --------------------------------------------------
  */
 
 /* Of several in one timestamp, the contract names the first by kind and index. */
-void agenda_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
-    if (what > s->agenda.beyond || (what == s->agenda.beyond && index >= s->agenda.beyond_index))
+void scheduler_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
+    if (what > s->scheduler.beyond ||
+        (what == s->scheduler.beyond && index >= s->scheduler.beyond_index))
         return;
-    s->agenda.beyond = what;
-    s->agenda.beyond_index = index;
+    s->scheduler.beyond = what;
+    s->scheduler.beyond_index = index;
 }
 
-void agenda_flow_beyond(clusim_sim *s, flow_id flow) {
+void scheduler_flow_beyond(clusim_sim *s, flow_id flow) {
     uint32_t conns = (uint32_t)s->model->image.num_conns;
     if (flow.i < conns) {
-        agenda_beyond(s, CLUSIM_BEYOND_CONNECTION, flow.i);
+        scheduler_beyond(s, CLUSIM_BEYOND_CONNECTION, flow.i);
     } else {
-        agenda_beyond(s, CLUSIM_BEYOND_SOURCE, flow.i - conns);
+        scheduler_beyond(s, CLUSIM_BEYOND_SOURCE, flow.i - conns);
     }
 }
 
@@ -57,14 +58,14 @@ static const uint8_t what_of[EV_WAKE + 1] = {
 };
 
 /* An event beyond the end of time is dropped; a WAKE follows from a time that was refused. */
-void agenda_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
+void scheduler_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
     uint32_t what = what_of[class], index = payload;
     if (class == EV_NOTIFY) {
-        agenda_flow_beyond(s, ID(flow, payload));
+        scheduler_flow_beyond(s, ID(flow, payload));
         return;
     }
     if (class == EV_RESPOND) index = wire_at(s, ID(wire, order))->far_endpoint.i;
     if (class == EV_COMPLETE) index = xfer_at(s, ID(xfer, payload))->endpoint.i;
     if (what == CLUSIM_BEYOND_WIRE || what == CLUSIM_BEYOND_UNIT) index = order;
-    agenda_beyond(s, what, index);
+    scheduler_beyond(s, what, index);
 }

@@ -1,24 +1,24 @@
-#include "wave.h"
+#include "delta_cycle.h"
 
-#include "agenda.h"
 #include "memory.h"
-#include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/programs.h"
+#include "parts/scheduler.h"
 #include "parts/tasks.h"
 #include "program.h"
+#include "scheduler.h"
 #include "task.h"
 
 static STATUS start_task(clusim_sim *s, task_id task) {
     const clusim_task *t = &s->model->image.tasks[task.i];
-    task_at(s, task)->start_ps = s->agenda.now_ps;
+    task_at(s, task)->start_ps = s->scheduler.now_ps;
     switch (t->kind) {
         case CLUSIM_TASK_KIND_PROGRAM:
             task_at(s, task)->instances_left = t->inst_hi - t->inst_lo;
             for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
                 int64_t delay = s->model->image.instances[i].start_ps;
                 if (delay) {
-                    TRY(agenda_event(s, s->agenda.now_ps + delay, EV_LAUNCH, 0, i));
+                    TRY(scheduler_event(s, s->scheduler.now_ps + delay, EV_LAUNCH, 0, i));
                 } else {
                     TRY(task_launch(s, ID(inst, i)));
                 }
@@ -27,7 +27,7 @@ static STATUS start_task(clusim_sim *s, task_id task) {
             break;
         case CLUSIM_TASK_KIND_KERNEL: return memory_start_kernel(s, task);
         case CLUSIM_TASK_KIND_DELAY:
-            TRY(agenda_event(s, s->agenda.now_ps + t->delay_ps, EV_DELAY, 0, task.i));
+            TRY(scheduler_event(s, s->scheduler.now_ps + t->delay_ps, EV_DELAY, 0, task.i));
             break;
         default: return task_done(s, task);
     }
@@ -64,10 +64,10 @@ static STATUS start_instance(clusim_sim *s, inst_id id, bool *started) {
 static STATUS start_instances(clusim_sim *s) {
     uint32_t first = s->tasks.slot_queue.len;
     while (first > 0 &&
-           inst_at(s, s->tasks.slot_queue.ids[first - 1])->queued_ps == s->agenda.now_ps)
+           inst_at(s, s->tasks.slot_queue.ids[first - 1])->queued_ps == s->scheduler.now_ps)
         first--;
     for (uint32_t i = 0; i < s->tasks.due_starts.len; i++) {
-        inst_at(s, s->tasks.due_starts.ids[i])->queued_ps = s->agenda.now_ps;
+        inst_at(s, s->tasks.due_starts.ids[i])->queued_ps = s->scheduler.now_ps;
         TRY(inst_push(&s->tasks.slot_queue, s->tasks.due_starts.ids[i]));
     }
     s->tasks.due_starts.len = 0;
@@ -84,7 +84,7 @@ static STATUS start_instances(clusim_sim *s) {
     return CLUSIM_OK;
 }
 
-STATUS wave_run(clusim_sim *s, bool *any) {
+STATUS delta_cycle_run(clusim_sim *s, bool *any) {
     bool starts = (s->tasks.slot_freed && s->tasks.slot_queue.len) || s->tasks.due_starts.len;
     if (s->tasks.due.len == 0 && s->programs.due.len == 0 && !starts) {
         s->tasks.slot_freed = false;
@@ -92,13 +92,13 @@ STATUS wave_run(clusim_sim *s, bool *any) {
         return CLUSIM_OK;
     }
     *any = true;
-    task_take(&s->tasks.wave, &s->tasks.due);
-    for (uint32_t i = 0; i < s->tasks.wave.len; i++) TRY(start_task(s, s->tasks.wave.ids[i]));
+    task_take(&s->tasks.current, &s->tasks.due);
+    for (uint32_t i = 0; i < s->tasks.current.len; i++) TRY(start_task(s, s->tasks.current.ids[i]));
     if (s->tasks.due_starts.len || starts) TRY(start_instances(s));
-    inst_take(&s->programs.wave, &s->programs.due);
-    for (uint32_t i = 0; i < s->programs.wave.len; i++) {
-        inst_at(s, s->programs.wave.ids[i])->due = 0;
-        TRY(program_run(s, s->programs.wave.ids[i]));
+    inst_take(&s->programs.current, &s->programs.due);
+    for (uint32_t i = 0; i < s->programs.current.len; i++) {
+        inst_at(s, s->programs.current.ids[i])->due = 0;
+        TRY(program_run(s, s->programs.current.ids[i]));
     }
     return CLUSIM_OK;
 }

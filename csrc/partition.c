@@ -1,35 +1,35 @@
-#include "crew.h"
+#include "partition.h"
 
-#include "agenda.h"
 #include "inbox.h"
 #include "node.h"
-#include "parts/agenda.h"
 #include "parts/packets.h"
+#include "parts/scheduler.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
 #include "pool.h"
-#include "team.h"
+#include "scheduler.h"
+#include "thread_pool.h"
 #include "wire.h"
 
-typedef struct crew_member {
+typedef struct partition_member {
     clusim_sim view;
     window_thread thread;
     node_list nodes; /* with something to do; their array is owned, as those below */
-    window_desk desk;
+    window_scratch scratch;
     event_queue events; /* for the sim */
     packet_id free;
     int64_t surplus; /* packets that were freed here and not used */
-} crew_member;
+} partition_member;
 
-typedef struct crew {
-    team *team;
-    crew_member *members; /* owned */
+typedef struct partition {
+    thread_pool *thread_pool;
+    partition_member *members; /* owned */
     uint32_t count;
-    uint64_t usual; /* events of a window, of late */
-    uint64_t pays;  /* of so many on, a window is shared */
-    crew_work work; /* of the window under way */
+    uint64_t usual;      /* events of a window, of late */
+    uint64_t pays;       /* of so many on, a window is shared */
+    partition_work work; /* of the window under way */
     int64_t end_ps;
-} crew;
+} partition;
 
 /* ---- who works off what ------------------------------------------------------------------------
  */
@@ -44,11 +44,11 @@ static bool in_windows(const clusim_sim *s, uint32_t node) {
 enum { MOST_THREADS = 64, NOBODY = 255 };
 
 /* How much nodes of one kind may have to do. */
-typedef struct crew_load {
+typedef struct partition_load {
     uint64_t given[MOST_THREADS]; /* of each part */
     uint64_t all;
     uint32_t parts;
-} crew_load;
+} partition_load;
 
 /* What a node may have to do: packets that its wires can send in 2^40 ps. */
 static uint64_t load_of(const clusim_sim *s, uint32_t node) {
@@ -63,7 +63,7 @@ static uint64_t load_of(const clusim_sim *s, uint32_t node) {
     return load;
 }
 
-static void give(clusim_sim *s, crew_load *load, uint32_t node, uint32_t part) {
+static void give(clusim_sim *s, partition_load *load, uint32_t node, uint32_t part) {
     s->windows.nodes[node].part = (uint8_t)part;
     load->given[part] += load_of(s, node);
 }
@@ -71,7 +71,7 @@ static void give(clusim_sim *s, crew_load *load, uint32_t node, uint32_t part) {
 /* Endpoints in their order: those of one machine are side by side. A router that is worked off with
  * one goes where that goes. */
 static void deal_ends(clusim_sim *s, uint32_t parts) {
-    crew_load load = {.parts = parts};
+    partition_load load = {.parts = parts};
     uint32_t part = 0;
     for (uint32_t n = 0; n < s->model->image.num_nodes; n++) {
         s->windows.nodes[n].part = NOBODY;
@@ -91,7 +91,7 @@ static void deal_ends(clusim_sim *s, uint32_t parts) {
 
 /* The part that has most of a node's neighbours, of those that have no more than their share of
  * such nodes; NOBODY if it has no neighbours in any yet. */
-static uint32_t best_part(const clusim_sim *s, const crew_load *load, uint32_t node) {
+static uint32_t best_part(const clusim_sim *s, const partition_load *load, uint32_t node) {
     const clusim_model *m = s->model;
     uint32_t near[MOST_THREADS] = {0}, best = NOBODY;
     bool any = false;
@@ -113,7 +113,7 @@ static uint32_t best_part(const clusim_sim *s, const crew_load *load, uint32_t n
 /* Switches and NICs, from those next to endpoints on. */
 static void deal_others(clusim_sim *s, uint32_t parts) {
     uint32_t count = (uint32_t)s->model->image.num_nodes;
-    crew_load load = {.parts = parts};
+    partition_load load = {.parts = parts};
     for (uint32_t n = 0; n < count; n++)
         if (s->windows.nodes[n].part == NOBODY) load.all += load_of(s, n);
     for (bool more = true; more;) {
@@ -130,7 +130,7 @@ static void deal_others(clusim_sim *s, uint32_t parts) {
         if (s->windows.nodes[n].part == NOBODY) s->windows.nodes[n].part = 0;
 }
 
-void crew_mark(clusim_sim *s) {
+void partition_mark(clusim_sim *s) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
         const wire_state *w = wire_at(s, ID(wire, i));
         const wire_info *info = info_at(s, ID(wire, i));
@@ -145,80 +145,82 @@ enum { PAYS = 250 }; /* events: some tens of microseconds, several times what a 
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-STATUS crew_create(clusim_sim *s, uint32_t threads, uint32_t pays) {
+STATUS partition_create(clusim_sim *s, uint32_t threads, uint32_t pays) {
     uint32_t useful = 0;
     for (uint32_t n = 0; n < s->model->image.num_nodes; n++) useful += in_windows(s, n);
     threads = (uint32_t)base_umin(base_umin(threads, MOST_THREADS), useful);
     if (threads < 2) return CLUSIM_OK;
-    crew *c = calloc(1, sizeof *c);
+    partition *c = calloc(1, sizeof *c);
     if (c == NULL) return CLUSIM_ERR_NO_MEMORY;
-    s->windows.crew = c;
+    s->windows.partition = c;
     c->pays = pays == NONE ? PAYS : pays;
-    TRY(team_create(threads, &c->team));
-    uint32_t count = team_members(c->team);
+    TRY(thread_pool_create(threads, &c->thread_pool));
+    uint32_t count = thread_pool_members(c->thread_pool);
     ZEROED(c->members, count);
     c->count = count;
     for (uint32_t k = 0; k < c->count; k++) {
-        crew_member *m = &c->members[k];
-        m->thread = (window_thread){.whole = s, .team = c->team, .number = k};
+        partition_member *m = &c->members[k];
+        m->thread = (window_thread){.whole = s, .thread_pool = c->thread_pool, .number = k};
         m->free = NO(packet);
         event_queue_keep(&m->events, s->model->bucket_shift);
     }
     deal_ends(s, c->count);
     deal_others(s, c->count);
-    crew_mark(s);
+    partition_mark(s);
     return CLUSIM_OK;
 }
 
-void crew_free(clusim_sim *s) {
-    crew *c = s->windows.crew;
+void partition_free(clusim_sim *s) {
+    partition *c = s->windows.partition;
     if (c == NULL) return;
-    team_free(c->team);
+    thread_pool_free(c->thread_pool);
     for (uint32_t k = 0; c->members && k < c->count; k++) {
-        crew_member *m = &c->members[k];
+        partition_member *m = &c->members[k];
         free(m->thread.messages);
         free(m->nodes.ids);
-        inbox_free(&m->desk);
+        inbox_free(&m->scratch);
         event_queue_free(&m->events);
     }
     free(c->members);
     free(c);
-    s->windows.crew = NULL;
+    s->windows.partition = NULL;
 }
 
-uint32_t crew_threads(const clusim_sim *s) { return s->windows.crew ? s->windows.crew->count : 1; }
+uint32_t partition_threads(const clusim_sim *s) {
+    return s->windows.partition ? s->windows.partition->count : 1;
+}
 
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
 /* What is counted is counted from nothing, and added up when all are done. Made before any thread
  * is at work, as some of the sim is theirs then. */
-static void open_view(crew_member *m) {
+static void open_view(partition_member *m) {
     clusim_sim *v = &m->view;
     *v = *m->thread.whole;
-    v->agenda.events = m->events;
-    v->agenda.event_count = 0;
+    v->scheduler.events = m->events;
+    v->scheduler.event_count = 0;
     v->packets.free = m->free;
     v->packets.live = 0;
     v->windows.thread = &m->thread;
     v->windows.busy = m->nodes;
-    v->windows.desk = m->desk;
+    v->windows.scratch = m->scratch;
     v->windows.undelivered = 0;
     v->windows.near_end = false;
 }
 
-static void close_view(crew_member *m) {
+static void close_view(partition_member *m) {
     const clusim_sim *v = &m->view;
-    m->events = v->agenda.events;
+    m->events = v->scheduler.events;
     m->free = v->packets.free;
     m->surplus -= (int32_t)v->packets.live;
     m->nodes = v->windows.busy;
-    m->desk = v->windows.desk;
+    m->scratch = v->windows.scratch;
 }
 
 static enum clusim_status do_part(void *context, uint32_t number) {
-    crew *c = context;
-    crew_member *m = &c->members[number];
+    partition *c = context;
+    partition_member *m = &c->members[number];
     enum clusim_status status = c->work(&m->view, c->end_ps);
     close_view(m);
     return status;
@@ -235,18 +237,18 @@ static STATUS hand_out(clusim_sim *s, const window_message *x) {
 enum { MUCH = 1 << 12 }; /* packets that a thread keeps and does not use */
 
 /* What a thread has done becomes part of the sim. */
-static STATUS take_in(clusim_sim *s, crew_member *m) {
+static STATUS take_in(clusim_sim *s, partition_member *m) {
     const clusim_sim *v = &m->view;
-    s->agenda.event_count += v->agenda.event_count;
-    if (v->agenda.beyond != BEYOND_NOTHING)
-        agenda_beyond(s, v->agenda.beyond, v->agenda.beyond_index);
+    s->scheduler.event_count += v->scheduler.event_count;
+    if (v->scheduler.beyond != BEYOND_NOTHING)
+        scheduler_beyond(s, v->scheduler.beyond, v->scheduler.beyond_index);
     s->packets.live += v->packets.live;
     s->windows.undelivered += v->windows.undelivered;
     s->windows.near_end |= v->windows.near_end;
     inbox_due(s, v->windows.due_ps);
     for (uint32_t k = 0; k < m->nodes.len; k++) TRY(node_push(&s->windows.busy, m->nodes.ids[k]));
     m->nodes.len = 0;
-    TRY(event_queue_take(&s->agenda.events, &m->events));
+    TRY(event_queue_take(&s->scheduler.events, &m->events));
     for (uint32_t k = 0; k < m->thread.num_messages; k++) TRY(hand_out(s, &m->thread.messages[k]));
     m->thread.num_messages = 0;
     if (m->surplus < MUCH) return CLUSIM_OK;
@@ -257,21 +259,21 @@ static STATUS take_in(clusim_sim *s, crew_member *m) {
     return CLUSIM_OK;
 }
 
-static STATUS run_together(clusim_sim *s, crew *c) {
+static STATUS run_together(clusim_sim *s, partition *c) {
     for (uint32_t k = 0; k < s->windows.busy.len; k++) {
         node_id node = s->windows.busy.ids[k];
         TRY(node_push(&c->members[s->windows.nodes[node.i].part].nodes, node));
     }
     s->windows.busy.len = 0;
     for (uint32_t k = 0; k < c->count; k++) open_view(&c->members[k]);
-    TRY(team_run(c->team, do_part, c));
+    TRY(thread_pool_run(c->thread_pool, do_part, c));
     for (uint32_t k = 0; k < c->count; k++) TRY(take_in(s, &c->members[k]));
     return CLUSIM_OK;
 }
 
-STATUS crew_run(clusim_sim *s, int64_t end_ps, crew_work work) {
-    crew *c = s->windows.crew;
-    uint64_t before = s->agenda.event_count;
+STATUS partition_run(clusim_sim *s, int64_t end_ps, partition_work work) {
+    partition *c = s->windows.partition;
+    uint64_t before = s->scheduler.event_count;
     c->work = work;
     c->end_ps = end_ps;
     if (c->usual < c->pays) {
@@ -279,6 +281,6 @@ STATUS crew_run(clusim_sim *s, int64_t end_ps, crew_work work) {
     } else {
         TRY(run_together(s, c));
     }
-    c->usual = (c->usual + s->agenda.event_count - before) / 2;
+    c->usual = (c->usual + s->scheduler.event_count - before) / 2;
     return CLUSIM_OK;
 }

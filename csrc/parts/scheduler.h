@@ -1,6 +1,6 @@
-/* parts/agenda.h - what time it is, what happens next, and whether it may. */
-#ifndef CLUSIM_PARTS_AGENDA_H
-#define CLUSIM_PARTS_AGENDA_H
+/* parts/scheduler.h - what time it is, what happens next, and whether it may. */
+#ifndef CLUSIM_PARTS_SCHEDULER_H
+#define CLUSIM_PARTS_SCHEDULER_H
 
 #include "event_queue.h"
 #include "list.h"
@@ -39,13 +39,13 @@ enum { RANK_SHIFT = 30, CLASS_SHIFT = 25, NUMBER_MASK = (1 << CLASS_SHIFT) - 1 }
 
 enum { BEYOND_NOTHING = CLUSIM_BEYOND_VERTEX + 1 }; /* all is inside the ranges */
 
-typedef struct agenda_part {
+typedef struct scheduler_part {
     int64_t now_ps;
     event_queue events;
     uint64_t event_count;
     wire_list phase_b, phase_b_pass; /* to arbitrate; those of the pass under way */
     node_list deferred;              /* nodes at which packets have arrived that end there */
     uint32_t beyond, beyond_index;   /* a clusim_beyond, or BEYOND_NOTHING */
-} agenda_part;
+} scheduler_part;
 
 #endif

@@ -1,4 +1,4 @@
-"""What is still to happen, in the order of section 1."""
+"""Scheduled events, in the order of section 1 of the contract."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Event:
     action: Callable[[], None] = field(compare=False)
 
 
-class Agenda:
+class Scheduler:
     """A heap of events ordered by (time, class, the contract's ids, order of insertion)."""
 
     def __init__(self) -> None:

@@ -1,0 +1,31 @@
+/* thread_pool.h - threads that work off something together, and sleep in between. Knows nothing of
+ * sims.
+ */
+#ifndef CLUSIM_THREAD_POOL_H
+#define CLUSIM_THREAD_POOL_H
+
+#include "base.h"
+
+typedef struct thread_pool thread_pool;
+
+/* What every member does, with what it is about and the member's number; 0 is the caller's. */
+typedef enum clusim_status (*thread_pool_work)(void *context, uint32_t member);
+
+/* Of `members` threads, the caller's among them; of fewer if there are no more to be had. */
+STATUS thread_pool_create(uint32_t members, thread_pool **out);
+void thread_pool_free(thread_pool *t);
+
+uint32_t thread_pool_members(const thread_pool *t);
+
+/* Every member works; returns the status of the first that failed when all are done. */
+STATUS thread_pool_run(thread_pool *t, thread_pool_work work, void *context);
+
+/* Called by a member at work: `change` is called when no other member is at work, as each of them
+ * is done or waits here, too. */
+STATUS thread_pool_alone(thread_pool *t, thread_pool_work change, void *context, uint32_t member);
+
+/* One member at a time. */
+void thread_pool_lock(thread_pool *t);
+void thread_pool_unlock(thread_pool *t);
+
+#endif
