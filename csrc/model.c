@@ -1,40 +1,9 @@
+/* model.c - tables derived from a checked image: rates, adjacency, flows, groups. */
 #include "model.h"
 
 #include <string.h>
 
 #include "event_queue.h"
-
-const char *clusim_version(void) { return CLUSIM_VERSION; }
-
-/* ---- copying ------------------------------------------------------------------------------- */
-
-/* Replace *array by an owned copy; an empty array becomes NULL, which nobody indexes. */
-static STATUS own(const void *array, uint64_t count, size_t size) {
-    const void **slot = (const void **)(uintptr_t)array;
-    void *copy = malloc(count ? count * size : 1);
-    if (copy == NULL) {
-        *slot = NULL;
-        return CLUSIM_ERR_NO_MEMORY;
-    }
-    if (count) memcpy(copy, *slot, count * size);
-    *slot = copy;
-    return CLUSIM_OK;
-}
-
-/* Every pointer becomes owned or NULL, whatever happens, before the model is destroyed. */
-static STATUS copy_arrays(clusim_image *im) {
-    enum clusim_status status = CLUSIM_OK;
-#define OWN(table, least, most)                                                                    \
-    if (own(&im->table, im->num_##table, sizeof *im->table) != CLUSIM_OK)                          \
-        status = CLUSIM_ERR_NO_MEMORY;
-    RANGE_TABLES(OWN)
-    return status;
-}
-
-static void free_arrays(clusim_image *im) {
-#define FREE(table, least, most) free((void *)(uintptr_t)im->table);
-    RANGE_TABLES(FREE)
-}
 
 /* ---- derived tables ------------------------------------------------------------------------ */
 
@@ -203,7 +172,7 @@ enum { PER_BUCKET = 12 }; /* packets: fewer than half come where wires are not b
 
 /* Bucket width: so that a few events are in each if wires send packets of the smallest kind in use
  * as fast as they can. */
-static int32_t choose_shift(const clusim_model *m) {
+int32_t model_bucket_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
     model_sizes sizes = model_packets(im);
     uint64_t packets = 1; /* of all wires in 2^40 ps */
@@ -230,7 +199,7 @@ static int32_t choose_shift(const clusim_model *m) {
     return shift;
 }
 
-static STATUS derive(clusim_model *m) {
+STATUS model_derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
     if (m->wires == NULL) return CLUSIM_ERR_NO_MEMORY;
@@ -246,42 +215,5 @@ static STATUS derive(clusim_model *m) {
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));
-    TRY(model_windows(m));
-    m->bucket_shift = choose_shift(m);
     return CLUSIM_OK;
-}
-
-int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {
-    *out = NULL;
-    memset(error, 0, sizeof *error);
-    bool has_relays = false;
-    enum clusim_status status = model_check_image(image, error, &has_relays);
-    if (status != CLUSIM_OK) return status;
-    clusim_model *m = calloc(1, sizeof *m);
-    if (m != NULL) {
-        m->image = *image;
-        m->has_relays = has_relays;
-        if (copy_arrays(&m->image) == CLUSIM_OK && derive(m) == CLUSIM_OK) {
-            *out = m;
-            return CLUSIM_OK;
-        }
-        clusim_model_destroy(m);
-    }
-    return model_no_memory(error);
-}
-
-void clusim_model_destroy(clusim_model *m) {
-    if (m == NULL) return;
-    free_arrays(&m->image);
-    free(m->wires);
-    free(m->rates);
-    free(m->fault_rate);
-    free(m->most_flows);
-    free(m->group_fastest);
-    free(m->ways);
-    free(m->in_count);
-    free(m->out_off);
-    free(m->out_wires);
-    free(m->pairs);
-    free(m);
 }

@@ -92,11 +92,11 @@ struct clusim_model {
     bool has_pairs;
 };
 
-/* Refuse images that would make the engine misbehave; the front end's checks speak better. The
- * parts below are made in this order, and each trusts what those before it have passed. */
-STATUS model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
-
+/* Refuse images that would make the engine misbehave, in this order: each check trusts those before
+ * it. */
 STATUS model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
+STATUS model_check_fabric(const clusim_image *image,
+                          clusim_error *error); /* nodes, wires, groups */
 STATUS model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
 STATUS model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
 STATUS model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
@@ -124,8 +124,14 @@ static inline bool model_inside(const clusim_model *m, const wire_info *w) {
     return node_is(m->pairs[w->src.i], w->dst);
 }
 
+/* Derive the tables of a copied image. */
+STATUS model_derive(clusim_model *m);
+
 /* Choose the nodes that work in windows, and how long these are. */
 STATUS model_windows(clusim_model *m);
+
+/* Bucket width of the event queue, for the events that windows leave: a power of two [ps]. */
+int32_t model_bucket_shift(const clusim_model *m);
 
 STATUS model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
 STATUS model_no_memory(clusim_error *error);

@@ -85,34 +85,7 @@ static STATUS check_twins(const clusim_image *im, clusim_error *e, uint32_t *las
     return CLUSIM_OK;
 }
 
-/* ---- all of it
- * ------------------------------------------------------------------------------------------ */
-
-STATUS model_refuse(clusim_error *e, uint64_t row, const char *table, const char *what) {
-    e->status = CLUSIM_ERR_BAD_IMAGE;
-    e->index = (uint32_t)row;
-    snprintf(e->message, sizeof e->message, "%s[%llu]: %s", table, (unsigned long long)row, what);
-    return CLUSIM_ERR_BAD_IMAGE;
-}
-
-STATUS model_no_memory(clusim_error *e) {
-    e->status = CLUSIM_ERR_NO_MEMORY;
-    snprintf(e->message, sizeof e->message, "out of memory");
-    return CLUSIM_ERR_NO_MEMORY;
-}
-
-STATUS model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
-                          clusim_error *e) {
-    for (size_t t = 0; t < count; t++) {
-        for (uint64_t row = 0; row < tables[t].rows; row++) {
-            const char *wrong = tables[t].check(im, row);
-            if (wrong) return model_refuse(e, row, tables[t].name, wrong);
-        }
-    }
-    return CLUSIM_OK;
-}
-
-static STATUS check_fabric(const clusim_image *im, clusim_error *e) {
+STATUS model_check_fabric(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
         {"nodes", im->num_nodes, wrong_node},
         {"endpoints", im->num_endpoints, wrong_endpoint},
@@ -131,14 +104,4 @@ static STATUS check_fabric(const clusim_image *im, clusim_error *e) {
     status = check_twins(im, e, last_group);
     free(last_group);
     return status;
-}
-
-STATUS model_check_image(const clusim_image *im, clusim_error *e, bool *has_relays) {
-    enum clusim_status status = model_check_ranges(im, e);
-    if (status == CLUSIM_OK) status = check_fabric(im, e);
-    if (status == CLUSIM_OK) status = model_check_routes(im, e, has_relays);
-    if (status == CLUSIM_OK) status = model_check_work(im, e);
-    if (status == CLUSIM_OK) status = model_check_sizes(im, e);
-    if (status == CLUSIM_OK) status = model_check_bounds(im, e);
-    return status == CLUSIM_OK ? model_check_ways(im, e, has_relays) : status;
 }
