@@ -334,3 +334,25 @@ def test_ways_past_the_module_for_files_are_seen() -> None:
 def test_only_packages_say_what_they_export(path: Path) -> None:
     if path.name != "__init__.py":
         assert "__all__ = " not in path.read_text(encoding="utf-8")
+
+
+def defined_twice(tree: ast.Module) -> list[str]:
+    """Return the names that a module assigns or defines more than once."""
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.append(node.target.id)
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_a_module_defines_a_name_once(path: Path) -> None:
+    assert defined_twice(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+def test_a_constant_that_hides_another_is_seen() -> None:
+    assert defined_twice(ast.parse("A = 1\nB = 2\nA: int = 3\n")) == ["A"]

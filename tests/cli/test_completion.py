@@ -168,7 +168,7 @@ def test_a_real_shell_offers_the_words(shell: str) -> None:
         ("run dgx-1v -c ar", "did you mean 'allreduce'?"),
         ("crossover dgx-1v -c a2a_", "did you mean 'alltoall'?"),
         ("run dgx-1v -c p2p", "did you mean 'sendrecv'?"),
-        ("run dgx-1v --algorithm oneshot-", "'oneshot-ll', 'oneshot-lamport' or 'oneshot-pull'?"),
+        ("run dgx-1v --algorithm oneshot-", "'oneshot-lamport', 'oneshot-ll' or 'oneshot-pull'?"),
         (
             "run dgx-1v --algorithm foo",
             "besides nccl, which is what NCCL would run; there are ring, ",

@@ -35,7 +35,7 @@ from clusim.formats.recordings.source import MOST_BYTES as MOST_FILE
 from clusim.formats.recordings.source import Paths, integer, number
 from clusim.formats.recordings.streams import FileStream, streams
 
-MOST_BYTES = 1 << 27
+MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
 
 _PLAIN = frozenset({
@@ -81,8 +81,8 @@ def unpickled(data: bytes, where: str) -> Any:
     InputError
         It is damaged, too large, or more than plain values.
     """
-    if len(data) > MOST_BYTES:
-        raise InputError(f"{where}: a pickle of more than {MOST_BYTES >> 20} MiB")
+    if len(data) > MOST_PICKLE_BYTES:
+        raise InputError(f"{where}: a pickle of more than {MOST_PICKLE_BYTES >> 20} MiB")
     try:
         for code, argument, at in pickletools.genops(data):
             if code.name not in _PLAIN:
@@ -104,7 +104,7 @@ PS_PER_NS = 1000
 MOST_CALLS = 2_000_000
 """Calls of all ranks that are read."""
 
-MOST_BYTES = 1 << 44
+MOST_CALL_BYTES = 1 << 44
 """Largest call [bytes]."""
 
 MOST_NS = 1 << 61
@@ -319,11 +319,11 @@ def _bytes(sizes: Any, kinds: Any) -> int | None:
     for index, shape in enumerate(shapes):
         word = words[min(index, len(words) - 1)] if words else None
         dtype = find_dtype(word) if isinstance(word, str) else None
-        numbers = [integer(size, MOST_BYTES) for size in shape]
+        numbers = [integer(size, MOST_CALL_BYTES) for size in shape]
         if len(numbers) > 64 or any(size is None for size in numbers):
             return None
         total += prod(size or 0 for size in numbers) * (dtype.size_bytes if dtype else 4)
-        if total > MOST_BYTES:
+        if total > MOST_CALL_BYTES:
             return None
     return total
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusim.topology.model import Fabric
 
 WIDTH = 110
-_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})")
+_PLACE = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})")
 
 
 def topology_text(data: dict[str, Any], title: str, assumptions: Iterable[object]) -> str:
@@ -70,7 +70,7 @@ def _grouped_nodes(nodes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict
     run: list[tuple[str, int]] = []
     keys: dict[str, Any] = {}
     for name, own in [*nodes.items(), ("", {})]:
-        match = _NUMBERED.fullmatch(name)
+        match = _PLACE.fullmatch(name)
         following = bool(match and run and run[-1] == (match[1], int(match[2]) - 1) and own == keys)
         if run and not following:
             yield _range(run), keys

@@ -23,7 +23,7 @@ from clusim.topology.outline import Branch, Outline, OutlinedMachine, link_name,
 from clusim.topology.render import ranges
 
 MOST_MACHINES = 8
-MOST_SWITCHES = 16
+MOST_TIER_SWITCHES = 16
 
 
 def place_network(page: Page, view: Outline, base: float) -> None:
@@ -97,7 +97,7 @@ def _machine_boxes(view: Outline) -> tuple[list[DrawnBox], dict[str, DrawnBox]]:
 
 
 def _tier_boxes(tier: str, nodes: list[Node]) -> tuple[list[DrawnBox], dict[str, DrawnBox]]:
-    most = MOST_SWITCHES
+    most = MOST_TIER_SWITCHES
     shown = nodes if len(nodes) <= most else nodes[: most - 2]
     row = [DrawnBox(label(node), kind_of(node)) for node in shown]
     boxes = {node.name: box for node, box in zip(shown, row, strict=True)}
