@@ -39,7 +39,7 @@ ValidateJson = ValidationJson | ExplainedJson | StepReportJson
 
 
 class DoubtedJson(TypedDict):
-    """What is printed of a machine that may come from a file of another tool.
+    """Keys of a system that may come from a file of another tool.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class ColumnJson(TypedDict):
 
 
 class InfoJson(ResultJson):
-    """What is in a trace.
+    """Content of a trace.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ TrainJson = (
 
 
 class ExplainSaidJson(ExplainJson, DoubtedJson):
-    """What NCCL does on a machine."""
+    """NCCL's decisions on a system."""
 
 
 class CrossoverSaidJson(CrossoverJson, DoubtedJson):
@@ -165,7 +165,7 @@ class SweepJson(TypedDict):
 
 
 class CacheJson(TypedDict):
-    """What estimates keep on disk.
+    """Cached estimates on disk.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class CacheJson(TypedDict):
 
 
 class GpuFiguresJson(TypedDict):
-    """What replaces figures of the chip.
+    """Replacements of a GPU's parameters.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class GpuFiguresJson(TypedDict):
 
 
 class CalibrateJson(TypedDict):
-    """What was measured of a GPU.
+    """Measurements of a GPU.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class PresetJson(TypedDict):
 
 
 class TopologiesJson(TypedDict):
-    """What TOPOLOGY may be besides a file.
+    """Names that TOPOLOGY accepts besides files.
 
     Attributes
     ----------
@@ -317,7 +317,7 @@ class DifferenceJson(TypedDict):
 
 
 class DifferencesJson(TypedDict):
-    """How two topologies differ."""
+    """Differences between two topologies."""
 
     first: str
     second: str
@@ -333,7 +333,7 @@ class AssumedJson(TypedDict):
 
 
 class ImportedJson(TypedDict):
-    """What was read from a file of another tool.
+    """Content of a file of another tool.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
 
 ASK_S = 0.25
-"""How often the timer of a wall-clock limit asks, once the time is up [s]."""
+"""Interval at which the timer of a wall-clock limit repeats once the time is up [s]."""
 
 
 def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any) -> Decorator[Any]:
@@ -61,7 +61,7 @@ def topology(said: str) -> Decorator[Any]:
 
 
 def nodes() -> Decorator[Any]:
-    """How many machines: pass it on as ``fabric.load(topology, nodes=nodes)``."""
+    """Option for the number of nodes: pass it on as ``load(topology, nodes=nodes)``."""
     return _option(
         "--nodes",
         type=click.IntRange(1, 65_536),
@@ -81,7 +81,7 @@ def collective() -> Decorator[Any]:
 
 
 def algorithm(said: str) -> Decorator[Any]:
-    """How a collective is done."""
+    """Option for the algorithm of a collective."""
     return _option(
         "--algorithm",
         type=ALGORITHM,
@@ -93,7 +93,7 @@ def algorithm(said: str) -> Decorator[Any]:
 
 
 def protocol(said: str) -> Decorator[Any]:
-    """How data and flags travel, in clusim's spelling."""
+    """Option for the protocol, in clusim's spelling."""
     return _option(
         "--protocol",
         type=PROTOCOL,
@@ -159,7 +159,7 @@ def env() -> Decorator[Any]:
 
 
 def symmetric() -> Decorator[Any]:
-    """Whether buffers are symmetric."""
+    """Return True if buffers are symmetric."""
     return _option(
         "--symmetric",
         is_flag=True,
@@ -180,7 +180,7 @@ def nccl_version(said: str = "the newest known") -> Decorator[Any]:
 
 
 def faults() -> Decorator[Any]:
-    """What breaks."""
+    """Option for faults."""
     return _option(
         *("--fault", "faults"),
         type=FAULT,
@@ -191,7 +191,7 @@ def faults() -> Decorator[Any]:
 
 
 def granularity(default: str = "auto") -> Decorator[Any]:
-    """How finely data are cut."""
+    """Option for the granularity."""
     return _option(
         "--granularity",
         type=GRANULARITY,
@@ -201,7 +201,7 @@ def granularity(default: str = "auto") -> Decorator[Any]:
 
 
 def engine() -> Decorator[Any]:
-    """Which engine."""
+    """Option for the engine."""
     return _option(
         "--engine",
         type=one_of("c", "reference"),
@@ -289,7 +289,7 @@ def output(help: str, said: str = "") -> Decorator[Any]:
 
 
 class JsonOption(click.Option):
-    """Whether to print JSON; `form` is where the type of what is printed then is: ``module:Name``."""
+    """Option for JSON output; `form` is the place of the output's type: ``module:Name``."""
 
     def __init__(self, *args: Any, form: str, **about: Any) -> None:
         super().__init__(*args, **about)
@@ -297,7 +297,7 @@ class JsonOption(click.Option):
 
 
 def as_json(form: str, more: str = "") -> Decorator[Any]:
-    """Whether to print JSON, of which form ("clusim schema" tells people)."""
+    """Option for JSON output of a form (see "clusim schema")."""
     return _option(
         *("--json", "as_json"),
         is_flag=True,
@@ -316,12 +316,12 @@ def html(more: str = "") -> Decorator[Any]:
 
 
 def as_csv(more: str = "") -> Decorator[Any]:
-    """Whether to print CSV."""
+    """Option for CSV output."""
     return _option("--csv", "as_csv", is_flag=True, help="Print CSV.", more=more)
 
 
 def top(default: int | None, said: str = "") -> Decorator[Any]:
-    """How many rows."""
+    """Option for the number of rows."""
     return _option(
         "--top",
         type=click.IntRange(0),
@@ -333,17 +333,17 @@ def top(default: int | None, said: str = "") -> Decorator[Any]:
 
 
 def all_lines() -> Decorator[Any]:
-    """Whether to cut long lists."""
+    """Option for complete lists."""
     return _option("--all", "everything", is_flag=True, help="Print long lists to their end.")
 
 
 def strict(more: str) -> Decorator[Any]:
-    """Whether doubtful results are errors."""
+    """Return True if doubtful results are errors."""
     return _option("--strict", is_flag=True, help="Fail where results are doubtful.", more=more)
 
 
 def confirm(more: str) -> Decorator[Any]:
-    """Whether to simulate again."""
+    """Option to re-simulate."""
     return _option("--confirm", is_flag=True, help="Check it by simulating again.", more=more)
 
 
@@ -365,7 +365,7 @@ def jobs() -> Decorator[Any]:
 
 
 def executor() -> Decorator[Any]:
-    """Who works in place of processes; `clusim_cli.outputs.working` makes one value of it and of `jobs`."""
+    """Option for an executor instead of processes; `clusim_cli.outputs.working` joins it with `jobs`."""
     return _option(
         "--executor",
         metavar="ADDRESS",
@@ -375,5 +375,5 @@ def executor() -> Decorator[Any]:
 
 
 def no_progress() -> Decorator[Any]:
-    """Whether to show progress."""
+    """Option to hide progress."""
     return _option("--no-progress", is_flag=True, help="Show no progress bar.")

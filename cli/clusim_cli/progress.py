@@ -41,7 +41,7 @@ class _Recorded:
 
     @property
     def words(self) -> str:
-        """What is kept since then, behind what ended the run."""
+        """Results kept since then, after the cause of the end."""
         if self._stamp() in (None, self._before):
             return ""
         return f"; what was recorded is in {self._file}"

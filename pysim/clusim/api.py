@@ -1,4 +1,4 @@
-"""What a command can say, a script says in one call: the public functions that run things.
+"""Public functions that run things: one call for each command.
 
 `simulate` and `simulate_traffic` take what is built in Python; the others take names, as their commands do. Sizes may
 be numbers of bytes or texts with a unit (``"64MiB"``), times numbers of picoseconds or texts (``"100us"``). Every bad
@@ -31,7 +31,7 @@ from clusim.topology import Fabric
 
 
 class ReplayOptions(TypedDict, total=False):
-    """What `replay` can be told besides; see `clusim.replays.request.ReplayRequest`.
+    """Further options of `replay`; see `clusim.replays.request.ReplayRequest`.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def replay(
 
 
 class NcclTestsOptions(TypedDict, total=False):
-    """What `nccl_tests` can be told besides.
+    """Further options of `nccl_tests`.
 
     Attributes
     ----------

@@ -111,7 +111,7 @@ def _asked_of_blocks(folded: FoldedBlocks | None) -> Iterator[_Asked]:
 
 
 class _Seen:
-    """When the tasks of every collective were seen: of those that a block repeats, in the block that came first."""
+    """Times of the tasks of every collective; of those that a block repeats, in its first occurrence."""
 
     def __init__(self, run: RunTasks, calls: int) -> None:
         self.count, self.exposed, self.stream = (np.zeros(calls, np.int64) for _ in "ces")

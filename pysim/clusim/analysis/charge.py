@@ -1,4 +1,4 @@
-"""Who is to blame for a step of the critical path: its time, cut into parts that add up to it exactly.
+"""Attribution of a critical-path segment: its time, cut into parts that add up exactly.
 
 The time of a transfer goes to what was busiest on its way, found in the histories of the trace: a wire, a memory,
 a reduction unit or the CTA itself. Part of that time is work: what the way would need anyhow, until the next busiest
@@ -32,7 +32,7 @@ _KINDS = {"hbm": CauseKind.MEMORY, "unit": CauseKind.UNIT}
 """Kind of thing that a transfer needs, besides wires and CTAs -> its cause."""
 
 Scale = Callable[[str, int], float]
-"""How much faster something is to be: kind of thing (wire hbm unit cta step latency compute launch) and number."""
+"""Factors of faster hardware: kind of cause (wire hbm unit cta step latency compute launch) and number."""
 
 
 class Charge(NamedTuple):

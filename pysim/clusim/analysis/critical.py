@@ -121,7 +121,7 @@ def _length(spans: Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What a trace says of a run, without its completed slices."""
+    """Facts of a traced run, without its completed slices."""
 
     path: Path
     result: Result

@@ -15,7 +15,7 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """How long messages took, from the moment they were due until their last byte was visible.
+    """Latency of messages, from their due time until their last byte is visible.
 
     Attributes
     ----------

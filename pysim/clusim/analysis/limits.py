@@ -1,4 +1,4 @@
-"""What held a run back: the wire that was busiest, why wires stood still, what crossed which class of wire and tier.
+"""Busiest wire, causes of stalls, and traffic by link class and tier.
 
 A class is a kind of wire in one direction between two tiers of nodes (``infiniband nic->leaf``), a tier all wires
 between two of them (``nic-leaf``).
@@ -20,7 +20,7 @@ from clusim.results.result import Result
 
 @dataclass(frozen=True, slots=True)
 class WireUse:
-    """How one wire spent the run, as parts of its time.
+    """Use of one wire during the run, as parts of its time.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class ClassTraffic:
-    """What one class of wires carried in all.
+    """Traffic of one link class.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class ClassTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TierTraffic:
-    """What the wires between two tiers of nodes carried, both directions together; fields as of `ClassTraffic`.
+    """Traffic between two tiers of nodes, both directions together; fields as of `ClassTraffic`.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ from clusim.results.trace.records import RecordFile
 Array = NDArray[Any]
 
 GROUPS = ("work", "cost", "stall")
-"""What a step of the path mostly is; see `clusim.analysis.charge.Charge`."""
+"""Groups of critical-path segments; see `clusim.analysis.charge.Charge`."""
 
 MOST_STEPS = 200_000
 """Steps of the path that are kept; of a longer path the last ones."""

@@ -1,4 +1,4 @@
-"""Which part of what a wire carries belongs to other collectives that run at the same time."""
+"""Share of a wire's traffic that belongs to other concurrent collectives."""
 
 from __future__ import annotations
 

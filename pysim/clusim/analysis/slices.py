@@ -1,4 +1,4 @@
-"""Which slice is which: from an instance and a number to a primitive, its bytes and its connections.
+"""Slices by number: from an instance and a number to a primitive, its bytes and its connections.
 
 The engine's records name a slice by its instance and number only; the rest follows from the programs (contract,
 section 7, iteration). Connections are first in, first out, so the slice that let another pass its gate follows

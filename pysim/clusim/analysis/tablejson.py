@@ -20,7 +20,7 @@ class BrokenWireJson(TypedDict):
 
 
 class LimitsJson(TypedDict):
-    """What crossed the wires of a run.
+    """Traffic over the wires of a run.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class LimitsJson(TypedDict):
 
 
 class LatencyJson(TypedDict):
-    """How long messages took, from the moment they were due until their last byte was visible.
+    """Latency of messages, from their due time until their last byte is visible.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class LatencyJson(TypedDict):
 
 
 class _Answer(TypedDict):
-    """What is said of a run.
+    """Common keys of analyses.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class CongestionRowJson(_OfClass):
 
 
 class CongestionJson(_Answer):
-    """How wires were used, the hottest first."""
+    """Use of wires, the busiest first."""
 
     rows: list[CongestionRowJson]
 
@@ -155,7 +155,7 @@ class HistoryRowJson(TypedDict):
 
 
 class HistoryJson(TypedDict):
-    """How wires were used over time."""
+    """Use of wires over time."""
 
     time_ps: int
     notes: list[str]
@@ -189,7 +189,7 @@ class OverlapRowJson(TypedDict):
 
 
 class OverlapJson(_Answer):
-    """How compute and communication overlapped."""
+    """Overlap of compute and communication."""
 
     rows: list[OverlapRowJson]
 
@@ -219,7 +219,7 @@ class BlameRowJson(_OfClass):
 
 
 class BlameJson(_Answer):
-    """What the time of a run was lost on, along its critical path.
+    """Time breakdown of a run along its critical path.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ class PathJson(_Answer):
 
 
 class EstimatedJson(TypedDict):
-    """What a run would take if something were faster.
+    """Estimated time of a run with faster hardware.
 
     Attributes
     ----------
@@ -296,14 +296,14 @@ class EstimatedJson(TypedDict):
 
 
 class EstimateJson(EstimatedJson):
-    """What a run would take if something were faster; the one row says the same."""
+    """Estimated time of a run with faster hardware; the one row has the same numbers."""
 
     notes: list[str]
     rows: list[EstimatedJson]
 
 
 class PipelineRowJson(TypedDict):
-    """How a rank's kernels fill the run.
+    """Kernels of a rank over the run.
 
     Attributes
     ----------
@@ -408,7 +408,7 @@ class MemoryRowJson(TypedDict):
 
 
 class MemoryJson(_Answer):
-    """How memories were used."""
+    """Use of memories."""
 
     rows: list[MemoryRowJson]
 

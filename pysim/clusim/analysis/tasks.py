@@ -56,7 +56,7 @@ class RankTasks:
 
     @property
     def computes(self) -> Array:
-        """Which are kernels."""
+        """Mask of kernels."""
         return np.asarray(self.kind == KERNEL)
 
 

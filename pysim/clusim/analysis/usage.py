@@ -1,4 +1,4 @@
-"""How much of a resource was in use between two times, from the histories of a trace."""
+"""Utilisation of a resource between two times, from the histories of a trace."""
 
 from __future__ import annotations
 

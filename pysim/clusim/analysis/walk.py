@@ -85,7 +85,7 @@ class ThreadClocks:
 
 
 class StepKind(IntEnum):
-    """What the time of a step went by with."""
+    """Kinds of critical-path segments."""
 
     TRANSFER = 0  # a slice's data on their way out (writes) or in (reads)
     PACE = 1  # a CTA copying or reducing

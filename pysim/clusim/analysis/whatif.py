@@ -1,4 +1,4 @@
-"""What if something were faster: an estimate from the critical path, and the same change for a real run."""
+"""Faster hardware: an estimate from the critical path, and the same change for a real run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THINGS = {
     "compute": "kernels",
     "unit": "reduction units of switches",
 }
-"""What can be faster besides wires; wires go by class (``nvlink``) or name (``gpu0->*``)."""
+"""Causes that can be faster besides wires; wires are named by class (``nvlink``) or name (``gpu0->*``)."""
 
 
 @dataclass(frozen=True, slots=True)

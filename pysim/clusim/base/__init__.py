@@ -1,1 +1,1 @@
-"""What every room needs: errors, units, files, limits, terms of the field, executors, display."""
+"""Foundations: errors, units, files, limits, terms of the field, executors, display."""

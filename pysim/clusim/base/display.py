@@ -1,4 +1,4 @@
-"""How the objects people hold show themselves: one line at a prompt, a small table in a notebook.
+"""Display of objects: one line at a prompt, a small table in a notebook.
 
 A class that is `Shown` says what it is by `summary`; everything else follows. What it takes to draw a picture lies in
 packages above those of the objects, so `clusim` says at import who draws which class (`register`).
@@ -30,7 +30,7 @@ _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an object is, in a few words.
+    """One-line summary of an object.
 
     Attributes
     ----------

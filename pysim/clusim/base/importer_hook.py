@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Described(Protocol):
-    """What a file describes."""
+    """Description of a file."""
 
     @property
     def name(self) -> str:
@@ -24,7 +24,7 @@ class Described(Protocol):
 
 
 class TopologyReader(Protocol):
-    """What reads the files of other tools."""
+    """Reader of other tools' files."""
 
     def detect(self, text: str) -> str | None:
         """Return the kind of a file, None if it is none of another tool."""

@@ -1,4 +1,4 @@
-"""What ``csrc/include/clusim.h`` says, in Python's words: constants, enums, and the layout of every struct.
+"""Constants, enums and struct layouts of ``csrc/include/clusim.h``.
 
 The header is the only place where they are written down. Names are repeated here for the type checker, and for
 readers; a class whose names are not those of its enum, or a struct that NumPy could not keep as it is, fails
@@ -55,7 +55,7 @@ class Stop(IntEnum):
 
 @_all_of("clusim_state")
 class State(IntEnum):
-    """What an instance is doing."""
+    """State of an instance."""
 
     NOT_STARTED = lib.CLUSIM_STATE_NOT_STARTED
     WAIT_CTA_SLOT = lib.CLUSIM_STATE_WAIT_CTA_SLOT
@@ -76,7 +76,7 @@ class Cause(IntEnum):
 
 @_all_of("clusim_beyond")
 class Beyond(IntEnum):
-    """Whose time or number left the ranges (contract, section 1), or which aggregation does not add up (section 6).
+    """Source of an overflow (contract, section 1) or of an inconsistent aggregation (section 6).
 
     Of several the first, of the lowest id.
     """
@@ -110,7 +110,7 @@ class Kind(IntEnum):
 
 @_all_of("clusim_op")
 class Op(IntEnum):
-    """What the engine does for an opcode: bits."""
+    """Actions of the engine for an opcode: bits."""
 
     RECV = lib.CLUSIM_OP_RECV
     SEND = lib.CLUSIM_OP_SEND
@@ -121,7 +121,7 @@ class Op(IntEnum):
 
 @_all_of("clusim_node_kind")
 class NodeKind(IntEnum):
-    """What a node is."""
+    """Kinds of graph nodes."""
 
     ENDPOINT = lib.CLUSIM_NODE_KIND_ENDPOINT
     SWITCH = lib.CLUSIM_NODE_KIND_SWITCH
@@ -129,7 +129,7 @@ class NodeKind(IntEnum):
 
 @_all_of("clusim_node_flag")
 class NodeFlag(IntEnum):
-    """What is out of the ordinary about a node: bits."""
+    """Special properties of a graph node: bits."""
 
     STORE_FORWARD = lib.CLUSIM_NODE_FLAG_STORE_FORWARD
     BRIDGE = lib.CLUSIM_NODE_FLAG_BRIDGE
@@ -137,7 +137,7 @@ class NodeFlag(IntEnum):
 
 @_all_of("clusim_conn_kind")
 class ConnKind(IntEnum):
-    """Who moves the data of a connection, and how."""
+    """Transport of a connection: push, pull or in-switch."""
 
     WRITE = lib.CLUSIM_CONN_KIND_WRITE
     READ = lib.CLUSIM_CONN_KIND_READ
@@ -148,7 +148,7 @@ class ConnKind(IntEnum):
 
 @_all_of("clusim_policy")
 class Policy(IntEnum):
-    """How a transfer spreads over parallel wires (section 5)."""
+    """Distribution of a transfer over parallel wires (section 5)."""
 
     STRIPE = lib.CLUSIM_POLICY_STRIPE
     PINNED = lib.CLUSIM_POLICY_PINNED
@@ -157,14 +157,14 @@ class Policy(IntEnum):
 
 @_all_of("clusim_prim_flag")
 class PrimFlag(IntEnum):
-    """What is out of the ordinary about a primitive: bits."""
+    """Special properties of a primitive: bits."""
 
     SYNC = lib.CLUSIM_PRIM_FLAG_SYNC
 
 
 @_all_of("clusim_mode")
 class Mode(IntEnum):
-    """How a template's chunks lie in a buffer (section 7)."""
+    """Layout of a template's chunks in a buffer (section 7)."""
 
     INTERLEAVED = lib.CLUSIM_MODE_INTERLEAVED
     BLOCKED = lib.CLUSIM_MODE_BLOCKED
@@ -172,7 +172,7 @@ class Mode(IntEnum):
 
 @_all_of("clusim_task_kind")
 class TaskKind(IntEnum):
-    """What a task is (section 9)."""
+    """Kinds of tasks (section 9)."""
 
     PROGRAM = lib.CLUSIM_TASK_KIND_PROGRAM
     KERNEL = lib.CLUSIM_TASK_KIND_KERNEL
@@ -182,14 +182,14 @@ class TaskKind(IntEnum):
 
 @_all_of("clusim_source_flag")
 class SourceFlag(IntEnum):
-    """What is out of the ordinary about a source: bits."""
+    """Special properties of a source: bits."""
 
     SERIAL = lib.CLUSIM_SOURCE_FLAG_SERIAL
 
 
 @_all_of("clusim_fault_kind")
 class FaultKind(IntEnum):
-    """What a fault changes (section 11)."""
+    """Kinds of faults (section 11)."""
 
     RATE = lib.CLUSIM_FAULT_KIND_RATE
     SLOW = lib.CLUSIM_FAULT_KIND_SLOW
@@ -234,4 +234,4 @@ RECORD = _layout(ffi.typeof("clusim_record"))
 """Completion of slice number `seq` of an instance, and why it was not earlier (contract, section 7)."""
 
 INSTANCE_STATE = _layout(ffi.typeof("clusim_instance_state"))
-"""Where an instance stands: `prim` is an index into the image's prims, `conn` into its conns or NONE."""
+"""Position of an instance: `prim` is an index into the image's prims, `conn` into its conns or NONE."""

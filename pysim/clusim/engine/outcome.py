@@ -1,4 +1,4 @@
-"""What an engine gives back: the layouts and words shared by the C engine and the reference."""
+"""Output of an engine: layouts and terms shared by the C engine and the reference."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Engine(Protocol):
         ...
 
     def instance_states(self) -> Array:
-        """Where every instance stands (`INSTANCE_STATE`)."""
+        """Positions of all instances (`INSTANCE_STATE`)."""
         ...
 
     def mem_bytes_256(self) -> Array:

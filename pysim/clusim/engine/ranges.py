@@ -68,7 +68,7 @@ OFFSETS = {"group_off": "group_wires", "path_off": "path_wires", "mgroup_off": "
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What one field may hold.
+    """Legal range of one field.
 
     Attributes
     ----------

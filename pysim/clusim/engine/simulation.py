@@ -101,10 +101,10 @@ class Simulation:
         self.windows = WINDOWED[
             lib.clusim_sim_use_windows(self._sim, -1 if windows is None else int(windows))
         ]
-        """What works in windows of time."""
+        """Nodes that work in windows."""
         least = lib.CLUSIM_NONE if least_shared is None else least_shared
         self.threads = lib.clusim_sim_use_threads(self._sim, max(1, threads), least)
-        """How many threads there are: fewer than asked for where there is nothing to share."""
+        """Number of threads: fewer than requested if there is nothing to share."""
         self._raise_failure(self.threads)
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
@@ -165,7 +165,7 @@ class Simulation:
         return out[:taken]
 
     def instance_states(self) -> Array:
-        """Where every instance stands (`INSTANCE_STATE`)."""
+        """Positions of all instances (`INSTANCE_STATE`)."""
         out = np.zeros(self._sizes["instances"], INSTANCE_STATE)
         lib.clusim_sim_read_instances(
             self._sim, ffi.cast("clusim_instance_state *", ffi.from_buffer(out))

@@ -107,13 +107,13 @@ CHIPS: dict[str, Preset] = {
     "host": HOST,
     **MEMORY,
 }
-"""What a topology file can name as a chip: GPUs, hosts and DRAM."""
+"""Chips of topology files: GPUs, hosts and DRAM."""
 
 ARCHITECTURES = {name: item.protocols for name, item in FAMILIES.items()}
 """Protocols by architecture and name."""
 
 P2P: dict[str, Figure] = {name: item.p2p for name, item in FAMILIES.items()}
-"""Whether NCCL's point-to-point connections over NVLink pull or push, by architecture."""
+"""Direction of NCCL's point-to-point connections over NVLink (pull or push), by architecture."""
 
 CPUS: tuple[str, ...] = tuple(
     dict.fromkeys(str(item.figures["cpu"].value) for item in PROCESSORS.values())
@@ -143,7 +143,7 @@ SWITCHES: dict[str, Preset] = {
 
 
 KERNELS: Preset = CTAS
-"""What kernels of every chip are taken for."""
+"""Kernel parameters of every chip."""
 
 
 def all_figures() -> list[Figure]:

@@ -1,4 +1,4 @@
-"""What all GPUs of one architecture have alike: what launching costs, what a CTA pays, how peers are reached.
+"""Properties of all GPUs of an architecture: launch costs, CTA costs, peer access.
 
 **Hardware** A GPU starts the next kernel of its stream when the last has ended; a kernel of NCCL reads its work before
 it moves data and flushes its counters behind. What a CTA does per slice is in `clusim.hardware.protocols`.
@@ -39,7 +39,7 @@ STEADY = assumed(
     0.85,
     "as on the A100: other kernels come between, operands are not in L2, data are no constants",
 )
-"""What a long run keeps on architectures where nobody told it from the clock."""
+"""Share of short benchmarks that a long run keeps, on architectures without a known clock."""
 
 FOREIGN = (
     "none were measured on this architecture: the form of that chip, with the chip's own figures"

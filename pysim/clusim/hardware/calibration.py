@@ -1,4 +1,4 @@
-"""Which measurements calibrated which figures: the one registry of what must not be scored as a prediction.
+"""Calibration rows of every calibrated parameter: the one registry of rows that must not be scored as predictions.
 
 A figure marked ``calibrated`` names the sets of measurements that it was taken from or fitted to. A set says which rows
 of a table of collectives it is, by the columns, so that `clusim validate` can score those rows apart; what is no such
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Value = str | int
-"""What a column of a measurement may hold."""
+"""Value of a column of a measurement."""
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -75,12 +75,12 @@ class Cpu:
 
     @property
     def vendor(self) -> str:
-        """Who made it, in NCCL's words."""
+        """Vendor, in NCCL's words."""
         return str(self.figures["cpu"].value).partition(" ")[0]
 
     @property
     def model(self) -> str:
-        """What NCCL calls it."""
+        """NCCL's name."""
         return str(self.figures["cpu"].value).partition(" ")[2]
 
     def all_figures(self) -> Iterator[Figure]:
@@ -93,7 +93,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """What a host with processors of one vendor pays for launching collectives one after the other [s].
+    """Launch costs of a host with processors of one vendor, for collectives in a stream [s].
 
     Attributes
     ----------

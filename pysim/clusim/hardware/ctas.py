@@ -1,4 +1,4 @@
-"""What groups of a CTA's warps do: figures of NCCL's kernels that are the same on every chip until one is measured.
+"""Work of warp groups of a CTA: parameters of NCCL's kernels that hold for every GPU until one is measured.
 
 **Hardware** Kernels divide the warps of a CTA: by the way up and that down a tree, by loops of copies of NVLS, by
 messages. **Model** What a group moves is told in warps of a CTA that does nothing else; what it pays for a slice, in

@@ -1,4 +1,4 @@
-"""What expert exchanges as DeepEP makes them cost a GPU, besides the wires.
+"""GPU costs of DeepEP's expert exchanges, besides the wires.
 
 **Hardware** Normal kernels: half of the thread blocks send, half receive. A sender goes through all tokens of the rank
 for each destination, and copies those that go there; a token goes once to each rank that has one of its experts.

@@ -1,4 +1,4 @@
-"""What the host thread of a rank pays for issuing a training step, by framework.
+"""Host-thread costs of issuing a training step, by framework.
 
 **Hardware** A thread calls operators one after the other; each finds its kernel, notes what the backward pass needs,
 and puts a launch into the GPU's queue. The backward pass is a second walk, by the autograd engine. Recomputation
@@ -19,8 +19,9 @@ from typing import Literal
 from clusim.hardware.figures import Figure, assumed, calibrated, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]
-"""Where a host waits until its GPU has done all it was given: before and behind the optimiser; behind every receive
-from another stage too; at the end of every pass of a microbatch too."""
+"""Synchronisations of the host with its GPU: before and after the optimizer; also after every receive from another
+stage; also at the end of every pass of a microbatch.
+"""
 
 LAUNCH_QUEUE: Figure = published(
     1024,

@@ -28,7 +28,7 @@ from clusim.hardware.figures import (
 from clusim.hardware.pcie import x16_rate
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
-"""How it is built in: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""
+"""Form factor: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""
 
 FIGURES: dict[str, str] = {
     "compute_capability": "1",
@@ -51,7 +51,7 @@ FIGURES: dict[str, str] = {
     "peer_access": "true or false",
     "pcie_rate": "B/s",
 }
-"""What a GPU says by the keys of a topology file, and the unit of each; 1 is a plain number."""
+"""Parameters of a GPU by the keys of a topology file, with the unit of each; 1 is a plain number."""
 
 _OPTIONAL = ("pcie_rate", "power")
 
@@ -149,12 +149,12 @@ class Gpu:
 
     @property
     def multicast(self) -> bool:
-        """Whether it can take part in reductions inside NVSwitches (NVLS)."""
+        """True if it can take part in reductions inside NVSwitches (NVLS)."""
         return self.link.startswith("nvlink") and 90 <= self.compute_capability < 120
 
     @property
     def soldered(self) -> bool:
-        """Whether all its links are always connected: modules, and what sits in front of switches."""
+        """True if all its links are always connected: modules, and what sits in front of switches."""
         return bool(self.planes) or self.form == "sxm"
 
     def variant(

@@ -51,7 +51,7 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, slots=True)
 class Pci:
-    """What a PCI identity says: family of the adapter, whether it is Ethernet only, rate of a port [Gb/s]."""
+    """Identity of a PCI device: NIC family, whether it is Ethernet only, rate of a port [Gb/s]."""
 
     vendor: int
     device: int

@@ -1,4 +1,4 @@
-"""What a CTA pays: NCCL's protocols Simple, LL and LL128 per GPU architecture.
+"""CTA costs of NCCL's protocols Simple, LL and LL128, by GPU architecture.
 
 **Hardware** Simple moves slices and synchronises by head and tail counters behind a fence; LL and LL128 carry flags in
 the data, so that a line can be used as soon as it arrives, at 50% and 93.75% of the wire.
@@ -41,7 +41,7 @@ _LL_SOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast the CTAs of an architecture are.
+    """Speed of the CTAs of an architecture.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ MESSAGE_UNITS = {
     "plugin": "word",
     "plugin_latency": "s",
 }
-"""What a message costs by a transport, and how it orders packets; keys of adapters in topology files."""
+"""Costs of a message by transport, and its packet order; keys of NICs in topology files."""
 
 _OPTIONAL = ("ack", "eager", "progress", "rendezvous", "transit", "plugin_latency")
 
@@ -43,7 +43,7 @@ _THREAD = "half a step of the thread: NCCL counts 1 us per step for it on Intel 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """How NCCL sends messages by an adapter.
+    """NCCL's transport over a NIC.
 
     Attributes
     ----------

@@ -178,7 +178,7 @@ def _lowered(image: Image, arrays: FabricArrays, cut: _Cut, requested: str) -> L
 
 @dataclass(slots=True)
 class _Cut:
-    """How the traffic of every connection is cut: payload limit [bytes] and packets per burst."""
+    """Cut of every connection's traffic: payload limit [bytes] and packets per burst."""
 
     traffic: Sequence[CarriedTraffic]
     packets: Sequence[int]

@@ -1,4 +1,4 @@
-"""What breaks in a run: the faults that the fabric's file names and those the run was asked for, as one list."""
+"""Faults of a run: those of the topology file and those requested for the run, as one list."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Broken:
 
     @cached_property
     def faults(self) -> list[Fault]:
-        """What happens to which wires and ranks when; raises `InputError` for a text that is no fault here."""
+        """Faults by wire and rank; raises `InputError` for a text that is no fault here."""
         return [
             *parse_faults(self.fabric, self._texts),
             *(item for item in self.own if not isinstance(item, str)),
@@ -40,7 +40,7 @@ class Broken:
 
     @cached_property
     def known(self) -> Fabric:
-        """What planning sees of the fabric; the fabric itself if nothing is down from the start."""
+        """Topology that planning sees; the topology itself if nothing is down from the start."""
         return known_at_start(self.fabric, self.faults)
 
     @cached_property

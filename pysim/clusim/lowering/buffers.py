@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 class Packets(NamedTuple):
-    """What some connections put on wires: payload limit [bytes], packets per burst, formats of the wires they cross."""
+    """Packets of connections: payload limit [bytes], packets per burst, formats of the wires on their paths."""
 
     packet_bytes: int
     burst: int

@@ -185,7 +185,7 @@ def _since(time_ps: int) -> str:
 
 
 class FaultedWay(Protocol):
-    """How a collective is done."""
+    """Algorithm of a collective under faults."""
 
     @property
     def algorithm(self) -> str:
@@ -193,7 +193,7 @@ class FaultedWay(Protocol):
 
     @property
     def protocol(self) -> str:
-        """How data and flags travel."""
+        """Protocol of data and flags."""
 
     @property
     def channels(self) -> int:

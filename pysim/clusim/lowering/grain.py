@@ -1,4 +1,4 @@
-"""How finely a run is simulated: the one meaning of `auto`, for collectives and for messages.
+"""Granularity of a run: the one meaning of `auto`, for collectives and for messages.
 
 Granularity ``auto``: exact packets as long as the run's packet-hops are estimated at `EXACT_HOPS` or fewer; else the
 smallest power of two of packets per burst that gets the estimate to `TARGET_HOPS`, within the limits of every stream
@@ -65,7 +65,7 @@ errors found are 0.12 and 0.43, in small steps on 8 H100 (docs/granularity.md)."
 
 @dataclass(frozen=True, slots=True)
 class GrainRule:
-    """How finely a run is cut whose granularity is a word.
+    """Rule of a granularity that is a word.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ Limits = Callable[[int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """How finely a run is simulated.
+    """Granularity of a run.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Grain:
 
     @property
     def exact(self) -> bool:
-        """Whether every packet is simulated by itself."""
+        """True if every packet is simulated by itself."""
         return self.burst == 1
 
     @property

@@ -1,4 +1,4 @@
-"""What connections of an image have in common: legs, places made of them, and what they carry."""
+"""Shared parts of an image's connections: legs, targets, and payloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PlaceName = Literal["direct", "peer", "staged", "network"]
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What the connections of an image that take the same way have in common.
+    """Common part of an image's connections that take the same path.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Place:
 
 @dataclass(slots=True)
 class CarriedTraffic:
-    """What one connection carries: payload on the wire [bytes], slices and hops per packet."""
+    """Traffic of one connection: payload on the wire [bytes], slices and hops per packet."""
 
     wire_bytes: int = 0
     slices: int = 0

@@ -1,4 +1,4 @@
-"""Which way data take between two ranks, and how long flags take on it.
+"""Data path and flag latency between two ranks.
 
 **Hardware** NCCL decides per pair of GPUs (``src/graph/paths.cc``, ``src/transport/*.cc``): NVLink if there is any;
 PCIe peer-to-peer below PCIe switches; host memory (SHM) where PCIe would pass a root complex; between machines a NIC,
@@ -286,7 +286,7 @@ class Places(WireWays):
 
     @property
     def full(self) -> bool:
-        """Whether it has found so many ways that it is better forgotten."""
+        """True if it has found so many ways that it is better forgotten."""
         return len(self._known) > MOST_KEPT
 
     def of(self, connection: Connection) -> Place:

@@ -1,4 +1,4 @@
-"""What NCCL would choose on a fabric: graphs, channels, algorithm, protocol, chunks; by release and environment."""
+"""NCCL's decisions on a system: graphs, channels, algorithm, protocol, chunks; by release and environment."""
 
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective

@@ -88,7 +88,7 @@ def buffers(
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """What chunk sizes depend on beside the size.
+    """Inputs of chunk sizes besides the size.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class GroupShape:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How a collective runs, as far as it decides how its data are cut."""
+    """Properties of a collective that decide its cuts."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -127,7 +127,7 @@ class Cutting:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """How a channel cuts its data.
+    """Chunks of a channel.
 
     Attributes
     ----------
@@ -227,7 +227,7 @@ def slice_elements(num_elements: int, fifo: Buffers, element_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPart:
-    """What one channel does: the bytes from `offset`, in chunks of `chunk_bytes`.
+    """Part of one channel: the bytes from `offset`, in chunks of `chunk_bytes`.
 
     `num_bytes` counts what the user's count counts: for all-gather and reduce-scatter the share of a rank [bytes].
     """

@@ -1,4 +1,4 @@
-"""What NCCL sets up for a communicator on a fabric, and what it then runs for a collective of some size.
+"""Communicators as NCCL sets them up, and the plan of a collective of some size.
 
 `communicator` does what ``ncclCommInitRank`` does, as far as it decides something: look at the machines, search
 graphs, agree on the number of channels, connect them, make the cost table. `Communicator.plan` does what a call such

@@ -15,7 +15,7 @@ from clusim.nccl.versions import Version, since
 
 
 class Path(IntEnum):
-    """What lies between two devices, nearest first; the numbers are those of NCCL 2.27 and later."""
+    """Path types between two devices, nearest first; the numbers are those of NCCL 2.27 and later."""
 
     LOC = 0
     NVL = 1
@@ -47,7 +47,7 @@ def path_types(version: Version) -> tuple[Path, ...]:
 
 
 class Pattern(IntEnum):
-    """What the search looks for, with the numbers of the log line ``Pattern``."""
+    """Patterns of the graph search, with the numbers of the log line ``Pattern``."""
 
     BALANCED_TREE = 1
     SPLIT_TREE = 2
@@ -106,7 +106,7 @@ def socket_GBps(cpu: CpuModel, version: Version) -> float:
 
 
 OLD_INTEL_GBps = 10.0
-"""What older releases took the sockets of Skylake and everything later for."""
+"""Socket bandwidth that older releases assume for Skylake and everything later."""
 
 
 def peer_overhead(rate_GBps: float, version: Version) -> float:

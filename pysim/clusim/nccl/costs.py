@@ -355,7 +355,7 @@ class _Model:
 
     @property
     def _collnet(self) -> bool:
-        """Whether the network reduces, and is asked to."""
+        """True if the network reduces, and is asked to."""
         return self.group.collnet and self.settings.collnet_enable
 
     def unsupported(self, algorithm: Algorithm) -> str:

@@ -25,7 +25,7 @@ Name = TypeVar("Name", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What ``NCCL_ALGO`` or ``NCCL_PROTO`` allows, per collective.
+    """Algorithms or protocols that ``NCCL_ALGO`` or ``NCCL_PROTO`` allows, per collective.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What NCCL does on a fabric, as data (`explain`) and as text (`render`).
+"""NCCL's decisions on a system, as data (`explain`) and as text (`render`).
 
 Payload that every GPU and every adapter sends for a collective, from the channels NCCL would use.
 """

@@ -25,7 +25,7 @@ class AdapterJson(TypedDict):
 
 
 class GraphJson(TypedDict):
-    """What NCCL's search found for a pattern.
+    """Result of NCCL's search for a pattern.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class GraphJson(TypedDict):
 
 
 class ChannelsJson(TypedDict):
-    """How many channels there are for what."""
+    """Number of channels by use."""
 
     coll: int
     collnet: int
@@ -85,7 +85,7 @@ class CostJson(TypedDict):
 
 
 class ChoiceJson(TypedDict):
-    """What NCCL chooses at a size, and by which rules.
+    """NCCL's choice at a size, and its rules.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class SwitchPointJson(TypedDict):
 
 
 class SymmetricChoiceJson(TypedDict):
-    """What NCCL takes for symmetric buffers at a size, or why it takes nothing.
+    """NCCL's choice for symmetric buffers at a size, or the reason for none.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class SymmetricChoiceJson(TypedDict):
 
 
 class ExplainJson(TypedDict):
-    """What NCCL does on a machine.
+    """NCCL's decisions on a system.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ from clusim.nccl.system import Device, Route, System
 
 
 class Ledger:
-    """What is left of every link; channels take from it and give back."""
+    """Free bandwidth of every link; channels take from it and give back."""
 
     def __init__(self, system: System) -> None:
         self.version = system.version

@@ -1,4 +1,4 @@
-"""What a graph search finds, and what it says of itself: plain values that tuner, connection and lowering share."""
+"""Results of a graph search: plain values for tuner, connections and lowering."""
 
 from __future__ import annotations
 

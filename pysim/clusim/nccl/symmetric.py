@@ -68,7 +68,7 @@ _COPY_ELEMENTS = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class SymmetricCall:
-    """What is called: `num_bytes` is the larger of what a rank sends and receives [bytes]."""
+    """A call: `num_bytes` is the larger of the bytes that a rank sends and receives."""
 
     collective: Collective
     num_bytes: int
@@ -78,7 +78,7 @@ class SymmetricCall:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What NCCL takes.
+    """NCCL's choice.
 
     Attributes
     ----------

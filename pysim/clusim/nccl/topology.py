@@ -1,4 +1,4 @@
-"""What NCCL sees of a machine: GPUs, PCIe switches, CPUs, one merged NVLink switch, adapters, and paths between them.
+"""NCCL's view of a node: GPUs, PCIe switches, CPUs, one merged NVLink switch, NICs, and paths between them.
 
 NCCL does not use the real rates of links but its own constants (`clusim.nccl.constants`): 20.6 GB/s for an NVLink of an
 H100, 48 for PCIe Gen5 x16, speed / 8 for an adapter. Paths are the shortest, of those the widest; a GPU may be

@@ -1,4 +1,4 @@
-"""What NCCL's environment makes of the transports of a system: which of its links data may use.
+"""Transports of a system under NCCL's environment variables: the links that data may use.
 
 **Hardware** NCCL decides per pair of ranks (``src/graph/paths.cc``, ``src/transport/``): P2P up to ``NCCL_P2P_LEVEL``,
 else host memory (SHM), else the network; GPUDirect up to ``NCCL_NET_GDR_LEVEL``, and to send only if

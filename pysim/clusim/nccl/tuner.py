@@ -21,7 +21,7 @@ _IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE)
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many channels a collective is given and how many threads a CTA has.
+    """Channels of a collective and threads of a CTA.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What NCCL runs.
+    """NCCL's selection of algorithm and protocol.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorith
 
 @dataclass(frozen=True, slots=True)
 class ChannelSupply:
-    """What a collective can have of a communicator.
+    """Channels that a communicator has for a collective.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "gathers by copy engines": (2, 29),
     "symmetric averages": (2, 30),
 }
-"""What NCCL does -> first release that does."""
+"""Features of NCCL -> first release with them."""
 
 
 def parse_version(text: str | Version) -> Version:

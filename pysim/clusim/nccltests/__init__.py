@@ -1,1 +1,1 @@
-"""What nccl-tests would print on a machine, and how far that is from what it printed."""
+"""Predicted output of nccl-tests."""

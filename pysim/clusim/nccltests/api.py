@@ -27,7 +27,7 @@ NOW = "%Y-%m-%d %H:%M:%S"
 
 @dataclass(repr=False)
 class Table(Shown):
-    """What a program of nccl-tests would print.
+    """Predicted output of an nccl-tests program.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Table(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said of NCCL's plans, and of flags."""
+        """Notes on NCCL's plans and on flags."""
         plans = self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
         loop = "iterations are those of a Python loop around torch.distributed"
         by = (loop,) if self.where.kind == "torch" else ()

@@ -57,7 +57,7 @@ def iterations_of(kind: str, given: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """What a measurement was made with.
+    """Measurement method of a table.
 
     Attributes
     ----------

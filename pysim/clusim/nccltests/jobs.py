@@ -40,7 +40,7 @@ def _timed(case: Request) -> PerfKernel | Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a worker found: the kernels of its cases, and the times of runs that it did not know before."""
+    """Results of a worker: the kernels of its cases, and the times of further runs."""
 
     kernels: list[PerfKernel | Failure]
     new: Times
@@ -122,7 +122,7 @@ class _Batch:
 
 
 class _Agenda:
-    """What is left to do. A worker stays with a machine, whose fabrics and searches it has; then helps with another.
+    """Remaining work. A worker stays with one system, whose topology and searches it keeps; then it helps with another.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How long NCCL's kernel takes for a collective, as nccl-tests sees it.
+"""Kernel time of a NCCL collective, as nccl-tests measures it.
 
 In bursts of ``auto`` the time is that of `clusim run`, which also decides what other runs stand for
 (`clusim.simulation.approximate`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer
@@ -60,7 +60,7 @@ class PerfKernel:
 
     @property
     def followed(self) -> bool:
-        """Whether the time was followed along a line from other runs."""
+        """True if the time was followed along a line from other runs."""
         return any(note.startswith(FOLLOWED) for note in self.notes)
 
 

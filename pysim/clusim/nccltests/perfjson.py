@@ -23,7 +23,7 @@ class PerfRankJson(TypedDict):
 
 
 class PerfConfigJson(TypedDict):
-    """How the program was called, by the names of nccl-tests.
+    """Arguments of the program, by the names of nccl-tests.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class PerfResultJson(TypedDict):
 
 
 class OutOfBoundsJson(TypedDict):
-    """How many halves of rows had wrong values, and whether none had."""
+    """Halves of rows with wrong values, and whether there were none."""
 
     count: int
     okay: str
@@ -119,7 +119,7 @@ class AverageBandwidthJson(TypedDict):
 
 
 class PerfJson(TypedDict):
-    """What a program of nccl-tests writes with ``-J``, and behind `end_time` what clusim has to say.
+    """Output of an nccl-tests program with ``-J``; clusim's own keys follow `end_time`.
 
     Attributes
     ----------

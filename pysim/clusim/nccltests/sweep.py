@@ -29,7 +29,7 @@ NO_DATA = ("mulsum",)
 
 @dataclass(frozen=True, slots=True)
 class PerfPlace:
-    """Which GPUs run the test, machines and processes on each; and by what kind of `Harness`."""
+    """GPUs of a test: nodes, and processes on each; and the kind of `Harness`."""
 
     setup: Setup
     processes: int

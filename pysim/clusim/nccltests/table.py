@@ -172,7 +172,7 @@ def _half_json(half: Half, time: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """How a program was called, as far as its output says it; `times` are those of start and end."""
+    """Arguments of a program, as far as its output contains them; `times` are those of start and end."""
 
     program: str
     options: PerfOptions

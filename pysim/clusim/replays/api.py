@@ -67,7 +67,7 @@ class OwnStep:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """When the steps end [ps]: as predicted, if nothing disturbed another, and if nothing ran at the same time."""
+    """End times of the steps [ps]: as predicted, without mutual disturbance, and without concurrency."""
 
     time_ps: int
     least_ps: int

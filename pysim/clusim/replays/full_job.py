@@ -54,7 +54,7 @@ def _notes(fabric: Fabric, request: ReplayRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class KnownMachine:
-    """What is known of the machine of a recording besides what was asked for.
+    """Known properties of a recording's system besides the request.
 
     Attributes
     ----------

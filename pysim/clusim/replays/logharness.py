@@ -1,4 +1,4 @@
-"""What launched the calls of a log: nccl-tests with the flags of its header, or a program that says nothing."""
+"""Launcher of the calls of a log: nccl-tests with the flags of its header, or an unknown program."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ _KEEP_RINGS = (
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What of the log's own plans is used: its rings and trees, and its choices of algorithm and protocol."""
+    """Used parts of the log's own plans: rings and trees, and choices of algorithm and protocol."""
 
     rings: bool
     choices: bool

@@ -1,4 +1,4 @@
-"""Which of the shipped machines a log came from, by what its lines say of GPUs, links and adapters.
+"""Preset of a log, by its GPUs, links and NICs.
 
 Every clue rules presets out or speaks for some; the one with most in favour is taken, of several the most common,
 and each clue is told. What logs of a preset show is in its file (`clusim.topology.preset_signature`).

@@ -1,4 +1,4 @@
-"""What came out of a replay."""
+"""Result of a replay."""
 
 from __future__ import annotations
 

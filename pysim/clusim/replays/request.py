@@ -1,4 +1,4 @@
-"""What a replay is asked to do."""
+"""Request for a replay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 GAPS = ("", "none", "logged")
-"""What may be between calls besides a time."""
+"""Words for the time between calls."""
 
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What a replay is asked to do; can be compared, hashed and sent to other processes.
+    """Request for a replay; can be compared, hashed and sent to other processes.
 
     It is asked before the recording is read, which may be what tells the machine, the release and the environment: the
     `Setup` is made of both, by `setup`.

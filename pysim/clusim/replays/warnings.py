@@ -1,4 +1,4 @@
-"""What makes a replay doubtful: it is said first, with the option that settles it."""
+"""Doubts about a replay: printed first, with the option that settles them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a picture of a machine is made of: boxes for nodes, lines for wires, bars for wires inside a box."""
+"""Elements of a picture of a system: boxes for nodes, lines for wires, bars for wires inside a box."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW_MOST = 32
 """Boxes in a row."""
 
 BAR_TOP, BAR_PITCH = 29.0, 14.0
-"""Where the first bar of a box is below the box's upper edge, and from one bar to the next."""
+"""Distance of the first bar from the box's upper edge, and between bars."""
 
 
 class PlacedBox(NamedTuple):
@@ -64,7 +64,7 @@ class Box:
 
     @property
     def text_y(self) -> float:
-        """Where the label is: in the middle, or above the bars."""
+        """Height of the label: in the middle, or above the bars."""
         return self.y if self.height < BAR_TOP + BAR_PITCH else self.y - self.height / 2 + 13
 
 
@@ -147,7 +147,7 @@ def common_prefix(names: list[str]) -> str:
 
 
 class BoxLayout(NamedTuple):
-    """Where boxes and titles are, and how lines between them run; see `Picture`."""
+    """Positions of boxes and titles, and routes of the lines between them; see `Picture`."""
 
     height: float
     placed: list[PlacedBox]

@@ -23,7 +23,7 @@ MEASURES: dict[str, tuple[str, str]] = {
     "contended": ("Contended", "part of the time a packet waited while the wire served another"),
     "queue": ("Queue", "bytes queued for the wire, largest sample"),
 }
-"""What is shown of wires over time: name -> (title, meaning)."""
+"""Histories of wires: name -> (title, meaning)."""
 
 _COUNTERS = {"load": "busy", "credit": "stall_credit", "contended": "stall_arbitration"}
 

@@ -12,7 +12,7 @@ from clusim.report.summary_text import title
 from clusim.report.templates import fill, shipped
 
 LIMIT_BYTES = 1_000_000
-"""What a report is made to fit [bytes]."""
+"""Size limit of a report [bytes]."""
 
 SCRIPTS = (
     "theme.js",

@@ -65,7 +65,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """What a timeline draws: tasks, or runs of tasks too short to be seen alone (`count` of them)."""
+    """Bars of a timeline: tasks, or runs of tasks too short to be visible (`count` of them)."""
 
     lane: Array
     kind: Array
@@ -77,7 +77,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How ranks spent the run [ps], shape (ranks,): the four parts add up to it."""
+    """Time of ranks by use [ps], shape (ranks,): the four parts add up to the run."""
 
     ranks: list[int]
     compute: Array

@@ -18,7 +18,7 @@ class Markup:
 
 
 Content = str | Markup
-"""What may be in an element: text, which is escaped, or elements."""
+"""Content of an element: text, which is escaped, or elements."""
 
 _NOT_SHOWN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 

@@ -1,4 +1,4 @@
-"""What the page of a report asks for: an overview, and histories and tasks of a window of time.
+"""Data of a report's page: an overview, and histories and tasks of a window of time.
 
 The same messages are embedded in a report for the whole run, and sent by `clusim view` for what is being looked at.
 

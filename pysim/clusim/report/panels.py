@@ -37,7 +37,7 @@ FOOT = 26.0
 """Room for titles, from row to row, height of a box, above the boxes of a panel, and below them for its name."""
 
 ARC = 46.0
-"""How far lines between boxes of one row hang down at most."""
+"""Largest sag of lines between boxes of one row."""
 
 _SWITCH, _ENDPOINT, _PCIE, _UPPER_PCIE, _ROOT, _MEMORY, _NIC, _NETWORK = range(8)
 _LEVELS = {"gpu": _ENDPOINT, "host": _ENDPOINT, "root": _ROOT, "memory": _MEMORY, "nic": _NIC}

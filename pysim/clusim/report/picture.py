@@ -1,4 +1,4 @@
-"""Where to draw the nodes of a machine, and which wires make one line."""
+"""Placement of nodes in a picture, and the wires of each line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from clusim.results.result import Wires
 Array = NDArray[Any]
 
 GRID_LINES = 1400
-"""What `LINES` is for a grid, whose lines do not cross."""
+"""`LINES` for a grid, whose lines do not cross."""
 
 
 MOST_BESIDE = 3

@@ -64,7 +64,7 @@ _TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps"))
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a figure is drawn.
+    """Style of a figure.
 
     Attributes
     ----------

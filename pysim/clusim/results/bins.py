@@ -21,7 +21,7 @@ WHOLE_PS = 1 << 62
 """Width of a bin that no run comes to the end of [ps]."""
 
 MEMORY_LIMIT_BYTES = 32 << 20
-"""What the histories of all wires may take together; fabrics with many wires get fewer bins."""
+"""Memory limit of the histories of all wires; topologies with many wires get fewer bins."""
 
 COLUMNS: dict[str, tuple[str, str, str]] = {
     "bytes": ("bytes", "B", "bytes put on the wire, headers included"),

@@ -28,7 +28,7 @@ LEAST_PHASE = 0.02
 
 
 class CauseKind(StrEnum):
-    """What time goes into."""
+    """Kinds of causes."""
 
     LATENCY = "latency"
     STEP = "step"
@@ -123,7 +123,7 @@ class VerdictCause:
 
     @property
     def fix(self) -> str:
-        """What fixing it means: ``twice as fast``."""
+        """Meaning of the remedy: ``twice as fast``."""
         return _WORDS[self.kind][1]
 
     def words(self) -> str:
@@ -156,7 +156,7 @@ class Phase:
 
 
 class CauseWordsJson(TypedDict):
-    """What is said of a cause besides.
+    """Words of a cause.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class CauseWordsJson(TypedDict):
 
 
 class PhaseWordsJson(TypedDict):
-    """What is said of a phase besides.
+    """Words of a phase.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class PhaseWordsJson(TypedDict):
 
 
 class VerdictJson(TypedDict):
-    """What held a run back.
+    """Diagnosis of a run.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ class VerdictJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What held a run back.
+    """Diagnosis of a run.
 
     Attributes
     ----------

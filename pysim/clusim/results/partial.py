@@ -1,4 +1,4 @@
-"""What is known of a run that was ended before its end."""
+"""Partial result of a run that was ended early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_PART = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What is known of a run that was ended before its end.
+    """Partial result of a run that was ended early.
 
     Attributes
     ----------

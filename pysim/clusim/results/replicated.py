@@ -1,4 +1,4 @@
-"""What pauses of a run stand for: blocks of work that were simulated once, as columns, and where they are in time.
+"""Replicated blocks of a run: work that was simulated once, as columns, and its places in time.
 
 A *part* is a block as it was simulated: its tasks by *slot*, the ranks that did it in their order, with times from its
 start. A *place* is a part at some ranks and wires. A *block* is a place at a time: from the start of its pauses.
@@ -25,7 +25,7 @@ MOVING = (" pace", " to host", " from host")
 """Ends of the names of streams whose pauses stand for data that move."""
 
 SUFFIX = " [folded]"
-"""What names of pauses end with that stand for blocks."""
+"""Suffix of the names of pauses that stand for blocks."""
 
 OWN_NAME = -1
 """Name of a task that is called like the pause of its block."""
@@ -46,7 +46,7 @@ class FoldedCall(NamedTuple):
 
 
 class RankPattern(NamedTuple):
-    """What a rank does in a block, from its start [ps]: arrays of (start, end) of its kernels and of data that move."""
+    """Pattern of a rank in a block, from its start [ps]: arrays of (start, end) of its kernels and transfers."""
 
     compute: Array
     moving: Array
@@ -55,7 +55,7 @@ class RankPattern(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BlockTasks:
-    """What ranks do in a block, a row for each task, and what they move.
+    """Tasks of ranks in a block, a row each, and their traffic.
 
     Attributes
     ----------

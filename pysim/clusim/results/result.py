@@ -1,4 +1,4 @@
-"""What a run gives: plain columns and numbers, the same in memory and read back from a trace.
+"""Result of a run: plain columns and numbers, equal in memory and read back from a trace.
 
 Bandwidths are those of nccl-tests: ``algbw = size / time`` and ``busbw = algbw * factor``, where the factor is
 what every rank must send per byte of the collective on the best possible point-to-point algorithm
@@ -63,7 +63,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """What a collective costs besides its kernel, and what NCCL itself expects.
+    """Costs of a collective besides its kernel, and NCCL's own estimate.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How the result came about; enough to make it again.
+    """Origin of the result; enough to produce it again.
 
     `faults` are what broke and what that did to rates; `notes` what must be said of the plan. `error_bound` bounds the
     relative error of the time against exact packets, which is 0; None where no bound is known. `around` is what the
@@ -229,7 +229,7 @@ class Result(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        """What held the run back, made when it is asked for first: see `clusim.results.diagnosis.Verdict`."""
+        """Diagnosis of the run, computed on first use: see `clusim.results.diagnosis.Verdict`."""
         if self.judge is None:
             return Verdict(self.time_ps, (), basis="nothing was kept of the run to tell")
         return self.judge(self)
@@ -278,7 +278,7 @@ class Result(Shown):
 
     @property
     def has_bandwidth(self) -> bool:
-        """Whether the run is one finished collective, so that it has a bandwidth."""
+        """True if the run is one finished collective, so that it has a bandwidth."""
         return self.call is not None and self.complete
 
     @property

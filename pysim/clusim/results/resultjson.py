@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 
 class EndedJson(TypedDict):
-    """How far a run got that was ended before its end.
+    """Progress of a run that was ended early.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class EndedJson(TypedDict):
 
 
 class CallJson(TypedDict):
-    """What a run has that is one collective.
+    """Keys of a run that is one collective.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class CallJson(TypedDict):
 
 
 class MovedJson(TypedDict):
-    """What the engine moved, and how fast.
+    """Traffic of the engine, and its speed.
 
     Attributes
     ----------

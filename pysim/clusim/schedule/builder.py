@@ -215,7 +215,7 @@ class ProgramBuilder:
 
 
 class ProgramFields(TypedDict, total=False):
-    """What else a program may have: name, chunks and mode of its template, the others as in `Instance`."""
+    """Further fields of a program: name, chunks and mode of its template, the others as in `Instance`."""
 
     name: str
     nchunks: int
@@ -238,7 +238,7 @@ class ProgramFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where something is appended: a schedule under construction, the stream of its ranks, and what each waits for.
+    """Target of appended tasks: a schedule under construction, the stream of its ranks, and dependencies.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What every collective must compute, by definition, and test data to try it with."""
+"""Definition of every collective, and test data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What a part of one rank's output must hold.
+    """Required content of a part of one rank's output.
 
     Attributes
     ----------

@@ -88,7 +88,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-"""What combines two operands, by redop; an average is a sum that is divided at the end."""
+"""Function of two operands, by redop; an average is a sum that is divided at the end."""
 
 
 def element(name: str) -> Element:

@@ -33,12 +33,12 @@ from clusim.schedule.iteration import Slice, iter_slices
 Array = NDArray[Any]
 
 POISON = 0x5A
-"""What buffers hold before anything is written to them."""
+"""Content of buffers before the first write."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallCheck:
-    """How one collective call compares with its definition.
+    """Comparison of one collective call with its definition.
 
     Attributes
     ----------

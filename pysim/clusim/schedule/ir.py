@@ -102,7 +102,7 @@ class Template:
 
     @property
     def has_sync(self) -> bool:
-        """Whether a primitive is a sync primitive, so that at least one loop runs."""
+        """True if a primitive is a sync primitive, so that at least one loop runs."""
         return any(prim.sync for prim in self.prims)
 
 

@@ -1,4 +1,4 @@
-"""Which bytes each slice of an instance covers: the arithmetic of contract section 7, in one place."""
+"""Bytes of each slice of an instance: the arithmetic of contract section 7, in one place."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
 
 
 class _Cut(NamedTuple):
-    """What decides how large the pieces of an instance are; many instances share it."""
+    """Inputs of an instance's piece sizes; many instances share them."""
 
     mode: str
     nchunks: int
@@ -111,7 +111,7 @@ class _Cut(NamedTuple):
 
 
 class ChunkTotals:
-    """What is moved of every chunk number over all loops of an instance.
+    """Traffic of every chunk number over all loops of an instance.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a schedule computes: proved on real numbers, without a machine and without time.
+"""Verification of schedules: run on real numbers, without a topology and without time.
 
 A scheduler without time: any legal order of slices, and the deadlocks it runs into.
 """

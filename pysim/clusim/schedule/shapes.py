@@ -1,4 +1,4 @@
-"""How protocols cut data: chunk, slices and slots of a connection.
+"""Cuts of data by protocol: chunk, slices and slots of a connection.
 
 **Hardware**: NCCL gives every connection and channel a buffer of 8 steps: 4 MiB for Simple (512 KiB
 a step), 32 KiB of data a step for LL, 576 000 B for LL128; rings of all-reduce, all-gather and
@@ -78,7 +78,7 @@ class Shape:
 
 
 class _Cut(NamedTuple):
-    """How a protocol is cut: slices per step where flags travel in the data, the least slice [bytes of data].
+    """Cut of a protocol: slices per step where flags travel in the data, the least slice [bytes of data].
 
     `threads` move the data of a channel, each `thread_bytes` at least [bytes].
     """

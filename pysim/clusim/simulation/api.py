@@ -1,4 +1,4 @@
-"""What scripts call: a collective, or synthetic traffic, on a machine by name or as a fabric."""
+"""Functions for scripts: a collective or synthetic traffic, on a system by name or as an object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_RUN = (
 
 
 class CollectiveOptions(TypedDict, total=False):
-    """What `collective` can be told besides.
+    """Further options of `collective`.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class CollectiveOptions(TypedDict, total=False):
 
 
 class TrafficOptions(TypedDict, total=False):
-    """What `traffic` can be told besides.
+    """Further options of `traffic`.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ class Followed:
 
     @property
     def words(self) -> str:
-        """How it was found, and how far off it may be."""
+        """Method of the extrapolation, and its error limit."""
         return f"{self.note}; error limit {FOLLOWED_ERROR:.0%}, of the whole in bursts"
 
 

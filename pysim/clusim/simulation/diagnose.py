@@ -1,4 +1,4 @@
-"""What a run keeps so that a verdict on it can be asked for: its inputs, its completed slices, who knows its error."""
+"""Inputs for the diagnosis of a run, kept until it is asked for: image, completed slices, expected error."""
 
 from __future__ import annotations
 

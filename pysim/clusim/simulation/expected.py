@@ -1,4 +1,4 @@
-"""What error to expect of a prediction: that of the nearest class of measured rows that calibrated nothing.
+"""Expected error of a prediction: that of the nearest class of held-out measured rows.
 
 ``accuracy.json`` has the classes. Only `clusim validate --data` writes it, from the rows of a validation; it says from
 which. A class is a system, a family of chips or all of them, on one machine or several, in a regime of size, with the
@@ -27,14 +27,14 @@ DATA = Path(__file__).with_name("accuracy.json")
 """The file that comes with clusim."""
 
 P2P = "P2P"
-"""How measured rows name sends and receives."""
+"""Name of sends and receives in measured rows."""
 
 ANY = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass:
-    """How far off rows of a class were.
+    """Errors of the rows of a class.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Where something ran: the preset or file, the architecture of the oldest GPU, and how many machines."""
+    """Place of a run: the preset or file, the architecture of the oldest GPU, and the number of nodes."""
 
     system: str
     family: str

@@ -1,4 +1,4 @@
-"""How long a plan of NCCL takes: simulated whole, or on fewer machines and with shorter streams that stand for it.
+"""Time of a NCCL plan: simulated in full, or extrapolated from fewer nodes and shorter streams.
 
 **Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
 all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
@@ -44,7 +44,7 @@ STREAM_HOPS = 8_000_000
 """Hops of bursts that the larger of two streams takes, about, which stand for a longer one: some five seconds."""
 
 FOLLOWED = "from "
-"""How notes begin that say from which runs a time was followed."""
+"""Beginning of notes on extrapolated times."""
 
 ITERATIONS = 3
 """Iterations of these that are simulated one behind the other."""
@@ -52,7 +52,7 @@ ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Whether long streams are simulated shorter also in bursts of a size, and how such runs are watched."""
+    """Limits of shorter streams, also in bursts of a size, and the observers of such runs."""
 
     always: bool = False
     options: RunOptions = BRIEF
@@ -113,7 +113,7 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
 
 
 _TIMED: dict[tuple[object, ...], tuple[int, tuple[str, ...]]] = {}
-"""What this process has simulated of many runs at once: curves share runs on fewer machines."""
+"""Runs of this process when many are simulated at once: curves share runs on fewer nodes."""
 
 
 def timed(

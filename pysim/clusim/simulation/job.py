@@ -66,12 +66,12 @@ MOST_TEXT_TASKS = 1 << 15
 """A schedule of more tasks is in its trace as columns only, and not as text besides."""
 
 RECORD_BYTES = 29
-"""What one completion record takes in a trace, before compression [bytes]."""
+"""Size of one completion record in a trace, before compression [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`.
+    """Observers and trace of a run, which change no result; see `simulate`.
 
     Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
     the engine; None: as many as there are cores, at most four. `confirm` is whether a verdict simulates the run again

@@ -1,4 +1,4 @@
-"""What runs: the schedule of a request, by an algorithm's name, by the file of a plan, or as NCCL would do it."""
+"""Plan of a request: its schedule, by an algorithm's name, from a plan file, or as NCCL would choose it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OVERLAPPING = ("broadcast", "reduce")
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs.
+    """Plan of a run.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ def _with_variables(request: Request) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class NcclChoice:
-    """What NCCL would run for a request.
+    """NCCL's plan for a request.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
 
 @dataclass(frozen=True, slots=True)
 class SymmetricChoice:
-    """What NCCL does with buffers that are symmetric.
+    """NCCL's choice for symmetric buffers.
 
     Attributes
     ----------

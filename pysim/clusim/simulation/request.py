@@ -1,4 +1,4 @@
-"""What is asked for: a collective, a schedule that is written already, or synthetic traffic, on some machines."""
+"""Requests: a collective, a given schedule, or synthetic traffic, on some nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OWN: dict[str, Callable[[str], str]] = {
     "gap": _lower,
     "kind": _lower,
 }
-"""How clusim itself spells the words of a request."""
+"""Spelling of the words of a request."""
 
 
 def own_words(request: Any) -> None:

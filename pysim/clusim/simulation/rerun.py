@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """What a repeated run gave: its time [ps] and fingerprint."""
+    """Time [ps] and fingerprint of a repeated run."""
 
     time_ps: int
     fingerprint: int

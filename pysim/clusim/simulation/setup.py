@@ -1,4 +1,4 @@
-"""Which machines take part, with which NCCL; fabrics and communicators are made once per process."""
+"""Nodes of a run and their NCCL; topologies and communicators are created once per process."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
 
 
 _BROKEN: dict[tuple[int, tuple[Any, ...]], Broken] = {}
-"""What breaks of which fabric, the oldest first; a fabric is itself here, and no equal one."""
+"""Faults by topology, the oldest first; a topology is identified by itself, not by an equal one."""
 
 
 def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:

@@ -1,4 +1,4 @@
-"""How long a run may take by the clock on the wall, and what it is doing until its engine starts."""
+"""Wall-clock limit of a run, and its progress until the engine starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """Whether the time is up."""
+        """True if the time is up."""
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     @property

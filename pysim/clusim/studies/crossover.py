@@ -1,4 +1,4 @@
-"""Which algorithm is best at which size: everything NCCL could use, and kernels it does not have."""
+"""Best algorithm by size: NCCL's own, and kernels that it does not have."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Crossover:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said of NCCL's plans."""
+        """Notes on NCCL's plans."""
         return self.setup.said(COLLECTIVE_OF[self.operation], self.sizes)
 
     def best(self, index: int, *, nccl_only: bool = False) -> str:

@@ -146,7 +146,7 @@ class FabricArrays:
         return None
 
     def joined(self, one: int, two: int) -> bool:
-        """Whether two NICs are different and on the same plane of the network."""
+        """Return True if two NICs are different and on the same plane of the network."""
         if one == two:
             return False
         planes, plane = self.machines.planes, self.machines.plane

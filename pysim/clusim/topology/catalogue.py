@@ -82,7 +82,7 @@ _OPTIONAL = frozenset(
         *("power", "kernels", "slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
     }
 )
-"""What a chip need not say: who needs it asks for it."""
+"""Optional keys of a chip; they are required only where they are used."""
 
 DEFAULT_BUFFER_BYTES = 32_768
 

@@ -1,4 +1,4 @@
-"""How much can cross a fabric: bisection inside a machine and between machines, and oversubscription per tier."""
+"""Capacity of a topology: bisection inside a node and between nodes, and oversubscription per tier."""
 
 from __future__ import annotations
 

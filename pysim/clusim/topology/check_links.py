@@ -39,7 +39,7 @@ def listed(names: list[str]) -> str:
 
 @dataclass(slots=True)
 class _Ends:
-    """What hangs on one node: links and bandwidth by class [B/s]."""
+    """Links of one node: number and bandwidth by class [B/s]."""
 
     count: Counter[str]
     rate_Bps: Counter[str]

@@ -50,7 +50,7 @@ def draw_single(drawing: Drawing) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Rails:
-    """How NICs are grouped: rails, NICs per rail and machine, machines per unit, number of units."""
+    """Groups of NICs: rails, NICs per rail and node, nodes per unit, number of units."""
 
     rails: int
     width: int

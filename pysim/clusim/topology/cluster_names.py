@@ -14,7 +14,7 @@ _LENGTH = "_length"
 
 
 def is_cluster_name(name: str) -> bool:
-    """Whether a name says how many machines there are, or that it is a cluster at all."""
+    """Return True if a name says how many machines there are, or that it is a cluster at all."""
     head, _, rest = name.partition(":")
     keys = {part.partition("=")[0].strip() for part in rest.split(",")}
     if "nodes" in keys or (head in NETWORK_KINDS and "node" in keys):

@@ -1,4 +1,4 @@
-"""What the network of a cluster is made of: one link and one switch of each tier, from types by name.
+"""Parts of a cluster network: one link and one switch of each tier, from types by name.
 
 What the description does not name is taken from the machine: its ``network:``, or else a link as fast as the slots
 of its NICs.

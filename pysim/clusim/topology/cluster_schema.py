@@ -32,7 +32,7 @@ class LengthsSpec(Spec):
 
 
 class NetworkSpec(Spec):
-    """What joins machines; everything but the kind has a default that fits the machines.
+    """Network between nodes; all keys but the kind have a default that fits the nodes.
 
     A file of one machine says with it what such machines are usually joined by.
     """

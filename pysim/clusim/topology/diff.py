@@ -1,4 +1,4 @@
-"""What differs between two fabrics, in plain words: nodes, links, rates, latencies, protocols and how they are used."""
+"""Differences between two topologies: nodes, links, rates, latencies, protocols and policies."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def cost16(bytes_per_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What an endpoint (GPU or host) does with packets, memory and CTAs.
+    """Properties of an endpoint (GPU or host): packets, memory and CTAs.
 
     Attributes
     ----------

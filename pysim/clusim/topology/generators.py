@@ -206,7 +206,7 @@ def _limit(nodes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Generator:
-    """How to read the arguments of a generator and draw it.
+    """A generator's arguments and its function.
 
     `arguments` maps names to defaults, None for required ones and 0 for optional ones without default.
     """
@@ -290,7 +290,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[object], object]]] = {
 
 
 def is_generator(spec: str) -> bool:
-    """Whether `spec` names a generator (its arguments may still be wrong)."""
+    """Return True if `spec` names a generator (its arguments may still be wrong)."""
     return spec.partition(":")[0] in GENERATORS
 
 

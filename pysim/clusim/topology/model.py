@@ -44,7 +44,7 @@ NO_LIMIT = NONE
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How messages become packets on a class of wires.
+    """Packet format of a link class.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What a CTA pays to move data: ``simple``, ``ll`` or ``ll128``.
+    """CTA costs of a protocol: ``simple``, ``ll`` or ``ll128``.
 
     Attributes
     ----------
@@ -279,12 +279,12 @@ class Fabric(Shown):
 
     @cached_property
     def num_zones(self) -> int:
-        """How many machines the fabric joins."""
+        """Number of nodes that the topology joins."""
         return 1 + max((node.zone for node in self.nodes), default=0)
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks a job can have."""
+        """Largest number of ranks of a job."""
         return len(self.ranks)
 
     @cached_property
@@ -303,7 +303,7 @@ class Fabric(Shown):
 
     @cached_property
     def derived(self) -> dict[str, Any]:
-        """What others made of the fabric and keep with it, by name; a changed copy starts anew."""
+        """Derived objects that are cached with the topology, by name; a changed copy starts empty."""
         return {}
 
     def summary(self) -> Summary:

@@ -40,7 +40,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class RateControl:
-    """How a sender reacts to congestion marks: DCQCN (Zhu et al., SIGCOMM 2015).
+    """Reaction of a sender to congestion marks: DCQCN (Zhu et al., SIGCOMM 2015).
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class RateControl:
 
 @dataclass(frozen=True, slots=True)
 class HostTraits:
-    """What the host threads of a processor take that serve messages, one thread for a rank.
+    """Times of a processor's host threads that serve messages, one thread for a rank.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class HostTraits:
 
 @dataclass(frozen=True, slots=True)
 class NicTraits:
-    """What a network adapter does between host and network.
+    """Properties of a NIC between host and network.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class Node:
 
     @property
     def forwards(self) -> bool:
-        """Whether packets for others may pass through."""
+        """True if packets for others may pass through."""
         return self.endpoint is None or self.relay
 
 
@@ -217,7 +217,7 @@ KIND_WORDS = {
     "cpu": "CPUs",
     "switch": "switches",
 }
-"""What several nodes of a kind are called, in the order in which they are counted."""
+"""Plurals of node kinds, in the order of counting."""
 
 
 def counted_nodes(nodes: Iterable[Node]) -> list[str]:

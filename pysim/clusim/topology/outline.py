@@ -13,7 +13,7 @@ from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node, kind_of
 
 Signature = tuple[object, ...]
-"""What makes two parts look alike: everything but names."""
+"""Properties that equal parts share: all but names."""
 
 TIERS = ("leaf", "edge", "tor", "spine", "aggregation", "core")
 """Network tiers from the machines upward; others come after them, in the order of the fabric."""

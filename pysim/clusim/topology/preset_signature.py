@@ -1,4 +1,4 @@
-"""What tells the machines of presets apart, from their files alone: no fabric is built for it.
+"""Signatures of presets, from their files alone: no topology is built for them.
 
 Logs are matched with machines by it. A preset is a file; what can be seen in it (GPUs, how they are linked, adapters)
 is read off, and its ``logs`` and ``superpod`` say the rest.
@@ -22,14 +22,14 @@ from clusim.topology.quantities import Spec
 from clusim.topology.schema import Topology
 
 LinkedBy = Literal["switch", "peer", "pcie"]
-"""How the GPUs of a machine are joined: NVSwitches, links from GPU to GPU, PCIe alone."""
+"""Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe alone."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a log of a preset's machines shows.
+    """Properties of a preset's nodes that a log shows.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How far ranks of a machine are from each other and from its NICs, and which NIC serves whom.
+"""Distances of ranks from each other and from NICs, and the NIC of each rank.
 
 **Hardware** The way between two PCIe devices decides what they may do: below one switch or several they talk to each
 other directly; through a root complex, or from socket to socket, that is slow or forbidden. NCCL calls the classes PIX,
@@ -52,7 +52,7 @@ def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:
 
 
 class Rails:
-    """Which NICs of a machine serve which ranks."""
+    """NICs of a node by rank."""
 
     def __init__(self, arrays: FabricArrays) -> None:
         self.arrays = arrays

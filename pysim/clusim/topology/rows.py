@@ -106,7 +106,7 @@ _WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
     "dim": lambda link: link.dim,
     "ecn_threshold": lambda link: _threshold(link.ecn_probability),
 }
-"""What both wires of a link have alike."""
+"""Common fields of both wires of a link."""
 
 
 def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, WireClasses]:

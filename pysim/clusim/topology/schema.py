@@ -95,7 +95,7 @@ class SwitchSpec(Spec):
 
 
 class RateControlSpec(Spec):
-    """How a NIC reacts to congestion marks (DCQCN)."""
+    """Reaction of a NIC to congestion marks (DCQCN)."""
 
     base: str | None = None
     g: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -179,7 +179,7 @@ class LinkTypeSpec(Spec):
 
 
 class ProtocolSpec(Spec):
-    """What a CTA pays under one protocol."""
+    """CTA costs under one protocol."""
 
     base: str | None = None
     fixed: Time | None = None
@@ -223,7 +223,7 @@ class LinkSpec(LinkTypeSpec):
 
 
 class LogsSpec(Spec):
-    """What logs of such machines show that the machine itself does not say."""
+    """Properties that logs of such nodes show and the topology does not."""
 
     buses: list[Annotated[int, Field(ge=0, le=255)]] = Field(default_factory=list, max_length=256)
     network: Literal["IB", "OFI", "FasTrak", "Socket", "none"] | None = None

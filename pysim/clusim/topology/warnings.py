@@ -1,4 +1,4 @@
-"""What makes an answer doubtful, in the same words everywhere: said first, with what settles it.
+"""Doubts about a result, in the same words everywhere, with the option that settles them.
 
 Who describes a machine notes the assumptions that decide every answer on it; files that do not name their GPUs are the
 usual ones. They are kept in `Fabric.sources`, so that topology files hold them, too.

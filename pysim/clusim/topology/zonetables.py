@@ -1,4 +1,4 @@
-"""What routing between machines passes around: which nodes are where, and tables that grow."""
+"""Tables of routing between nodes: graph nodes by zone, and arrays that grow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Zoned:
-    """What routing between machines needs to know besides the `Wiring`.
+    """Inputs of routing between nodes besides the `Wiring`.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Zoned:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Which nodes and targets a zone has, and which zones are alike.
+    """Nodes and targets of zones, and equal zones.
 
     Attributes
     ----------

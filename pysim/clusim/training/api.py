@@ -1,4 +1,4 @@
-"""What scripts call: training steps of a workload on a machine, by their names or as they are."""
+"""Functions for scripts: training steps of a workload on a system, by name or as objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_RUN = ("trace_out", "progress", "command", "confirm", "watch")
 
 
 class TrainOptions(TypedDict, total=False):
-    """What `train` can be told besides.
+    """Further options of `train`.
 
     Attributes
     ----------

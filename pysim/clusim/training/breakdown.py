@@ -1,4 +1,4 @@
-"""What every rank did in a window of time: compute, exposed communication, bubble, idle.
+"""Time breakdown of every rank in a window: compute, exposed communication, bubble, idle.
 
 A rank *computes* while a kernel of its runs. Communication is *exposed* while data of the rank move, that is from the
 moment at which all ranks of a collective or message are there, and no kernel of the rank runs. It *waits for its
@@ -31,12 +31,12 @@ PARTS = {
     "bubble": "bubble",
     "idle": "idle",
 }
-"""What a step divides into: its name, as in `Breakdown.compute_ps`, and words for it."""
+"""Parts of a step: name, as in `Breakdown.compute_ps`, and label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """How a rank spent a step [ps]; `communication_ps` also counts what kernels hide, `host_ps` waits for the host."""
+    """Time of a rank in a step [ps]; `communication_ps` includes hidden communication, `host_ps` are host waits."""
 
     rank: int
     compute_ps: int

@@ -1,4 +1,4 @@
-"""What error to expect of a simulated step: that of measured ones on its chip and framework that calibrated nothing.
+"""Expected error of a simulated step: that of held-out measured steps on its GPU and framework.
 
 ``accuracy.json`` has the classes; only ``clusim validate --data`` writes it, from the steps of a validation.
 """
@@ -17,7 +17,7 @@ STEP_DATA = Path(__file__).with_name("accuracy.json")
 
 @dataclass(frozen=True, slots=True)
 class StepClass:
-    """How far off steps of a class were; an empty chip or framework is any.
+    """Errors of the steps of a class; an empty GPU or framework is any.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What every layer of a plan does for one microbatch on one GPU, before anything is simulated."""
+"""Work of every layer of a plan for one microbatch on one GPU, before anything is simulated."""
 
 from __future__ import annotations
 

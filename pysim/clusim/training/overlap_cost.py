@@ -1,4 +1,4 @@
-"""What communication takes from kernels: SMs its CTAs hold, and time that kernels lose."""
+"""Cost of overlap: SMs of communication's CTAs, and time that kernels lose."""
 
 from __future__ import annotations
 

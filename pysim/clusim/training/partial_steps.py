@@ -1,4 +1,4 @@
-"""What is known of training steps that the clock on the wall ended."""
+"""Partial result of training steps that the wall-clock limit ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WholeSteps:
 
 @dataclass(frozen=True)
 class EndedSteps:
-    """What is known of steps whose time on the wall was up.
+    """Partial result of steps that the wall-clock limit ended.
 
     Attributes
     ----------
@@ -63,12 +63,12 @@ class EndedSteps:
 
     @property
     def granularity(self) -> str:
-        """How finely the run that was under way is simulated."""
+        """Granularity of the unfinished run."""
         return "" if self.result is None else self.result.provenance.granularity_note
 
     @property
     def words(self) -> str:
-        """What ended them, and where."""
+        """Cause and place of the end."""
         if self.result is None:
             return f"{self.why}: ended before the steps were simulated again"
         done = f"{len(self.step_ps)} of {self.steps} steps done"

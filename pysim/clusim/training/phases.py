@@ -24,7 +24,7 @@ _Window = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class StepSpans:
-    """What ranks did in a step.
+    """Work of ranks in a step.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class StepSpans:
 
     @property
     def whole(self) -> list[Breakdown]:
-        """How ranks spent the step."""
+        """Time of ranks in the step."""
         return self._rows[0]
 
     @property
@@ -53,7 +53,7 @@ class StepSpans:
 
     @cached_property
     def _rows(self) -> list[list[Breakdown]]:
-        """How ranks spent the step and each phase: of all at once, as what is folded is much when it is not."""
+        """Time of ranks in the step and each phase: computed together, as expanded blocks need much memory."""
         passed = self.passed_ps if self.pipeline else 0
         windows = [(self.begin_ps, self.end_ps), *(own[1:] for own in self._phases)]
         return breakdown(self.spans, self.ranks, windows, passed)

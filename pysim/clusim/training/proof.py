@@ -1,4 +1,4 @@
-"""Whether a folded block is the same as the simulated one it stands for, and what it costs to write out the others.
+"""Proof that a replicated block equals the simulated one, and the cost of writing out the others.
 
 A block is simulated alone, with ranks that start together. Where that is so in the whole run, too, it was proved
 identical: the engine is deterministic and knows no absolute time.
@@ -25,7 +25,7 @@ AFFORDABLE = 1 << 26
 """Events of a run in which the default writes out blocks that were not proved: about half a minute."""
 
 INSTANCE_EVENTS = 200
-"""What writing and reading one CTA's program costs, in events of packets."""
+"""Cost of writing and reading one CTA's program, in packet events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FoldReport:
 
     @property
     def text(self) -> str:
-        """What a report says of them."""
+        """Text for reports."""
         text = f"{self.folded:,} blocks, {self.simulated} simulated for them: {self.proved:,} proved identical"
         if self.alone > self.proved:
             apart = format_time(self.skew_ps)
@@ -82,7 +82,7 @@ class FoldReport:
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps].
+    """State of a replicated block in a run: spread of its ranks' ready times, time of their other work [ps].
 
     It is the `same` as where it was simulated, or only alike.
     """

@@ -1,4 +1,4 @@
-"""What a training run is asked to do."""
+"""Request for training steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WANTED_ERROR = 0.075
 """Error limit of a step up to which ``step`` keeps the result in the bursts of ``coarse``: 15% of it are exposed."""
 
 FOLDS = ("auto", "all", "proved", "none")
-"""What may be folded."""
+"""Replicable parts."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a simulated training run gives: times, how ranks spent them, volumes, memory.
+"""Result of training steps: times, time of ranks, volumes, memory.
 
 Expected goodput of a job that fails now and then: what part of a month is work that counts.
 
@@ -105,7 +105,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """What becomes of the time of a job.
+    """Use of a job's time.
 
     Attributes
     ----------
@@ -215,7 +215,7 @@ def _times(spec: CheckpointSpec, size: Checkpoint, step_s: float) -> tuple[float
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StepResult(Shown):
-    """What is known of training steps, simulated or estimated.
+    """Result of training steps, simulated or estimated.
 
     Attributes
     ----------
@@ -257,17 +257,17 @@ class StepResult(Shown):
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What was broken."""
+        """Faults of the run."""
         return ()
 
     @property
     def origin(self) -> list[tuple[str, str]]:
-        """How all this was found: names and what a report says of them."""
+        """Method of the result: names and texts for reports."""
         return []
 
     @property
     def identity(self) -> list[tuple[str, str]]:
-        """What tells it from others, as a report says it."""
+        """Identity of the result in reports."""
         return []
 
     @property
@@ -282,12 +282,12 @@ class StepResult(Shown):
 
     @property
     def expected_text(self) -> str:
-        """What error to expect, or why that is not known."""
+        """Expected error, or the reason why it is unknown."""
         return expected_text(self.plan.chip.name, self.plan.workload.host.framework)
 
     @property
     def verdict(self) -> Verdict:
-        """What held the step back."""
+        """Diagnosis of the step."""
         return self.judged or step_verdict(self.ranks, self.step_ps[-1], self.expected_text)
 
     @property
@@ -319,7 +319,7 @@ class StepResult(Shown):
 
     @property
     def goodput(self) -> Goodput | None:
-        """What part of the time counts when GPUs fail, if the workload says how often."""
+        """Productive share of the time under GPU failures, if the workload has a failure rate."""
         return goodput_of(
             self.plan, 1 / self.pace, self.saved.stall_s if self.saved is not None else None
         )
@@ -434,12 +434,12 @@ class TrainingResult(StepResult):
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What was broken."""
+        """Faults of the run."""
         return tuple(self.result.provenance.faults)
 
     @property
     def origin(self) -> list[tuple[str, str]]:
-        """How finely it was simulated, and what was folded."""
+        """Granularity, and replicated parts."""
         bound = self.error_bound
         limit = "" if bound is None else f"; error limit of the step {bound:.1%}"
         rows = [

@@ -190,7 +190,7 @@ class _Runs:
 
 @dataclass
 class _Proof:
-    """What a run says of its folded blocks, found once.
+    """Facts about the replicated blocks of a run, computed once.
 
     Attributes
     ----------

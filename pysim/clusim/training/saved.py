@@ -9,7 +9,7 @@ from clusim.workload.parallel.checkpoints import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:
-    """What a checkpoint adds to the step that has it.
+    """Additional time of a step with a checkpoint.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class SavedStep:
 
     @property
     def stall_s(self) -> float:
-        """How much longer that step takes [s]."""
+        """Additional time of that step [s]."""
         return self.stall_ps / 1e12
 
     def to_json(self, step_s: float) -> dict[str, float | int | None]:

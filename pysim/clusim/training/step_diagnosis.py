@@ -25,12 +25,12 @@ from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.stragglers import FullWire
 
 Parts = dict[tuple[CauseKind, str], int]
-"""What a rank's time goes into on average, by kind and what of it [ps]."""
+"""Mean time of a rank by kind and detail [ps]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """Who holds up a step.
+    """Stragglers of a step.
 
     Attributes
     ----------

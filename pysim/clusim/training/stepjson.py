@@ -14,7 +14,7 @@ from clusim.training.expected import StepClass
 
 
 class MeshJson(TypedDict):
-    """How many GPUs every dimension of parallelism has."""
+    """Number of GPUs of every dimension of parallelism."""
 
     tensor: int
     context: int
@@ -24,7 +24,7 @@ class MeshJson(TypedDict):
 
 
 class SwitchedSideJson(TypedDict):
-    """What collectives cost a GPU: SMs in the mean; traffic, bytes sent and time alone in a step [bytes, s]."""
+    """GPU costs of collectives: mean SMs; traffic, bytes sent and time in isolation, per step [bytes, s]."""
 
     sms: float
     memory_bytes: int
@@ -47,7 +47,7 @@ class InSwitchJson(TypedDict):
 
 
 class RankJson(TypedDict):
-    """What a rank did in the last step; the times add up to it."""
+    """Time of a rank in the last step; the parts add up to the step."""
 
     rank: int
     compute_s: float
@@ -58,7 +58,7 @@ class RankJson(TypedDict):
 
 
 class SavedStepJson(TypedDict):
-    """What a checkpoint adds to the step that has it.
+    """Additional time of a step with a checkpoint.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class SavedStepJson(TypedDict):
 
 
 class GoodputJson(TypedDict):
-    """What becomes of a job whose GPUs fail now and then.
+    """Goodput of a job whose GPUs fail.
 
     Attributes
     ----------
@@ -398,7 +398,7 @@ class OptimizerRowJson(TypedDict):
 
 
 class LayersJson(TypedDict):
-    """What every layer does, before anything is simulated.
+    """Work of every layer, before anything is simulated.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Who holds up a training step: slow ranks, stages with more to do than others, links that communication fills."""
+"""Stragglers of a training step: slow ranks, stages with more work, links that communication fills."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from clusim.workload.mesh import Mesh
 Array = NDArray[Any]
 
 SLOWER = 1.05
-"""How much longer kernels of a slow rank take than those of its like, at least; communication beside them may, too."""
+"""Least factor by which kernels of a slow rank are longer than those of its peers; beside communication they may be,
+too.
+"""
 
 FULLER = 1.2
-"""How much fuller a link is that stands out among its like."""
+"""Least factor by which a link is busier than its parallel links."""
 
 HEAVIER = 1.1
-"""How much longer a stage computes that stands out among the stages."""
+"""Least factor by which a stage computes longer than the other stages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What switches that add up and copy (NVLS, SHARP) take off GPUs, against rings.
+"""Traffic that in-switch reduction and multicast (NVLS, SHARP) take off GPUs, compared with rings.
 
 **Hardware** A ring reads and writes every byte several times on every GPU, with as many CTAs as it has channels. A
 switch that adds up needs the data once, and fewer CTAs. **Model** Every kind of collective that a run leaves to

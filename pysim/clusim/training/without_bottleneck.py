@@ -21,7 +21,7 @@ CHEAP_TASKS = 4_000
 
 @dataclass(frozen=True)
 class Fix:
-    """What to simulate, how that is said, and what is saved by the time of its last step and the run before [ps]."""
+    """A run without a bottleneck: its words, and the saving from the times of both runs' last steps [ps]."""
 
     request: TrainRequest
     how: str

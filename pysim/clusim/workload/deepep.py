@@ -35,8 +35,8 @@ BLOCKS = 128
 
 
 class Exchanged(NamedTuple):
-    """What a rank exchanges: inside its machine (or with all ranks), and with other machines, its own part included
-    in both [bytes]; 0 is nothing of its own.
+    """Exchange of a rank: inside its node (or with all ranks), and with other nodes, its own part included in both
+    [bytes]; 0 is nothing of its own.
     """
 
     inside: int
@@ -81,7 +81,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class DeepEp:
-    """How exchanges are made.
+    """Mode of expert exchanges.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a rank's host thread takes to issue the steps of layers; the figures are those of `hardware.frameworks`."""
+"""Time of a rank's host thread to issue the steps of layers; parameters are in `hardware.frameworks`."""
 
 from __future__ import annotations
 

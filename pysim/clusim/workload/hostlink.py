@@ -20,7 +20,7 @@ TO_HOST = "copies to host"
 
 @dataclass(frozen=True, slots=True)
 class HostWay:
-    """What a GPU has of the way to its host's memory when all GPUs of the machine use it.
+    """A GPU's share of the path to host memory when all GPUs of the node use it.
 
     Attributes
     ----------

@@ -172,7 +172,7 @@ WORKSPACE_BYTES = {True: 32 << 20, False: 8 << 20}
 
 @dataclass(frozen=True)
 class Chip:
-    """What kernels can expect of a GPU.
+    """Parameters of a GPU for kernels.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class Chip:
 
     @cached_property
     def silicon(self) -> Silicon:
-        """What products need of it, at the clock under load."""
+        """Parameters of matrix products, at the clock under load."""
         rate = self.peak_flops * self.gemm_fraction * self.sustained
         return Silicon(self.sms, rate, self.memory_Bps)
 

@@ -15,7 +15,7 @@ from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 
 SUMMED, JOINED = "summed", "joined"
-"""How names of kernels begin that are launched inside another operator: they cost the host next to nothing."""
+"""Prefixes of kernels that are launched inside another operator: they cost the host next to nothing."""
 
 Dim = Literal["tensor", "context", "expert", "norm"]
 Recompute = Literal["none", "selective", "full"]
@@ -103,7 +103,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What the backward pass of a layer needs of its forward pass, per microbatch [bytes].
+    """Activations that the backward pass of a layer needs, per microbatch [bytes].
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What a layer does again before its backward pass, if that is not what the workload's `recompute` says.
+    """Recomputation of a layer, if it differs from the workload's `recompute`.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """How a microbatch and the model are cut, and in which numbers it computes.
+    """Partition of microbatch and model, and number formats.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class Shard:
 
 
 Inside = Literal["", "core", "expert"]
-"""Whether a kernel is part of the core of attention, which is cheap to compute again, or of experts."""
+"""Place of a kernel: the core of attention, which is cheap to compute again, or experts."""
 
 
 def memory_kernel(

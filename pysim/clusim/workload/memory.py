@@ -1,4 +1,4 @@
-"""What a rank has to hold: weights, gradients, optimiser states, activations, buffers of communicators.
+"""Memory of a rank: weights, gradients, optimizer states, activations, communicator buffers.
 
 **Model** ZeRO cuts optimiser states (1), gradients too (2), weights too (3) over the data dimension (arXiv
 1910.02054). Activations are those of the layers, times the microbatches that a stage has under way: the stages left
@@ -37,7 +37,7 @@ MEMORY_PARTS = (
     *("weights", "gradients", "optimizer", "activations", "transient", "buffers"),
     *("libraries", "fragments"),
 )
-"""What the memory of a rank is needed for."""
+"""Parts of a rank's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Memory:
 
     @property
     def missing(self) -> int:
-        """How much too small the chip's memory is [bytes]; 0 if it fits or is not known."""
+        """Missing memory of the GPU [bytes]; 0 if it fits or is not known."""
         return max(0, self.total - self.capacity) if self.capacity else 0
 
     def to_json(self) -> dict[str, float | int | bool]:
@@ -114,7 +114,7 @@ def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What of a stage's weights and activations its ranks keep, and for how long.
+    """Weights and activations of a stage that its ranks keep, and for how long.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ OPTIMIZERS = tuple(_MOMENTS)
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What one parameter costs [bytes].
+    """Memory of one parameter [bytes].
 
     Attributes
     ----------

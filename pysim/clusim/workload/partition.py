@@ -29,7 +29,7 @@ class LayerCost(NamedTuple):
 
 
 class WorkerRates(NamedTuple):
-    """What a worker sends inside its machine and to others [B/s], and the machine of every worker."""
+    """Rates of a worker inside its node and to others [B/s], and the node of every worker."""
 
     inside_Bps: float
     across_Bps: float

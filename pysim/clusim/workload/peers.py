@@ -1,4 +1,4 @@
-"""What a GPU sends to others: inside its machine, and its part of what the machine sends out."""
+"""Traffic of a GPU to others: inside its node, and its part of the node's network traffic."""
 
 from __future__ import annotations
 

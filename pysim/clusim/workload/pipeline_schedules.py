@@ -26,7 +26,7 @@ from clusim.base.errors import InputError
 Kind = Literal["F", "B", "W", "BW"]
 
 Pass = tuple[Kind, int, int]
-"""What is done, for which microbatch, by which of the two parts of the stage."""
+"""Action, microbatch, and part of the stage."""
 
 
 def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
@@ -160,7 +160,7 @@ CUT = ("zero-bubble", "zb-v", "dualpipe", "dualpipe-v")
 """Schedules in which weight gradients are passes of their own."""
 
 SHAPES: dict[str, Literal["v", "both"]] = {"zb-v": "v", "dualpipe-v": "v", "dualpipe": "both"}
-"""How the two parts of a stage follow each other, by schedule."""
+"""Order of the two parts of a stage, by schedule."""
 
 
 class Action(NamedTuple):
@@ -181,7 +181,7 @@ class Action(NamedTuple):
 
 
 class StageLayout(NamedTuple):
-    """Which part of the model is where, and which follows which.
+    """Parts of the model by stage, and their order.
 
     ``round``: parts go round the stages; ``v``: down the stages and back up; ``both``: each stage has one part of a
     model that goes down and one of a copy that goes up.

@@ -24,7 +24,7 @@ from clusim.workload.kernels import Kernel, Precision
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How tensors become 8-bit operands.
+    """Conversion of tensors to 8-bit operands.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ class ParallelSpec(Spec):
 
 
 class TensorSpec(Spec):
-    """How matrices are cut, and whether they are multiplied in pieces under the communication (`overlap`)."""
+    """Partition of matrices, and whether products are cut into pieces under the communication (`overlap`)."""
 
     sequence_parallel: bool = False
     overlap: bool = False
@@ -93,7 +93,7 @@ class TensorSpec(Spec):
 
 
 class ContextSpec(Spec):
-    """How attention gets the keys and values of other parts of the sequence.
+    """Exchange of keys and values of other parts of the sequence.
 
     ``ring``: they go round under the kernels; ``all-gather``: they are gathered before; ``ulysses``: heads are
     exchanged for tokens, so that a rank has whole sequences of some heads.
@@ -103,7 +103,7 @@ class ContextSpec(Spec):
 
 
 class OffloadSpec(Spec):
-    """What is kept and done on hosts: the states of the optimiser and its step; activations until they are needed."""
+    """State and work on hosts: optimizer states and its step; activations until they are needed."""
 
     optimizer: bool = False
     activations: bool = False
@@ -141,7 +141,7 @@ class PipelineSpec(Spec):
 
 
 class DataSpec(Spec):
-    """How gradients are reduced and states are kept.
+    """Reduction of gradients and placement of states.
 
     `shard`: so many ranks share the states of a replica, and the others have copies (HSDP); by default all share them.
     `batchnorm`: so many ranks normalise batches together (SyncBatchNorm).
@@ -198,7 +198,7 @@ def _protocol(word: str) -> str:
 
 
 class CommunicatorSpec(Spec):
-    """How the collectives of a dimension are done, instead of what the workload's `collectives` would choose."""
+    """Algorithms of a dimension's collectives, instead of the choice of the workload's `collectives`."""
 
     algorithm: dict[str, str] | None = None
     protocol: Annotated[str, AfterValidator(_protocol)] | None = None
@@ -206,7 +206,7 @@ class CommunicatorSpec(Spec):
 
 
 class RecomputationSpec(Spec):
-    """What of a stage is computed again, instead of all layers or the core of attention.
+    """Recomputed part of a stage, instead of all layers or the core of attention.
 
     With ``recompute: full`` the first `layers` of every part of a stage or each `every`-th one, or all in groups of
     `group` of which only the input is kept; with ``selective`` these `modules`, as Megatron-LM calls them.
@@ -241,7 +241,7 @@ class CheckpointSpec(Spec):
 
 
 class ReliabilitySpec(Spec):
-    """How often GPUs fail, and what that costs: mean time between failures of one [h], a restart [s], a period."""
+    """GPU failures and their cost: mean time between failures of one [h], a restart [s], a period."""
 
     gpu_mtbf_h: Annotated[float, Field(gt=0, le=1e9)]
     restart_s: Annotated[float, Field(ge=0, le=1e9)]
@@ -324,7 +324,7 @@ class Workload(Spec):
 
     @property
     def checkpoints(self) -> CheckpointSpec | None:
-        """What is said of checkpoints, of the workload or with its failures."""
+        """Checkpoints of the workload, or with its failures."""
         own = self.reliability
         return self.checkpoint or (own.checkpoint if own is not None else None)
 

@@ -1,4 +1,4 @@
-"""Where many simulations run: here, in processes of this computer, or wherever an executor takes them."""
+"""Execution of many simulations: in this process, in processes of this computer, or on an executor's workers."""
 
 from clusim.base.executors.connect import connected
 from clusim.base.executors.identity import model_digest

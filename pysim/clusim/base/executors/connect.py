@@ -11,10 +11,10 @@ from typing import Any
 from clusim.base.errors import EnvironmentFailure, InputError
 
 PATIENCE_S = 20
-"""How long to look for a scheduler and its first worker [s]."""
+"""Timeout for a scheduler and its first worker [s]."""
 
 RETRIES = 5
-"""How often a piece of work is tried again whose worker went away."""
+"""Retries of a piece of work whose worker disappeared."""
 
 FORMS = "use dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi"
 

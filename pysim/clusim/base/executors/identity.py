@@ -1,4 +1,4 @@
-"""What makes two installations give the same answers: the text of the package and of the files shipped with it."""
+"""Identity of an installation: a digest of its text and its shipped files. Equal digests, equal results."""
 
 from __future__ import annotations
 

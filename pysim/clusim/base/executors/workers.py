@@ -37,13 +37,13 @@ OBJECTS = 100_000
 """Objects made until a worker looks for garbage."""
 
 LOOK_S = 0.2
-"""How often one who waits looks whether it was interrupted [s]."""
+"""Interval between checks for interrupts while waiting [s]."""
 
 _ALONE = Lock()
 
 
 class Workers:
-    """Who takes pieces of work.
+    """Workers that process pieces of work.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which time is which, in the words of every command."""
+"""Kinds of times, in the terms of every command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LAUNCHED = "with launch, as nccl-tests reports it"
 """An iteration of a stream of collectives: the kernel, and what comes between it and the next."""
 
 MODEL = "NCCL's own estimate"
-"""What NCCL's tuner expects, by which it chooses; nothing is simulated for it."""
+"""Estimate of NCCL's tuner, by which it chooses; nothing is simulated for it."""
 
 
 def includes(launched_us: float | None, model_us: float | None) -> str:

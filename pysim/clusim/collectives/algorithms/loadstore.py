@@ -26,7 +26,7 @@ from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric
 
 PASS_BYTES = 8192
-"""What 512 threads take from one rank at once, 16 bytes each [bytes]."""
+"""Bytes that 512 threads load from one rank at once, 16 bytes each."""
 
 PIECES = 4
 """Pieces of a pass: so many groups of warps go on by themselves."""

@@ -29,15 +29,16 @@ from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric
 
 PASS_BYTES = 4096
-"""What 512 threads store at once, 8 bytes of data each [bytes]."""
+"""Bytes that 512 threads store at once, 8 bytes of data each."""
 
 TOKEN_BYTES = 8192
-"""What a CTA of the Lamport kernel stores at once: 16 bytes a thread, a token of 4096 elements of two bytes [bytes]."""
+"""Bytes that a CTA of the Lamport kernel stores at once: 16 bytes a thread, a token of 4096 elements of two bytes."""
 
 LAMPORT_PRELUDE_PS = 1_600_000
-"""What the Lamport kernel does before it moves data: it starts in clusters, reads where the buffers are, then which of
-three to use, then how much to clear [ps]. Rows of TensorRT-LLM with 256 B to 2 KiB on 2 H100 (aiconfigurator): 2.7 us,
-0.75 of them for data and 0.35 for the start of any kernel."""
+"""Time of the Lamport kernel before its first data: it starts in clusters, reads buffer addresses, selects one of three
+buffers, reads the size to clear [ps]. Rows of TensorRT-LLM with 256 B to 2 KiB on 2 H100 (aiconfigurator): 2.7 us, 0.75
+of them for data and 0.35 for the start of any kernel.
+"""
 
 MOST_TOKENS = 64
 """Most CTAs of it here; the kernel has one for each token, as far as there are SMs."""

@@ -43,7 +43,7 @@ KEPT = 64
 
 
 class TreeHalf(NamedTuple):
-    """What a program has of a CTA: its SM, or none, and so many of its warps."""
+    """A program's part of a CTA: its SM, or none, and a number of warps."""
 
     sm: int
     warps: float

@@ -20,7 +20,7 @@ _FLAGS = OP_FLAGS.tolist()
 
 
 class InstanceHost(Protocol):
-    """What an instance knows of the rest of the run, and tells it."""
+    """Interface of an instance to the rest of the run."""
 
     connections: list[ConnectionState]
 

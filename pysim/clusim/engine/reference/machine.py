@@ -39,7 +39,7 @@ class Actor(Protocol):
 
 
 class Waves:
-    """What is due now.
+    """Due work of the present time.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class MemoryState:
 
 
 Who = tuple[Beyond, int]
-"""Whose time it is: what ends a run that would leave the ranges (section 1)."""
+"""Owner of a time, named if a run ends because it would leave the ranges (section 1)."""
 
 
 def _pause(nvc: int) -> Pause:

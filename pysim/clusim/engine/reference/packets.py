@@ -12,7 +12,7 @@ from clusim.engine.reference.rate_control import FlowRate
 
 
 class TransferOwner(Protocol):
-    """Who is told what becomes of a transfer: an instance or a source."""
+    """Owner of a transfer: an instance or a source."""
 
     def all_granted(self, end_ps: int) -> None:
         """The last packet was granted; `end_ps` is the greatest end of the packets."""
@@ -30,7 +30,7 @@ def steered(via_first: int | None, via_last: int | None, dst: int) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a transfer takes from its connection or source."""
+    """Properties that a transfer inherits from its connection or source."""
 
     kind: int  # of the packets injected: WRITE, FETCH, READ_REQ, MCAST, RED_REQ or AGG_UP
     requester: int  # endpoint
@@ -49,7 +49,7 @@ class Terms:
 
     @property
     def answered(self) -> bool:
-        """Whether something comes back for every packet, so that windows apply."""
+        """True if something comes back for every packet, so that windows apply."""
         return self.kind in (Kind.READ_REQ, Kind.RED_REQ, Kind.AGG_UP)
 
 
@@ -219,7 +219,7 @@ class Packet:
 
     @property
     def on_last_wire(self) -> bool:
-        """Whether the wire it is on, or waits for, is the last of its explicit path."""
+        """True if the wire it is on, or waits for, is the last of its explicit path."""
         return self.path is not None and self.hop == len(self.path) - 1
 
     def exact_packets(self, model: Model, wire: int) -> int:
@@ -229,7 +229,7 @@ class Packet:
 
     @property
     def adaptive(self) -> bool:
-        """Whether it chooses its wires by their queues."""
+        """True if it chooses its wires by their queues."""
         return self.transfer.terms.policy == Policy.ADAPTIVE
 
     def wire_bytes(self, model: Model, wire: int, kind: int | None = None) -> int:

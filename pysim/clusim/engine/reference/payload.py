@@ -1,4 +1,4 @@
-"""What transfers moved: kept for the laws of section 12."""
+"""Payload of transfers, recorded for the laws of section 12."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def demand(holds: bool, what: str, found: int, bound: int) -> None:
 
 
 class Payload:
-    """What complete transfers moved out of each endpoint and into it [bytes].
+    """Payload of complete transfers out of each endpoint and into it [bytes].
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How packets enter virtual output queues (section 4): forwarded, or made in the node."""
+"""Entry of packets into virtual output queues (section 4): forwarded, or created in the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which target, wire and VC a packet has next (sections 4, VCs; 5, targets; 6, route choice)."""
+"""Next target, wire and VC of a packet (sections 4, VCs; 5, targets; 6, route choice)."""
 
 from __future__ import annotations
 

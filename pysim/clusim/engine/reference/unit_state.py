@@ -1,4 +1,4 @@
-"""What a reduction unit remembers (section 6)."""
+"""State of a reduction unit (section 6)."""
 
 from __future__ import annotations
 

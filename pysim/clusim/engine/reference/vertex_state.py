@@ -1,4 +1,4 @@
-"""What a vertex of an aggregation tree remembers (section 6, aggregation)."""
+"""State of a vertex of an aggregation tree (section 6, aggregation)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Vertex:
 
     @property
     def busy(self) -> bool:
-        """Whether a member has a transfer that is not complete."""
+        """True if a member has a transfer that is not complete."""
         return self.transfer is not None and not self.transfer.complete
 
     def fits(self, number: int) -> bool:

@@ -13,7 +13,7 @@ from clusim.engine.reference.specs import PAYLOAD_KINDS, WireSpec
 
 @dataclass(slots=True)
 class Counters:
-    """What section 4 counts; the stall times without what is still open."""
+    """Counters of section 4; the stall times without stalls in progress."""
 
     packets: int = 0
     grants: int = 0
@@ -90,7 +90,7 @@ class Wire:
 
     @property
     def down(self) -> bool:
-        """Whether a fault took the wire down."""
+        """True if a fault took the wire down."""
         return self.num == 0
 
     @property

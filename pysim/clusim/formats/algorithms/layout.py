@@ -1,4 +1,4 @@
-"""How a plan's chunks lie in the buffers of a call, and the call itself."""
+"""Layout of a plan's chunks in the buffers of a call, and the call itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = {*(("i", name) for name in GATHERING), *(("o", name) for name in SCATTER
 
 @dataclass(frozen=True, slots=True)
 class PlanLayout:
-    """What a plan says about its data.
+    """Data layout of a plan.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class PlanLayout:
 
 @dataclass(frozen=True, slots=True)
 class WantedPlan:
-    """What the user asks for: bytes as in `clusim.schedule.CollectiveCall`, ranks that play GPUs 0, 1, ... (all).
+    """Requested call: bytes as in `clusim.schedule.CollectiveCall`, and the ranks for GPUs 0, 1, ... (all).
 
     Without a protocol it is the plan's own.
     """

@@ -254,7 +254,7 @@ class _Program:
 
 
 class _Grain(NamedTuple):
-    """How thread blocks that talk to each other move chunks: `chunks` at once, at most `pieces` per operation."""
+    """Movement of chunks between connected thread blocks: `chunks` at once, at most `pieces` per operation."""
 
     chunks: int
     pieces: int

@@ -21,7 +21,7 @@ MAX_CHANNELS = 64
 
 
 class MscclOp(NamedTuple):
-    """What a step does: the primitive of the schedule, and which ends it has."""
+    """Action of a step: the schedule's primitive, and its ends."""
 
     prim: str
     receives: bool = False

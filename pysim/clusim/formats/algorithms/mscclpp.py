@@ -33,7 +33,7 @@ from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric
 
 PASS_BYTES = 4096
-"""What 512 threads store at once as packets, 8 bytes of data each [bytes]."""
+"""Bytes that 512 threads store at once as packets, 8 bytes of data each."""
 
 MAX_TURNS = 4096
 """Most iterations of a pipeline."""

@@ -21,7 +21,7 @@ MAX_BYTES = 2**64 - 1
 
 
 class OpKind(NamedTuple):
-    """What an operation does.
+    """Kinds of operations.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Who knows what while an MSCCL++ plan is gone through: flags, and the arrival of stores.
+"""Order of flags and stores in an MSCCL++ plan.
 
 A thread block that is told of something (by a signal, a barrier or a semaphore) knows what the teller knew. Stores of
 other GPUs that it then knows of arrive with it, if nobody of its GPU has noted them yet; if somebody has, it waits for

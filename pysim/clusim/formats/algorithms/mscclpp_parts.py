@@ -1,4 +1,4 @@
-"""What an MSCCL++ plan becomes before it is a schedule: thread blocks as items that are tied to each other."""
+"""Intermediate form of an MSCCL++ plan: thread blocks as items that depend on each other."""
 
 from __future__ import annotations
 

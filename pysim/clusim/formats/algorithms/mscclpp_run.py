@@ -36,7 +36,7 @@ _COLLECTOR = 200_000
 
 
 class _Operands(NamedTuple):
-    """What is added up: a span, its place, and operands that lie here or arrive over links."""
+    """Operands of a reduction: a span, its place, and operands that are local or arrive over links."""
 
     span: tuple[int, int]
     place: Place

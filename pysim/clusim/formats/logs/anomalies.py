@@ -1,4 +1,4 @@
-"""What is odd about a job, in plain words: slow transports, missing links, damage, disagreement between ranks."""
+"""Anomalies of a job: slow transports, missing links, damage, disagreement between ranks."""
 
 from __future__ import annotations
 

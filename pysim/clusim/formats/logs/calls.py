@@ -82,7 +82,7 @@ class CallTable:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How often each distinct call was made."""
+        """Number of times that each distinct call was made."""
         return np.bincount(np.array(self.call, np.int64), minlength=len(self.distinct))
 
 

@@ -261,7 +261,7 @@ class _Open:
 
 
 class _Looks:
-    """How often communicators may still be compared with handles before only the last are."""
+    """Remaining comparisons of communicators with handles, before only the last are compared."""
 
     def __init__(self) -> None:
         self.left = _MOST_LOOKS

@@ -99,7 +99,7 @@ def _pasted(line: bytes) -> bytes:
 
 
 class Dressing:
-    """What is around the lines of one file; `repeats` counts the lines that Ray says it left out."""
+    """Line prefixes and suffixes of one file; `repeats` counts the lines that Ray omitted."""
 
     def __init__(self) -> None:
         """Know nothing of the file yet."""

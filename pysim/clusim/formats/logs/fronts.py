@@ -1,4 +1,4 @@
-"""What stands in front of a header: the time in many forms, or the rank a launcher put there."""
+"""Prefixes of log headers: timestamps in many forms, or the rank that a launcher printed."""
 
 from __future__ import annotations
 

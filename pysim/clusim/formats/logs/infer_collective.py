@@ -1,4 +1,4 @@
-"""Which collective a table of nccl-tests measured on how many ranks, if nothing names them.
+"""Inference of the collective and the number of ranks of an nccl-tests table that names neither.
 
 The size is that of the largest buffer and the count that of a block: they differ by the number of ranks where a buffer
 has a block per rank. A reduction is named by collectives that reduce only, a root by those that have one. The ratio of
@@ -20,7 +20,7 @@ from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
 from clusim.base.terms.operations import OPERATIONS, Operation
 
 _CLOSE = 0.05
-"""How far a bus bandwidth, which is rounded, may be from what it should be."""
+"""Tolerance of a bus bandwidth, which is rounded."""
 
 _LEAST_GBPS = 0.2
 """Bandwidths below this are printed too coarsely to tell collectives apart [GB/s]."""

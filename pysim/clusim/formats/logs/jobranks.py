@@ -1,4 +1,4 @@
-"""Which GPU of which machine every rank of every communicator is: one numbering of the job's GPUs.
+"""GPU and node of every rank of every communicator: one numbering of the job's GPUs.
 
 A GPU is known by its bus address, else by its device index, else by the order of the ranks on its host. Machines of
 ranks that did not log are assumed to be like those that did.

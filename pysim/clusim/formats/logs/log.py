@@ -292,7 +292,7 @@ Tree = dict[int, tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Log:
-    """What one or more logs of a job say.
+    """Content of one or more logs of a job.
 
     `calls` has a row for every line of a call, `operations` one for every collective of a communicator (see
     `find_operations`), `connections`, `links` and `trees` one for each line; `runs` are the tables of nccl-tests.

@@ -51,7 +51,7 @@ _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+)
 
 
 class NamedHandle(NamedTuple):
-    """What a line about a communicator says: which, how it is made or ends, and numbers by attribute of `Member`."""
+    """Content of a line about a communicator: its handle, creation or end, and numbers by attribute of `Member`."""
 
     function: str
     pointer: int

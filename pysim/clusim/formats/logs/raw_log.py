@@ -1,4 +1,4 @@
-"""What a log says, before anything is concluded from it: processes, ranks' handles of communicators, counts."""
+"""Content of a log before any inference: processes, communicator handles of ranks, counts."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Repeating:
 
     @property
     def kept_bytes(self) -> int:
-        """What the rows take [B]."""
+        """Memory of the rows [B]."""
         arrays = [
             array
             for part in self.parts()

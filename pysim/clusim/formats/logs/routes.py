@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoggedRoute:
-    """How data go from one rank to another.
+    """Path of data from one rank to another.
 
     `kind` is P2P, SHM, NET or COLLNET; `how` tells more (IPC, CUMEM, MNNVL, direct, indirect, or the network's name);
     `nic` and `proxy` (the rank whose network card is used, for PXN) are -1 where there is none.

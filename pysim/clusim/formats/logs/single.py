@@ -23,7 +23,7 @@ _WATCHDOG = re.compile(
 _TORCH = re.compile(rb"\[rank\d+\]:\[[EWI] ")
 _TORN = re.compile(rb"[\w.:-]{0,80} \[\d+\] NCCL INFO ")
 NOISE_FACTOR = 0x9E3779B97F4A7C15
-"""What the second 8 bytes of a line are multiplied with, to make a key of the first 16."""
+"""Factor of the second 8 bytes of a line in a key of the first 16."""
 
 _OPEN_HEADS = 64
 _TORN_WORK = 200_000
@@ -330,7 +330,7 @@ class SingleLines:
 
     @property
     def waiting(self) -> bool:
-        """Whether rests of lines that other ranks cut are still to come."""
+        """True if rests of lines that other ranks cut are still to come."""
         return bool(self._heads)
 
 

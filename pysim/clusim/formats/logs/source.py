@@ -19,7 +19,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import note_input
 
 BLOCK_BYTES = 1 << 20
-"""What is read at once [B]."""
+"""Block size of reads [B]."""
 
 LINE_LIMIT = 1 << 20
 """Longest line that is kept whole [B]; of a longer one only so much is looked at."""

@@ -45,7 +45,7 @@ class LoggedRankJson(TypedDict):
 
 
 class NvlsJson(TypedDict):
-    """How many ranks say that NVLS is available, is not, and has its trees connected; how many heads, -1 if unknown."""
+    """Ranks whose NVLS is available, is not, and has connected trees; heads, -1 if unknown."""
 
     available: int
     not_available: int
@@ -155,7 +155,7 @@ class CallGroupJson(TypedDict):
 
 
 class CallsJson(TypedDict):
-    """What was called.
+    """Calls of one kind.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ _From = TypedDict("_From", {"from": str})
 
 
 class CallsFromJson(CallsJson, _From):
-    """What was called.
+    """Calls of one kind.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ class LineKindJson(TypedDict):
 
 
 class LogJson(TypedDict):
-    """What a log of NCCL, RCCL or nccl-tests says.
+    """Content of a log of NCCL, RCCL or nccl-tests.
 
     Attributes
     ----------

@@ -104,7 +104,7 @@ class TableRun:
 
     @property
     def listed(self) -> bool:
-        """Whether every rank has its line."""
+        """True if every rank has its line."""
         return bool(self.devices) and len({device.rank for device in self.devices}) == self.n_ranks
 
     def collective(self) -> str:
@@ -154,7 +154,7 @@ class TableReader:
 
     @property
     def open(self) -> bool:
-        """Whether a table was begun, so that lines of numbers may be its rows."""
+        """True if a table was begun, so that lines of numbers may be its rows."""
         return bool(self.runs) and bool(self.runs[-1].header)
 
     def comment(self, text: str, line: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which files make up a job of Chakra traces, and the ranks they are of."""
+"""Files of a job of Chakra traces, and their ranks."""
 
 from __future__ import annotations
 

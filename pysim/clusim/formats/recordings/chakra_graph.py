@@ -20,7 +20,7 @@ from clusim.formats.recordings.model import ABSENT
 CALLS = ("collective", "send", "recv")
 _LATENCY_PS = 10_000_000
 _PS_PER_BYTE = 10
-"""What playing takes for communication: 10 us, and 100 GB/s."""
+"""Assumed communication time of playing: 10 us, and 100 GB/s."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ MOST_US = 10**11
 
 
 class ChakraHost:
-    """What is known of a host trace besides its graph.
+    """Content of a host trace besides its graph.
 
     Attributes
     ----------

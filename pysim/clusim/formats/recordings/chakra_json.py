@@ -28,10 +28,10 @@ JSON_NODE = (
     rb'\A\s*[\[{].{0,4000}?"type"\s*:\s*'
     rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE|METADATA)_NODE"'
 )
-"""What such a file begins with."""
+"""Beginning of such a file."""
 
 JSON_GRAPH = rb'\A\s*\{(?:\s*"\w{1,40}"\s*:\s*(?:"[^"\\]{0,200}"|\d{1,18})\s*,){0,8}\s*"workload_graph"\s*:\s*\['
-"""What a `workload_graph` begins with."""
+"""Beginning of a `workload_graph`."""
 
 _INT64 = (1 << 63) - 1
 _BETWEEN = re.compile(r"[\s,\[\]]*")
@@ -43,7 +43,7 @@ _GRAPH_NUMBERS = (
     "comm_type", "comm_size", "comm_priority", "comm_src", "comm_dst", "comm_tag", "tensor_size", "num_ops",
 )  # fmt: skip
 _HELD = 1 << 17
-"""What is held of the text before an object is looked at [characters]."""
+"""Text that is buffered before an object is parsed [characters]."""
 
 _MOST_NODE = 1 << 26
 """Longest node [characters]."""

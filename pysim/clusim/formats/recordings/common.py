@@ -1,4 +1,4 @@
-"""What readers share: names of operations and types, groups, and peers that did not record."""
+"""Shared parts of readers: names of operations and types, groups, and peers without recordings."""
 
 from __future__ import annotations
 

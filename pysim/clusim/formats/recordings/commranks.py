@@ -1,4 +1,4 @@
-"""Which ranks of a job the ranks of its communicators are, if only processes are known."""
+"""Ranks of a job for the ranks of its communicators, if only processes are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch's flight recorder dumps: the last calls of every rank, as a pickle or as JSON, one file per rank.
+"""Dumps of PyTorch's flight recorder: the last calls of every rank, as a pickle or as JSON, one file per rank.
 
 Pickles are read by `unpickled`, which runs nothing. Calls are told apart by their group and ``collective_seq_id``. The
 recorder keeps the last ones only: those that some rank of their group has no longer, or never completed, are left out
@@ -135,7 +135,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Job:
-    """What was read so far; `ranks` has what each group consists of, as far as it is said."""
+    """Content read so far; `ranks` has the ranks of each group, as far as they are known."""
 
     calls: list[_Call] = field(default_factory=list)
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)

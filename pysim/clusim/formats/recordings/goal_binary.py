@@ -22,7 +22,7 @@ from clusim.formats.recordings.source import mapped
 
 COOKIE: Final = struct.pack("<Q", 4223)
 USED_UP: Final = struct.pack("<Q", 2342)
-"""What LogGOPSim writes in its place when it works in the file itself."""
+"""Value that LogGOPSim writes in its place when it works in the file itself."""
 
 _HEAD = struct.Struct("<IBB")
 _ANY = (1 << 32) - 1
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
 
 
 class BinaryGoal(NamedTuple):
-    """What is in a file: the operations of every rank that has some."""
+    """Content of a file: the operations of every rank that has some."""
 
     num_ranks: int
     steps: dict[int, list[GoalStep]]

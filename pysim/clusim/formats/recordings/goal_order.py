@@ -49,7 +49,7 @@ class GoalStep:
 
 @dataclass(slots=True)
 class Order:
-    """What playing a schedule found.
+    """Result of playing a schedule.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ _Key = tuple[int, int]
 
 
 class _Box:
-    """What waits at a rank under (peer, tag), in the order in which it came."""
+    """Messages that wait at a rank under (peer, tag), in order of arrival."""
 
     def __init__(self) -> None:
         self._queues: dict[_Key, deque[tuple[int, GoalOp]]] = {}

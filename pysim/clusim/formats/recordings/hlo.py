@@ -73,7 +73,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Program:
-    """What was read so far; `steps` in the order of the schedule."""
+    """Content read so far; `steps` in the order of the schedule."""
 
     name: str
     module: HloModule

@@ -1,4 +1,4 @@
-"""What NCCL's Inspector plugin writes: one JSON object for every call a rank completed, with its time.
+"""Output of NCCL's Inspector plugin: one JSON object for every completed call of a rank, with its time.
 
 Every object names its communicator, its rank and its process (or the object in front of it does, in newer files).
 Calls of a function are numbered per communicator; the order of different functions is that of their times. Of sends

@@ -19,7 +19,7 @@ _MOST_VALUE: Final = 1 << 26
 """Longest item, or value of the table [characters]."""
 
 _FIRST: Final = 1 << 16
-"""What the window holds before a value is looked at [characters]."""
+"""Text in the window before a value is parsed [characters]."""
 
 _MARGIN: Final = 64
 """An error so near to the end of the window may come of the end [characters]."""
@@ -196,7 +196,7 @@ class _Reader:
 
 
 class _BrokenError(Exception):
-    """What is no JSON, and where it is in the window."""
+    """Invalid JSON, and its place in the window."""
 
     def __init__(self, at: int, said: str) -> None:
         super().__init__(said)

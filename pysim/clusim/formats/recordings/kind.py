@@ -1,4 +1,4 @@
-"""What a reader of recordings says of its format."""
+"""Description of a recording format by its reader."""
 
 from __future__ import annotations
 

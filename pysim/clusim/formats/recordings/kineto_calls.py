@@ -32,7 +32,7 @@ _UNKNOWN = "communication kernels without operation, size and group: kept as ker
 
 @dataclass(slots=True)
 class KinetoCall:
-    """What a kernel of NCCL did.
+    """Call of a NCCL kernel.
 
     Attributes
     ----------

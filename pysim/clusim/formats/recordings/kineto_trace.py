@@ -59,7 +59,7 @@ class Span:
 
     @property
     def end(self) -> int:
-        """When it ended [ps]."""
+        """End time [ps]."""
         return self.start + self.length
 
 

@@ -187,7 +187,7 @@ class LayerSource(Protocol):
 
 @dataclass
 class RankStep:
-    """What one rank does, in its order.
+    """Steps of one rank, in order.
 
     Attributes
     ----------

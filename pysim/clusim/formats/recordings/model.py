@@ -1,4 +1,4 @@
-"""What a job did, as its own tools recorded it: events of ranks on streams, whoever wrote them down.
+"""Recorded jobs: events of ranks on streams, independent of the tool that wrote them.
 
 Readers make a `Recording` of a file, `clusim.workload.recorded` a schedule of that for a fabric. Nothing here knows a
 fabric: sizes, dependencies and recorded times only.

@@ -1,4 +1,4 @@
-"""What Nsight Systems exports as SQLite: kernels and copies of every GPU, and the ranges that NCCL marks itself with.
+"""SQLite exports of Nsight Systems: kernels and copies of every GPU, and NCCL's own NVTX ranges.
 
 A rank is a process and a GPU of one file; files are read in the order of their names. A kernel of NCCL is the next call
 that the thread which launched it had made: a group launches behind its calls. The payload of the call's range has the
@@ -38,7 +38,7 @@ MOST_NS = 1 << 50
 
 MOST_BYTES = 1 << 44
 NEAR_NS = 50_000
-"""What begins on an idle stream so soon after something else ended waited for it [ns]."""
+"""Largest gap on an idle stream that counts as a dependency on what ended before [ns]."""
 
 _NAMES = (".sqlite", ".sqlite3", ".db")
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)(?:_(\w+))?")

@@ -31,7 +31,7 @@ _MARGIN = 32
 """An error so near to the end of these may come of the end."""
 
 _HELD: Final = 1 << 17
-"""What is held from an object on before it is looked at [characters]."""
+"""Text from an object on that is buffered before it is parsed [characters]."""
 
 
 def objects(

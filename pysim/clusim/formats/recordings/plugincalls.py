@@ -51,7 +51,7 @@ class PluginCall:
 
 @dataclass(slots=True)
 class PluginJob:
-    """What was read so far."""
+    """Content read so far."""
 
     comms: dict[str, RecordedComm] = field(default_factory=dict)
     calls: list[PluginCall] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What profiler plugins of NCCL write as JSON lines, an object for every event: CoMMA's, and minimal-profiler's.
+"""JSON lines of NCCL profiler plugins, an object for every event: CoMMA's, and minimal-profiler's.
 
 CoMMA's objects of a call have its communicator (``comm_hash``), rank, bytes and how long its proxies and kernels took
 (``child_dur``; ``dur`` is how long it took to enqueue). minimal-profiler writes events when they end: kernels, by the
@@ -39,7 +39,7 @@ _PID = re.compile(r"(?:pid|latency-)(\d{1,9})")
 
 @dataclass(slots=True)
 class _Lines:
-    """What was read so far: calls, which process they are of, and how many ranks communicators have."""
+    """Content read so far: calls, their processes, and the number of ranks of communicators."""
 
     job: PluginJob = field(default_factory=PluginJob)
     owners: list[tuple[str, int]] = field(default_factory=list)

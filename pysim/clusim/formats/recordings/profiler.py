@@ -63,7 +63,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _File:
-    """Where reading a file is: the group, the call of the program and the call it is in."""
+    """Position in a file: the group, and the current calls of program and kernel."""
 
     name: str
     bunch: int = ABSENT
@@ -73,7 +73,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Job:
-    """What was read so far; `highest` is the largest rank that was seen of each communicator."""
+    """Content read so far; `highest` is the largest rank seen of each communicator."""
 
     calls: list[_Call] = field(default_factory=list)
     owners: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import note_input
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-"""What readers take: one path, or the paths of one job."""
+"""Argument of readers: one path, or the paths of one job."""
 
 MOST_BYTES = 1 << 29
 """Largest file that is read whole, decompressed [bytes]."""
@@ -30,7 +30,7 @@ LINE_LIMIT = 1 << 20
 """Longest line of a text format [bytes]."""
 
 HEAD_BYTES = 1 << 16
-"""What is looked at to tell formats apart [bytes]."""
+"""Bytes that are read to detect a format."""
 
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 22

@@ -202,7 +202,7 @@ class ByteWindow:
 
     @property
     def place(self) -> int:
-        """Where reading is in the file."""
+        """Position in the file."""
         return self.dropped + self.at
 
     def hold(self, size: int) -> bool:

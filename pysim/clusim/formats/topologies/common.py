@@ -1,4 +1,4 @@
-"""What all importers share: the description they fill, and the list of what they had to assume.
+"""Shared parts of importers: the description that they fill, and the list of their assumptions.
 
 A `Draft` collects nodes and links in the keys of topology files. Whatever the imported file does not say is noted with
 `Draft.assume`: where, what was taken, and why. `Draft.finish` returns the `Imported` result, which can be written as a
@@ -91,7 +91,7 @@ MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
 
 CHIP_OPTION = "`clusim topo import --chip NAME`"
-"""What settles of which kind GPUs are."""
+"""Option that sets the type of the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What kind of file a text is, by its content alone."""
+"""Detection of a file's kind by its content alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processor and which adapter a file means: CPU families and models, PCI vendor and device numbers."""
+"""Processors and NICs of a file: CPU families and models, PCI vendor and device numbers."""
 
 from __future__ import annotations
 

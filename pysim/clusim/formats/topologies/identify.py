@@ -1,4 +1,4 @@
-"""Which chip a GPU is: by what the user says, its PCI identity, its compute capability, words in the file, a guess."""
+"""Identification of a GPU: by the user's name, PCI identity, compute capability, words in the file, or a guess."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL and `nvidia-smi` know of a machine: CPUs, the PCIe tree below each, GPUs, their links, network adapters.
+"""Nodes as NCCL and `nvidia-smi` describe them: CPUs, their PCIe trees, GPUs, links, NICs.
 
 The parsers build a `ImportedMachine` from a file; `clusim.formats.topologies.wiring` makes nodes and links of it.
 """
@@ -43,7 +43,7 @@ class Peer:
 
 @dataclass(slots=True)
 class ImportedGpu:
-    """What the file says of a GPU beyond its PCI device.
+    """Description of a GPU beyond its PCI device.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class ImportedDevice:
 
     @property
     def is_bridge(self) -> bool:
-        """Whether other devices are reached through it."""
+        """True if other devices are reached through it."""
         return bool(self.children) or (self.cls is not None and self.cls >> 8 == 0x0604)
 
     def walk(self) -> Iterator[ImportedDevice]:

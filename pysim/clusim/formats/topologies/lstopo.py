@@ -42,7 +42,7 @@ _LANES: Final = (16, 8, 4, 2, 1)
 _SWITCH: Final = 0x068000
 _GPU: Final = 0x030200
 _LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
-"""What hwloc counts for a link of these types [MB/s]; for others 25,000."""
+"""Bandwidth that hwloc assumes for a link of these types [MB/s]; 25,000 for others."""
 
 
 def read_lstopo(text: str, draft: Draft, chip: str | None) -> None:

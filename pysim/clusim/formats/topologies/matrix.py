@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
-"""How far two devices are apart over PCIe, by the word for it."""
+"""PCIe distance of two devices, by its word."""
 
 MAX_DEVICES = 512
 

@@ -1,4 +1,4 @@
-"""What nvbandwidth measured between GPUs and hosts, as JSON (``-j``) or as its tables, beside what a machine can carry.
+"""Measurements of nvbandwidth between GPUs and hosts, as JSON (``-j``) or tables, beside the bandwidth of a topology.
 
 Copies of one pair at a time are compared: what can flow from one end to the other over wires that belong to neither of
 the others, less the headers of packets of copy engines (``_ce``) or of kernels (``_sm``).
@@ -183,7 +183,7 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
 
 
 class _Paths:
-    """What the wires of a machine carry from one end to another, without headers [B/s]."""
+    """Bandwidth of the wires from one end to another, without headers [B/s]."""
 
     def __init__(self, machine: Fabric) -> None:
         self.machine = machine
@@ -199,7 +199,7 @@ class _Paths:
 
     @cached_property
     def own(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which wires are not those of the host."""
+        """Mask of wires that do not belong to the host."""
         classes = self.arrays.wire_class
         host = np.array([name in HOST_CLASSES for name in classes.names], bool)
         return ~host[classes.codes] if len(host) else np.zeros(len(self.arrays.wires), bool)

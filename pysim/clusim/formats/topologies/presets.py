@@ -140,7 +140,7 @@ SLOW_Gbps = 10
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What an interface is.
+    """Identity of a network interface.
 
     Attributes
     ----------

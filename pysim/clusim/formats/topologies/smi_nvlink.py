@@ -48,7 +48,7 @@ _GPU = 0x030200
 
 @dataclass(slots=True)
 class _Links:
-    """What a text says of the NVLinks of a GPU, by their numbers."""
+    """NVLinks of a GPU in a text, by their numbers."""
 
     number: int
     product: str

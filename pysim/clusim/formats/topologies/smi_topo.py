@@ -192,7 +192,7 @@ def _nic_class(name: str) -> int:
 
 
 def _symmetric(matrix: Matrix, draft: Draft) -> None:
-    """Where the two halves of the table differ, take the shorter path; say which GPUs have no row."""
+    """Take the shorter path if the two halves of the table differ; return the GPUs without a row."""
     rows = {name for name, _ in matrix.words}
     missing = [name.lower() for name in matrix.gpus if name not in rows]
     if missing and rows:

@@ -1,4 +1,4 @@
-"""How an imported machine is used: number of channels, rings along direct links, and which paths are peer to peer.
+"""Use of an imported node: number of channels, rings along direct links, and peer-to-peer paths.
 
 The file says nothing of it; NCCL finds out when it runs. Rings are sought so that no two of them share a direction of a
 link, the way NCCL's search does on meshes.

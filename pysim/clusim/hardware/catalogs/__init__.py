@@ -1,1 +1,1 @@
-"""What hardware there is: the objects that lie in packages of their own, found and joined to tables."""
+"""Tables of all hardware objects, which lie in packages of their own and are found there."""

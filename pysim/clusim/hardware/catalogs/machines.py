@@ -15,7 +15,7 @@ PROCESSORS: dict[str, Cpu] = {item.name: item for _, item in objects_of(processo
 HOST_COSTS: dict[str, HostCosts] = {
     item.vendor: item for _, item in objects_of(processors, HostCosts, "HOST")
 }
-"""What hosts pay for launching, by vendor of their processors."""
+"""Launch costs of hosts, by processor vendor."""
 
 TRANSPORTS: dict[str, Transport] = {
     item.name: item for _, item in objects_of(transports, Transport, "TRANSPORT")
@@ -39,4 +39,4 @@ USUAL_SWITCHES = {what: item.name for item in CROSSBARS.values() for what in ite
 ADAPTER_IDS: dict[tuple[int, int], Pci] = {
     (item.vendor, item.device): item for _, item in objects_of(adapters, Pci, "PCI_IDS")
 }
-"""What PCI vendor and device numbers of adapters say."""
+"""NICs by PCI vendor and device numbers."""

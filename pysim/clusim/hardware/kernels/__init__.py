@@ -1,4 +1,4 @@
-"""What kernels take on a chip: matrix products, attention, experts, kernels that move data, clocks under load."""
+"""Kernel times of a GPU: matrix products, attention, experts, data movers, clocks under load."""
 
 from clusim.hardware.kernels.measured_tables import ProductTable, find_table
 from clusim.hardware.kernels.products import Form, Product, Silicon, product_s

@@ -21,7 +21,7 @@ _NARROW = (60, 70, 72, 75, 80)
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What a chip may draw and what its arithmetic needs.
+    """Power limit of a GPU, and the power of its arithmetic.
 
     Attributes
     ----------

@@ -20,15 +20,15 @@ KNOTS = {
     "n": _SIDE,
     "k": _SIDE,
 }  # fmt: skip
-"""Where ratios are stored."""
+"""Sizes at which ratios are stored."""
 
 FIRST = Form(2.5, 1.0, 0.9, 1.0, 5.0, 0.8, 2.0, 4.0, 0.9, 1.5, 50.0)
 LEAST = Form(0.5, 0.2, 0.1, 0.05, 0.5, 0.05, 0.05, 1.0, 0.0, 0.0, 4.0)
 MOST = {"memory": 1.15, "spread": 1.0, "whole": 1.0, "sharp": 12.0, "l2": 40.0}
-"""Where a walk begins, and where it must stay."""
+"""Start and bounds of the search."""
 
 SHARES = (0.5, 0.3, 0.2)
-"""What the form leaves, by how many sizes it depends on: all three, two, one."""
+"""Shares of the residuals by number of sizes: all three, two, one."""
 
 NOISE, OTHER = 0.4, 0.2
 """Noise against the spread of what is left; further noise of another library's rows of the same element type."""

@@ -66,7 +66,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class FusedForm:
-    """How well a library computes attention.
+    """Efficiency of a library's attention.
 
     Attributes
     ----------

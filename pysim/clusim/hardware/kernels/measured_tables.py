@@ -20,7 +20,7 @@ from clusim.hardware.kernels.products import Form, Product, Silicon, product_s
 from clusim.hardware.kernels.ratios import Ratios
 
 FORMAT = "clusim-kernels-1"
-"""What a file says of itself."""
+"""Format mark of a file."""
 
 _FOLDER = Path(__file__).parent / "measured"
 
@@ -83,7 +83,7 @@ class AttentionTable:
 
 @dataclass(frozen=True)
 class KernelFile:
-    """What a file says.
+    """Content of a file of measured kernels.
 
     Attributes
     ----------

@@ -59,7 +59,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Silicon:
-    """What products need of a chip.
+    """Parameters of a GPU for matrix products.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Silicon:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How well an architecture and a library turn a chip into products.
+    """Efficiency of an architecture and a library in matrix products.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""What runs a call and how long it takes: the choice, the communicators of a job, launches."""
+"""Execution of calls: NCCL's choice, the communicators of a job, launches."""

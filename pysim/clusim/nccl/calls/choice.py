@@ -1,4 +1,4 @@
-"""What runs a collective: the tuner's choice or one made elsewhere, as far as there are programs for it."""
+"""Algorithm of a call: the tuner's choice or a given one, as far as there are programs for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusim.nccl.tuner import Selection, channels_and_threads
 
 
 class Way(NamedTuple):
-    """How a collective is done, in NCCL's words; ``P2P`` are sends and receives."""
+    """Algorithm and protocol of a collective, in NCCL's terms; ``P2P`` are sends and receives."""
 
     algorithm: str
     protocol: str
@@ -45,7 +45,7 @@ class NcclOverrides:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runs a collective.
+    """Plan of a collective.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What launching adds: the time per iteration of a stream of collectives, from the time of one kernel.
+"""Launch overhead: the time per iteration of a stream of collectives, from the time of one kernel.
 
 Iterations are enqueued ahead, so in the steady state an iteration takes as long as the slower of two things: the host,
 which enqueues one collective on every GPU of a thread, and the GPU, which runs one kernel after the other. GPUs of one
@@ -23,7 +23,7 @@ DEFAULT_ITERATIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How collectives are launched.
+    """Launch mode of collectives.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What launching depends on.
+    """Inputs of launch overheads.
 
     Attributes
     ----------

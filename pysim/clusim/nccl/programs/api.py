@@ -84,7 +84,7 @@ WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
     (Algorithm.PAT, Collective.ALLGATHER): _pat_writer,
     (Algorithm.PAT, Collective.REDUCESCATTER): _pat_writer,
 }
-"""Who writes which algorithm of which collective."""
+"""Writers by algorithm and collective."""
 
 
 def _shape(

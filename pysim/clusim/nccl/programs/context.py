@@ -1,4 +1,4 @@
-"""What every writer of a NCCL program needs: the call, the communicator, and its ways as positions and NICs.
+"""Inputs of every writer of a NCCL program: the call, the communicator, and its paths as positions and NICs.
 
 Between two GPUs a channel uses all their parallel NVLinks, as memory addresses are spread over them.
 """

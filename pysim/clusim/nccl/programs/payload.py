@@ -1,4 +1,4 @@
-"""What a collective of NCCL moves, by which one of its plans or another becomes a program."""
+"""Payload of a NCCL collective, from which a plan becomes a program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusim.schedule.ir import ABSENT
 
 @dataclass(frozen=True, slots=True)
 class CollectivePayload:
-    """What a collective moves; see `clusim.schedule.CollectiveCall`. `root` counts in the ranks as given."""
+    """Payload of a collective; see `clusim.schedule.CollectiveCall`. `root` counts in the given ranks."""
 
     operation: str
     bytes: int

@@ -1,4 +1,4 @@
-"""How much a call must move until its channels are in a steady stream."""
+"""Call size from which the channels are in a steady stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusim.nccl.programs.messages import LONGEST, shape_of_message
 from clusim.topology.model import Fabric
 
 FILLS = 2
-"""How often channels go on with the next chunk until more of them take the same time each."""
+"""Chunks of a channel until further ones take equal times."""
 
 
 def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> int:

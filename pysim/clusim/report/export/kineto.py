@@ -30,7 +30,7 @@ HOST_THREAD = 1
 _ON_GPU = ("kernel", "program")
 
 _REDUCTIONS = {"max": "MinMax", "min": "MinMax", "avg": "PreMulSum"}
-"""What NCCL's kernels of a reduction are called; the others are called after it."""
+"""Names of NCCL's reduction kernels; the others have the collective's name."""
 
 
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:

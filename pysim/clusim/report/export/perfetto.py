@@ -44,7 +44,7 @@ _DOUBLE = pb.varint(44 << 3 | 1)
 
 @dataclass(slots=True)
 class Counts:
-    """What was written."""
+    """Numbers of exported objects."""
 
     tracks: int = 0
     slices: int = 0
@@ -53,7 +53,7 @@ class Counts:
 
 
 class TrackEvent(NamedTuple):
-    """What slices that differ in their times only have in common; `more` are further fields of their beginning."""
+    """Common part of slices that differ only in their times; `more` are further fields of their beginning."""
 
     track: int
     name: str

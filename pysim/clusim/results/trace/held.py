@@ -1,4 +1,4 @@
-"""What a trace has of a run, in memory: inputs and completed slices. Without HDF5, which takes long to load."""
+"""A run's inputs and completed slices in memory, as a trace would hold them; without HDF5, which is slow to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a traced run was made of: the engine's input, the schedule's columns, the nodes.
+"""Inputs of a traced run: the engine's image, the schedule's columns, the nodes.
 
 The engine's input in a trace, checked before anything walks over it.
 

@@ -87,7 +87,7 @@ class Journal:
 
     @property
     def whole(self) -> bool:
-        """Whether the file on disk is in a whole state: the first commit was done."""
+        """True if the file on disk is in a whole state: the first commit was done."""
         return self._committed > 0
 
     def commit(self) -> None:

@@ -1,4 +1,4 @@
-"""What a trace contains: names, units and descriptions, stated once for writer and reader.
+"""Content of a trace: names, units and descriptions, stated once for writer and reader.
 
 The format has a number, `FORMAT`, in the root's attribute ``clusim_format``. A reader accepts files of its own
 number and older; new groups and datasets do not change the number, a change of meaning does.

@@ -1,4 +1,4 @@
-"""What every column of a trace may hold: its kind, its length, the range of its values, what they point into.
+"""Rules of every column of a trace: kind, length, range of values, targets of indices.
 
 Columns of the engine's input, in /image, are not here: their ranges are those of `clusim.engine.ranges`.
 """
@@ -20,7 +20,7 @@ AMOUNT_END = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a column may hold.
+    """Legal content of a column.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a trace may consist of, checked when it is opened: nothing in it is read, and little is allocated, before.
+"""Permitted structure of a trace, checked when it is opened, before anything is read or much is allocated.
 
 A trace may come from anybody. HDF5 can point into other files, declare a terabyte that no byte stands for, and
 unpack small chunks into large ones; traces do none of it.
@@ -34,7 +34,7 @@ _PACKING = 1100
 
 _SMALL_BYTES = 1 << 16
 _TEXT_COST_BYTES = 64
-"""What a text takes in memory beyond its letters [bytes]."""
+"""Memory of a text beyond its letters [bytes]."""
 
 _KINDS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeCompoundID)
 _FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)

@@ -57,7 +57,7 @@ META_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What is known of a run before it.
+    """Known facts before a run.
 
     Attributes
     ----------

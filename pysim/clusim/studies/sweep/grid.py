@@ -38,7 +38,7 @@ from clusim.training.request import FOLDS, TrainRequest
 from clusim.workload import load_workload
 
 Value = tuple[Cell, Any]
-"""What a column shows, and what is meant."""
+"""Displayed value of a column, and its meaning."""
 
 MOST = 1 << 31
 
@@ -178,7 +178,7 @@ BLOCKS = {
         frozenset({"workload"}),
     ),
 }
-"""What `clusim run` and `clusim train` take."""
+"""Options of `clusim run` and `clusim train`."""
 
 
 def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:

@@ -19,7 +19,7 @@ from clusim.training.composition.estimate import stepped
 from clusim.training.request import TrainRequest
 
 Cell = str | int | float | bool | None
-"""What a column holds."""
+"""Value of a column."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ AHEAD = 2
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep found.
+    """Result of a sweep.
 
     Attributes
     ----------

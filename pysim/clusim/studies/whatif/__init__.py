@@ -1,4 +1,4 @@
-"""What if: a baseline and changes to it, each with the plan held and with the plan that would then be made."""
+"""What-if studies: a baseline and its changes, each with the same plan and re-planned."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class PerfRun:
 
 
 AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
-"""What can be a baseline."""
+"""Requests that can be a baseline."""
 
 AnyChange = Speed | TransportOff
 """Changes of the system itself, whatever the baseline is."""

@@ -22,7 +22,7 @@ class Speed:
 
     @property
     def of_links(self) -> bool:
-        """Whether it is links that are faster, which plans are made by."""
+        """True if it is links that are faster, which plans are made by."""
         return self.what not in THINGS
 
     def machine(self, fabric: Fabric) -> Fabric:

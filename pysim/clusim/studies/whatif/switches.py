@@ -14,7 +14,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "pxn": {"pxn": False},
     "shm": {"shm": False},
 }
-"""What can be off, and the keys of the topology that say so; NCCL's variables set the same keys."""
+"""Features that can be off, and their topology keys; NCCL's variables set the same keys."""
 
 _ACS = (
     "ACS sends traffic between devices below a PCIe switch up through the root complex, and routes of topologies do not"

@@ -1,4 +1,4 @@
-"""What came of a baseline and of changes to it, side by side.
+"""Results of a baseline and its changes, side by side.
 
 The form of a baseline and changes to it in JSON (`clusim.studies.whatif.table`).
 """

@@ -1,4 +1,4 @@
-"""What is on a picture: boxes, lines, arcs and texts, with colours by class of link, and the legend.
+"""Elements of a picture: boxes, lines, arcs and texts, with colours by link class, and the legend.
 
 All places are in units of a box's height. A box knows how wide its text makes it before anything is placed, so labels
 never overlap.
@@ -100,7 +100,7 @@ class Text:
 
 @dataclass(slots=True)
 class Page:
-    """What was placed so far."""
+    """Elements placed so far."""
 
     boxes: list[DrawnBox] = field(default_factory=list)
     lines: list[DrawnLine] = field(default_factory=list)

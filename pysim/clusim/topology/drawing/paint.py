@@ -154,7 +154,7 @@ def _depth(branch: Branch) -> int:
 
 
 class _Rows(NamedTuple):
-    """Where branches are placed: a page, the boxes by node, and the height of the lowest row."""
+    """Positions of branches: a page, the boxes by node, and the height of the lowest row."""
 
     page: Page
     places: dict[str, DrawnBox]

@@ -1,4 +1,4 @@
-"""What was simulated before, kept on disk by content: a file each, in a folder of this version of the model.
+"""Cache of simulated parts on disk: one file per content, in a folder of this version of the model.
 
 Files are written whole under another name and then renamed, and equal keys mean equal contents, so any number of
 processes may read and write at once. What another version of clusim wrote is never read. A file begins with the

@@ -23,7 +23,7 @@ from clusim.workload.parallel.issue import STREAM
 
 
 class PhaseTime(NamedTuple):
-    """What the engine says of a part: its time [ps], and at what share of their pace kernels go on beside it."""
+    """Simulated part: its time [ps], and the pace of kernels beside it as a share of their own."""
 
     time_ps: int
     share: float = 1.0
@@ -31,7 +31,7 @@ class PhaseTime(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """What a rank does more than once: what, time of its kernels and that without communication [ps], operations."""
+    """Repeated work of a rank: time of its kernels, time without communication [ps], operations."""
 
     pattern: RankPattern
     kernel_ps: int
@@ -44,7 +44,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass
 class RankRows:
-    """What a rank did, as intervals [ps]; `again` are starts of what it had done before."""
+    """Work of a rank as intervals [ps]; `again` are starts of repetitions."""
 
     compute: Pairs = field(default_factory=list)
     moving: Pairs = field(default_factory=list)

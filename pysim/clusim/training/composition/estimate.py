@@ -51,7 +51,7 @@ from clusim.workload.pipeline_schedules import Action
 
 
 class _Done(NamedTuple):
-    """What a stage does in a block or several, and what that moves."""
+    """Work of a stage in one block or several, and its traffic."""
 
     took: Repeated
     moved: dict[str, Volume]
@@ -301,7 +301,7 @@ def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
 
 
 class EstimateOptions(TypedDict, total=False):
-    """What `estimate` can be told besides, as `clusim.training.api.TrainOptions` has it."""
+    """Further options of `estimate`, as in `clusim.training.api.TrainOptions`."""
 
     nodes: int | None
     steps: int

@@ -35,7 +35,7 @@ Write = Callable[[Emitter, Mapping[int, int]], Tails]
 
 
 class PartRan(NamedTuple):
-    """What a run of a part says.
+    """Result of a part's run.
 
     Attributes
     ----------

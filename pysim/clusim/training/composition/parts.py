@@ -27,12 +27,12 @@ from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
 LONGER = 4
-"""How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
+"""Duration of kernels beside a part, relative to the part alone: longer than it takes beside them."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepPart:
-    """What is known of a part; equal only to itself.
+    """Known facts of a part; equal only to itself.
 
     Attributes
     ----------

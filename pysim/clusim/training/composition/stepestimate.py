@@ -1,4 +1,4 @@
-"""What an estimate of training steps gives."""
+"""Estimate of training steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StepEstimate(StepResult):
 
     @property
     def origin(self) -> list[tuple[str, str]]:
-        """How many parts it is made of."""
+        """Number of parts."""
         bound = self.grain_bound
         made = f"{self.simulated} simulated now" if self.simulated else "all simulated before"
         limit = "error limit not known"

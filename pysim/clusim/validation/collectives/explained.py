@@ -1,4 +1,4 @@
-"""What the time of one measured row is made of: launch and kernel, and the kernel's time along its critical path."""
+"""Parts of the time of one measured row: launch and kernel, and the kernel's critical path."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ MOST_SPREAD_PCT = 10**6
 
 @dataclass(frozen=True, slots=True)
 class CurveGroup:
-    """What a curve of measurements has in common; fields as the columns."""
+    """Common properties of a curve of measurements; fields as the columns."""
 
     system: str
     n_nodes: int
@@ -66,7 +66,7 @@ class CurveGroup:
 
     @property
     def launch_known(self) -> bool:
-        """Whether it says what a process drives, or a program has only one way."""
+        """True if it says what a process drives, or a program has only one way."""
         return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
 
     @property

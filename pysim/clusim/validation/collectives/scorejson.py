@@ -43,7 +43,7 @@ class ClassTableJson(TypedDict):
 
 
 class CurveJson(TypedDict):
-    """What rows have in common; None is what they do not say.
+    """Common properties of rows; None if the rows do not contain them.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class LeftOutRowJson(TypedDict):
 
 
 class ValidationJson(TypedDict):
-    """How far predictions of measured collectives are off.
+    """Errors of predicted collectives.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class ValidationJson(TypedDict):
 
 
 class ExplainedJson(TypedDict):
-    """What the time of one measured row is made of.
+    """Parts of the time of one measured row.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How far predictions are off: one measure for any number of measured rows, and the classes that rows are counted in.
+"""Errors of predictions: one measure for any number of rows, and the classes of rows.
 
 **Counting.** The error of a row is that of its time, in percent; + is predicted too long. Median and mean are of the
 absolute errors, the bias is the mean of the signed ones. Beside them stands a mean by spread: a measurement whose
@@ -66,12 +66,12 @@ class Point:
 
     @property
     def met(self) -> bool:
-        """Whether the prediction is within the spread of the repetitions."""
+        """True if the prediction is within the spread of the repetitions."""
         return self.row.spread_pct > 0 and abs(self.error_pct) <= self.row.spread_pct
 
     @property
     def within_launches(self) -> bool:
-        """Whether the measured time lies between those of the launches it may have had."""
+        """True if the measured time lies between those of the launches it may have had."""
         span = self.span
         return (
             self.launch_open
@@ -81,7 +81,7 @@ class Point:
 
     @property
     def launch_open(self) -> bool:
-        """Whether nccl-tests measured it, launched in a way that the row does not say."""
+        """True if nccl-tests measured it, launched in a way that the row does not say."""
         group = self.row.group
         return (
             not group.launch_known and group.harness in ("", "nccl-tests") and self.span is not None
@@ -100,7 +100,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How far predictions are off; errors in percent, None without rows.
+    """Errors of predictions in percent; None without rows.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a measurement does not say of its launch: predictions for every one that it may have had.
+"""Unknown launches of measurements: a prediction for every launch that a row may have had.
 
 **Launch** If nothing is known, a job has one process that drives all GPUs of its machine by one thread (``-g``) or by a
 thread for each (``-t``), or one process per GPU; its iterations may be a CUDA graph. All of them share the kernel.

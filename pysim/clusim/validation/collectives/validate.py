@@ -1,4 +1,4 @@
-"""How far predictions are from measurements: every row, and what could not be predicted."""
+"""Predictions and measurements of collectives: every row, and the rows without a prediction."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MEANING = (
     " in which errors within the spread of repetitions are 0 and rows weigh 100 / (100 + spread); followed: rows whose"
     " time was followed along a line from other runs"
 )
-"""What the columns say."""
+"""Meaning of the columns."""
 
 WIDTH = 60
 

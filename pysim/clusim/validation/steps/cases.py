@@ -47,7 +47,7 @@ _USED = ("dgx", "hgx", "sxm", "nvidia", "limit", "1", "eos")
 """Words of hardware that say no more than the names of machines and chips do."""
 
 ROUNDED = 0.08
-"""How far a chip's memory may be from the number of GB that people name it by."""
+"""Tolerance between a GPU's memory and the GB in its common name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ _EAGER = (
 
 @dataclass(frozen=True, slots=True)
 class StepCase:
-    """What is simulated for a row.
+    """Simulated case of a row.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from clusim.validation.steps.rows import StepRow
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """What is known of models whose names begin so: the shipped model they are like, and what differs."""
+    """Known models by the beginning of their names: the shipped model that they resemble, and the differences."""
 
     begins: tuple[str, ...]
     base: str

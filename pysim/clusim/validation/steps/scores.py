@@ -1,4 +1,4 @@
-"""How far predicted steps are off: errors in percent, and whether plans of one model come out in the right order."""
+"""Errors of predicted steps: percent, and the order of plans of one model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepPoint:
 
     @property
     def plans_of(self) -> tuple[object, ...]:
-        """What rows have in common of which one may choose: machine, model, sequence and number of GPUs."""
+        """Key of rows that are alternatives: system, model, sequence and number of GPUs."""
         row = self.row
         return (
             *(row.source, row.hardware, row.n_gpus, row.model, row.layers, row.hidden, row.seq),
@@ -61,7 +61,7 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True)
 class StepScore:
-    """How far predictions are off; errors in percent, None without rows.
+    """Errors of predictions in percent; None without rows.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ GROUPS: dict[str, Callable[[StepPoint], str]] = {
     "parallelism": _parallelism,
     "source": lambda point: point.row.source,
 }
-"""What rows are told apart by -> what a row has of it."""
+"""Groups of rows -> a row's value in each."""
 
 
 def step_groups(points: Iterable[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:

@@ -13,7 +13,7 @@ _Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]
 
 
 class StepGroupJson(TypedDict):
-    """What rows have in common: what kind of thing, and which."""
+    """Common property of rows: its kind and its value."""
 
     by: str
     name: str
@@ -61,7 +61,7 @@ class UnpredictedRowJson(TypedDict):
 
 
 class StepReportJson(TypedDict):
-    """How far predicted steps are off.
+    """Errors of predicted steps.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How far predicted steps are from measured ones: every row, and what could not be predicted."""
+"""Predictions and measurements of steps: every row, and the rows without a prediction."""
 
 from __future__ import annotations
 

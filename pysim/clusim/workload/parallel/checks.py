@@ -1,4 +1,4 @@
-"""What of a workload contradicts itself, its model or its machine, each with its place in the file."""
+"""Contradictions of a workload with itself, its model or its topology, each with its place in the file."""
 
 from __future__ import annotations
 

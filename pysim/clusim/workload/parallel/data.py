@@ -63,7 +63,7 @@ def fill_buckets(
 
 
 class DataParallel:
-    """What data parallelism adds to a stage; this one adds only the optimiser."""
+    """Work that data parallelism adds to a stage; this one adds only the optimizer."""
 
     def __init__(self, emitter: Emitter, stage: int) -> None:
         self.emitter, self.stage = emitter, stage
@@ -116,7 +116,7 @@ class DataParallel:
 
 
 class Unfilled:
-    """Which layers buckets still wait for."""
+    """Layers that buckets still wait for."""
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self._missing = [set(bucket.layers) for bucket in buckets]

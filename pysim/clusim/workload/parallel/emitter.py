@@ -122,7 +122,7 @@ class Emitter:
 
     @property
     def uniform(self) -> bool:
-        """Whether all ranks take the same time for the same kernels, every time."""
+        """True if all ranks take the same time for the same kernels, every time."""
         return not self._slow and not self._jitter and len(set(self.loads)) <= 1
 
     def groups(self, dim: str, stage: int) -> list[tuple[int, ...]]:

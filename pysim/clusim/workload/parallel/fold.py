@@ -23,9 +23,8 @@ from clusim.workload.parallel.volumes import Volume
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run of a block alone gives: its tasks by slot, when each ends by its number in the schedule [ps], names of
-    the wires it uses, `clusim.training.overlap_cost.Sharing` as numbers, and what it cost to simulate: hops of bursts,
-    and programs.
+    """Result of a block's run in isolation: tasks by slot, end times by number in the schedule [ps], names of the wires
+    in use, `clusim.training.overlap_cost.Sharing` as numbers, and the simulation's cost: burst-hops, and programs.
     """
 
     done: BlockTasks

@@ -35,7 +35,7 @@ Message = tuple[int, int, Action]
 
 
 class _Way(NamedTuple):
-    """What messages of a kind between two stages have in common: bytes of a rank, stream, and who sends to whom."""
+    """Common part of messages of a kind between two stages: bytes of a rank, stream, senders and receivers."""
 
     size_bytes: int
     stream: str

@@ -139,7 +139,7 @@ class ParallelPlan:
 
     @property
     def layout(self) -> StageLayout:
-        """Which part of the model is where."""
+        """Parts of the model by stage."""
         return layout_of(self.schedule, self.crew.stages, len(self.stages[0]))
 
     @property
@@ -149,7 +149,7 @@ class ParallelPlan:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether weight gradients have passes of their own."""
+        """True if weight gradients have passes of their own."""
         return self.schedule in CUT
 
     def copied_bytes(self, stage: int) -> int:

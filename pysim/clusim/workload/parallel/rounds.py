@@ -16,7 +16,7 @@ from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 @dataclass
 class Board:
-    """What the workers of a stage have made: by round and bucket, the tails of each, and of the sums.
+    """Results of a stage's workers: by round and bucket, the tails of each, and of the sums.
 
     Attributes
     ----------

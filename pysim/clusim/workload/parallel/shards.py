@@ -1,4 +1,4 @@
-"""How a workload cuts layers, and what they move because of it and of the framework."""
+"""Partition of layers by a workload, and its traffic, by framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers are in which part of which pipeline stage."""
+"""Layers of each part of each pipeline stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COPY = "embedding copy"
 
 
 class Ground(NamedTuple):
-    """What layers are divided over: `element` is that of the gradients that are summed [bytes].
+    """Unit of partition of layers: `element` is that of the reduced gradients [bytes].
 
     Workers that take turns must share out the `microbatches` evenly.
     """

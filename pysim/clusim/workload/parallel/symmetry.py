@@ -1,4 +1,4 @@
-"""Which ranks are at equal places: machines that are wired alike, and how these are linked to the network.
+"""Ranks at equal positions: nodes that are wired equally, and their equal links to the network.
 
 **Model** Machines with equal nodes and links in equal order are alike. Two machines at the same switches reach each
 other over those alone, so any two of them will do, and what is equal there is equal to the picosecond. Where ranks are
@@ -16,11 +16,11 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 
 ROUNDS = 4
-"""How far around a switch is looked to tell it from others [links]."""
+"""Radius around a switch within which switches are compared [links]."""
 
 
 class EqualPlace(NamedTuple):
-    """Where some ranks are, equal for equal places, and whether what is done there is equal to the picosecond."""
+    """Position of some ranks, equal for equal positions, and whether their work there is equal to the picosecond."""
 
     key: Any
     proved: bool
@@ -89,7 +89,7 @@ class EqualPlaces:
 
 
 class _Network:
-    """What is between machines: switches, told apart by what is around them, and how far they are from each other."""
+    """Network between nodes: switches, distinguished by their surroundings, and their distances."""
 
     def __init__(self, fabric: Fabric, kinds: dict[int, int]) -> None:
         zone_of = {node.name: node.zone for node in fabric.nodes}

@@ -1,4 +1,4 @@
-"""What collectives move: bytes sent by all ranks of a group together, by algorithm.
+"""Traffic of collectives: bytes sent by all ranks of a group together, by algorithm.
 
 **Model** What leaves the GPUs as payload, on the shortest way: a copy that a library takes over another GPU's memory to
 reach a NIC is not counted, nor are the flags of the protocols LL and LL128. Switches that add up and copy take N + 1
@@ -23,7 +23,7 @@ IN_SWITCH = (
 
 
 class SpannedMachines(NamedTuple):
-    """How many machines a group is spread over, and whether their own switches add up."""
+    """Nodes that a group spans, and whether their own switches reduce."""
 
     number: int = 1
     adding: bool = True
@@ -45,7 +45,7 @@ class Switched:
 
 @dataclass(slots=True)
 class Volume:
-    """What the collectives of a dimension move.
+    """Traffic of the collectives of a dimension.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What NCCL's Inspector plugin writes."""
+"""NCCL's Inspector plugin."""
 
 from __future__ import annotations
 

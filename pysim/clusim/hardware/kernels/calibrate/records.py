@@ -1,4 +1,4 @@
-"""What is measured on a GPU, and the record of it: launches, operators, products, attention, copies, memory, long runs.
+"""Measurements on a GPU and their record: launches, operators, products, attention, copies, memory, long runs.
 
 `measure` asks a `Measurer` and needs no GPU itself; `clusim.hardware.kernels.calibrate.probe` is the device of PyTorch.
 A record can be kept, sent and turned into a file of kernels elsewhere.
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from clusim.base.errors import InputError
 
 RECORD = "clusim-gpu-record-1"
-"""What a record says of itself."""
+"""Format mark of a record."""
 
 SHAPES = tuple(
     (m, n, k)
