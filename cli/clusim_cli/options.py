@@ -86,8 +86,8 @@ def algorithm(said: str) -> Decorator[Any]:
         "--algorithm",
         type=ALGORITHM,
         default="",
-        help="How it is done: nccl is what NCCL would run, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++; another"
-        " word lists those of the operation.",
+        help="Algorithm: nccl is NCCL's choice, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++; an unknown word"
+        " lists those of the operation.",
         said=said,
     )
 
@@ -124,7 +124,7 @@ def channels(said: str) -> Decorator[Any]:
         "--channels",
         type=click.IntRange(1, 64),
         default=None,
-        help="Channels; NCCL is told by NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS.",
+        help="Channels; for NCCL's choice as NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS.",
         said=said,
     )
 
@@ -186,7 +186,7 @@ def faults() -> Decorator[Any]:
         type=FAULT,
         multiple=True,
         metavar="TEXT",
-        help="What breaks, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
+        help="Fault, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
     )
 
 
@@ -229,7 +229,7 @@ def time_limit() -> Decorator[Any]:
         default=None,
         callback=_watched,
         metavar="TIME",
-        help="End the run after so long on the wall, such as 90s, and print what is known by then.",
+        help="Wall-clock limit, such as 90s: end the run then and print its partial result.",
         said="none",
     )
 
@@ -257,7 +257,7 @@ def seed() -> Decorator[Any]:
         "--seed",
         type=click.IntRange(0, 2**63 - 1),
         default=0,
-        help="Seed of what is random: packet replays, paths that Ethernet hashes flows to.",
+        help="Seed of packet replays and of Ethernet's flow hashes.",
     )
 
 

@@ -123,7 +123,7 @@ class Shown:
 
 
 def _drawn(wanted: bool) -> bool:
-    """Return whether to draw: on a terminal that can, if rich is installed."""
+    """Return True if to draw: on a terminal that can, if rich is installed."""
     return wanted and draws(sys.stderr) and find_spec("rich") is not None
 
 

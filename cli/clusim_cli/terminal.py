@@ -25,7 +25,7 @@ class _Words(TextWrapper):
 
 
 def draws(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal on which something can be drawn and taken back."""
+    """Return True if a stream is a terminal on which something can be drawn and taken back."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 

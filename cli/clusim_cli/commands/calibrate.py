@@ -19,9 +19,9 @@ def command() -> None:
 @command.command("gpu", short_help="Measure the kernels of a GPU.")
 @options.output("The file of kernels; kernels.json if none is given.")
 @click.option("--record", type=OUTPUT, default=None, metavar="FILE",
-              help="Also write what was measured, as it is.")  # fmt: skip
+              help="Also write the raw measurements.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",
-              help="Take what --record wrote, on this computer or another one; measure nothing.")  # fmt: skip
+              help="Use a file of --record, from this computer or another one, instead of measuring.")  # fmt: skip
 @click.option("--preset", "chip", type=CHIP, default=None, metavar="NAME",
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
 @options.as_json("clusim_cli.forms:CalibrateJson")

@@ -14,7 +14,7 @@ PROGRAM = "clusim"
     "completion",
     cls=GuardedCommand,
     raw=True,
-    short_help="Print what lets a shell complete commands and names.",
+    short_help="Print a script for completion of commands and names in a shell.",
 )
 @click.argument("shell", type=one_of("bash", "zsh", "fish"))
 def command(shell: str) -> int:

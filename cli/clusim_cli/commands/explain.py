@@ -12,7 +12,7 @@ from clusim_cli.params import TOPOLOGY
 
 
 @click.command(
-    "explain", cls=GuardedCommand, short_help="Show what NCCL would choose on a topology, and why."
+    "explain", cls=GuardedCommand, short_help="Show NCCL's choices on a topology, and the reasons."
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.collective()

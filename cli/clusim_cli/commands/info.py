@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clusim.results.trace.reader import Column
 
 
-@click.command("info", cls=GuardedCommand, short_help="Print what is in a trace.")
+@click.command("info", cls=GuardedCommand, short_help="Print the content of a trace.")
 @click.argument("file", type=click.Path(path_type=Path))
 @options.as_json("clusim_cli.forms:InfoJson")
 def command(file: Path, as_json: bool) -> None:

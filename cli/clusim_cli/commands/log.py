@@ -15,7 +15,7 @@ def command() -> None:
     """Understand the logs of real jobs: what NCCL_DEBUG=INFO made a job print, and tables of nccl-tests."""
 
 
-@command.command("summary", short_help="Print what a log says.")
+@command.command("summary", short_help="Print the content of a log.")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @options.as_json("clusim.formats.logs.summary:LogJson")
 @options.all_lines()

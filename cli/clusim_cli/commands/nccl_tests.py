@@ -37,7 +37,9 @@ def _flags(function: Any) -> Any:
 
 
 @click.command(
-    "nccl-tests", cls=GuardedCommand, short_help="Print what a program of nccl-tests would print."
+    "nccl-tests",
+    cls=GuardedCommand,
+    short_help="Print the predicted output of an nccl-tests program.",
 )
 @click.argument("program")
 @click.argument("topology", type=TOPOLOGY)
@@ -46,13 +48,13 @@ def _flags(function: Any) -> Any:
               help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
 @click.option("--harness", type=one_of("nccl-tests", "torch", pytorch="torch", python="torch"),
               default="nccl-tests", show_default=True,
-              help="What launches: the program itself, or a Python loop around torch.distributed.")  # fmt: skip
+              help="Launcher: the program itself, or a Python loop around torch.distributed.")  # fmt: skip
 @options.env()
 @options.nccl_version()
 @options.jobs()
 @options.executor()
 @click.option(
-    "--explain", is_flag=True, help="Say below the table what held the kernel of every row back."
+    "--explain", is_flag=True, help="Print the bottleneck of every row's kernel below the table."
 )
 @options.strict("What an importer assumed decides them.")
 @options.as_json("clusim.nccltests.perfjson:PerfJson", "It is what -J writes.")

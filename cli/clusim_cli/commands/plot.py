@@ -18,7 +18,7 @@ from clusim_cli.params import one_of
 @click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
               help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
 @click.option("--measure", type=one_of("load", "peak", "credit", "contended", "queue"), default="load",
-              show_default=True, help="What heatmap and topology show.")  # fmt: skip
+              show_default=True, help="Quantity of heatmap and topology.")  # fmt: skip
 @click.option(
     "--dpi",
     type=click.IntRange(50, 1200),

@@ -56,7 +56,7 @@ class _Call(click.ParamType[tuple[str, int]]):
     help="Replay on this machine, too, and compare.",
 )
 @click.option("--gap", type=_Gap(), default="",
-              help="Time between calls: none, as logged, or so long.  [default: logged if durations are]")  # fmt: skip
+              help="Time between calls: none, as logged, or a time.  [default: logged if durations are]")  # fmt: skip
 @options.env()
 @options.nccl_version("the log's")
 @options.faults()

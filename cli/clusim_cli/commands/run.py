@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from clusim.simulation.request import Request
 
 
-@click.command("run", cls=GuardedCommand, short_help="Run a collective and print what it reached.")
+@click.command(
+    "run", cls=GuardedCommand, short_help="Run a collective and print its time and bandwidth."
+)
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()

@@ -142,7 +142,7 @@ def _draw(machine: Fabric, path: Path) -> None:
 @click.option(
     "--measured",
     type=FILE,
-    help="What nvbandwidth printed there, JSON (-j) or text: compared with what the wires carry.",
+    help="Output of nvbandwidth on that system, JSON (-j) or text, to compare with the wires.",
 )
 @options.as_json("clusim_cli.forms:CheckedListJson")
 def check(
@@ -237,18 +237,20 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 @click.argument("file", type=FILE)
 @options.output("It is a topology file; - is stdout.")
 @options.kind(TOPOLOGY_KIND)
-@click.option("--chip", type=CHIP, metavar="NAME", help="What the GPUs are, if FILE does not say.")
+@click.option(
+    "--chip", type=CHIP, metavar="NAME", help="Type of the GPUs, if FILE does not contain it."
+)
 @click.option(
     "--cpu",
     metavar="NAME",
-    help="What the processors are, such as epyc-milan, if FILE does not say.",
+    help="Type of the processors, such as epyc-milan, if FILE does not contain it.",
 )
 @click.option(
     "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
 )
 @click.option(
     "--onto", type=TOPOLOGY, metavar="MACHINE",
-    help="FILE is partial (NCCL_TOPO_FILE): what it leaves out is as in this preset, topology file or XML.",
+    help="FILE is partial (NCCL_TOPO_FILE): the rest is as in this preset, topology file or XML.",
 )  # fmt: skip
 @options.as_json("clusim_cli.forms:ImportedJson")
 def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> None:

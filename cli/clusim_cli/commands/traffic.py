@@ -32,7 +32,7 @@ PATTERN = one_of(
     "--packet", type=SIZE, default="4KiB", show_default=True, help="Largest payload of a packet."
 )
 @click.option("--load", type=float, default=None,
-              help="uniform, hotspot: part of what the fabric can carry.  [default: 0.6]")  # fmt: skip
+              help="uniform, hotspot: load as a share of the topology's capacity.  [default: 0.6]")  # fmt: skip
 @click.option("--duration", type=TIME, default="1ms", show_default=True,
               help="uniform, hotspot: how long messages arrive.")  # fmt: skip
 @click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive"), default="auto", show_default=True,

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 @options.executor()
 @options.granularity("quick")
 @click.option("--releases", is_flag=True,
-              help="Predict rows that do not say their release for all that may differ.")  # fmt: skip
+              help="Predict rows without a release for every release that may differ.")  # fmt: skip
 @click.option("--row", metavar="ROW",
-              help="Only this row, by its number or as FILE:LINE: what its time is made of.")  # fmt: skip
+              help="Only this row, by its number or as FILE:LINE, with the parts of its time.")  # fmt: skip
 @click.option("--plot", type=OUTPUT,
               help="Draw measured against predicted: a file, or a directory with a PNG per system.")  # fmt: skip
 @click.option("--markdown", type=OUTPUT, help="Write the page of the accuracy, all of it.")
 @click.option("--data", type=OUTPUT,
-              help="Write the errors by class, from which other commands say what to expect.")  # fmt: skip
+              help="Write the errors by class, from which other commands take expected errors.")  # fmt: skip
 @options.strict("Rows of which words are unknown, or that failed.")
 @options.as_json("clusim_cli.forms:ValidateJson")
 @options.no_progress()

@@ -303,7 +303,7 @@ class Charger:
             yield Charge(*what, CauseKind.CTA)
 
     def _asks(self, step: Step) -> bool:
-        """Return whether a transfer is one of requests and answers."""
+        """Return True if a transfer is one of requests and answers."""
         conn = self._image["conns"][step.connection]
         kind, flags = int(conn["kind"]), self._flags(step)
         fetched = int(conn["stage"]) != NONE and step.endpoint == int(conn["dst"])

@@ -93,7 +93,7 @@ class BlockCharges:
         self._pause[folded.pauses_task] = np.arange(len(folded.pauses_task))
 
     def stands(self, step: Step) -> bool:
-        """Return whether a step is the pause of a block."""
+        """Return True if a step is the pause of a block."""
         own = step.kind is StepKind.DELAY and 0 <= step.task < len(self._pause)
         return bool(own and self._pause[step.task] >= 0)
 

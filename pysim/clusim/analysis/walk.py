@@ -42,7 +42,7 @@ class ThreadClocks:
         self._began: dict[tuple[int, int], int] | None = None
 
     def serves(self, instance: int) -> bool:
-        """Return whether a thread does the work of an instance."""
+        """Return True if a thread does the work of an instance."""
         return int(self._thread[instance]) != NONE
 
     def began_ps(self, instance: int, seq: int) -> int | None:

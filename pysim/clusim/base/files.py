@@ -112,7 +112,7 @@ def _stream(path: Name) -> int | None:
 
 
 def is_stream(path: Name) -> bool:
-    """Return whether a name is standard output, so that nothing else may be printed there."""
+    """Return True if a name is standard output, so that nothing else may be printed there."""
     return _stream(path) == 1
 
 
@@ -174,7 +174,7 @@ def _to_stream(number: int) -> Iterator[BinaryIO]:
 
 
 def _is_special(real: Path) -> bool:
-    """Return whether there is a pipe or a device, into which is written; `OSError` for what cannot be written."""
+    """Return True if there is a pipe or a device, into which is written; `OSError` for what cannot be written."""
     if not real.exists():
         return False
     mode = real.stat().st_mode

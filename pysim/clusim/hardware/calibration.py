@@ -33,7 +33,7 @@ class Selector:
     sizes: tuple[int, int] = (0, 1 << 62)
 
     def matches(self, row: Mapping[str, Value]) -> bool:
-        """Return whether a row, by its columns and with `size_bytes`, is one of these."""
+        """Return True if a row, by its columns and with `size_bytes`, is one of these."""
         low, high = self.sizes
         return low <= int(row["size_bytes"]) <= high and all(
             _holds(name, values, row) for name, values in self.columns.items()
@@ -71,7 +71,7 @@ class RowSet:
     selectors: tuple[Selector, ...] = ()
 
     def has(self, row: Mapping[str, Value]) -> bool:
-        """Return whether a row of a table, by its columns, is one of these."""
+        """Return True if a row of a table, by its columns, is one of these."""
         return any(selector.matches(row) for selector in self.selectors)
 
 

@@ -78,7 +78,7 @@ class _Span:
     bit_errors: float = 0.0
 
     def covers(self, time_ps: int) -> bool:
-        """Return whether it is so at a time."""
+        """Return True if it is so at a time."""
         return self.start_ps <= time_ps and (self.end_ps is None or time_ps < self.end_ps)
 
 

@@ -206,7 +206,7 @@ class LinkLowering:
         return self._unit_wires[rank]
 
     def _reaches_all(self, switch: int, rank: int) -> bool:
-        """Return whether a switch has a way to every GPU that a rank reduces with; a broken one has not."""
+        """Return True if a switch has a way to every GPU that a rank reduces with; a broken one has not."""
         members = map(self.places.endpoint, self._partners.get(rank, ()))
         return all(self.places.reaches(switch, member) for member in members)
 

@@ -52,7 +52,7 @@ class WireWays:
         return self._ways[key]
 
     def reaches(self, node: int, target: int) -> bool:
-        """Return whether there is a way from a node to a target, remembered."""
+        """Return True if there is a way from a node to a target, remembered."""
         if (node, target) not in self._reached:
             self._reached[node, target] = self.arrays.distance(node, target) >= 0
         return self._reached[node, target]

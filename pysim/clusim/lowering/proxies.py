@@ -96,7 +96,7 @@ def _fits(
     proxies: Sequence[tuple[int, list[tuple[int, ProxiedConnection]]]],
     room: Sequence[int],
 ) -> bool:
-    """Return whether the proxies of each call fit beside the programs."""
+    """Return True if the proxies of each call fit beside the programs."""
     count: dict[tuple[int, int], int] = {}
     for index, own in proxies:
         key = schedule.tasks[schedule.instances[index].task].call, own[0][1].proxy.endpoint

@@ -111,7 +111,7 @@ class Networked:
         return Place("network", (first, self._second_leg(at)), proxy)
 
     def _near(self, rank: int, side: int) -> bool:
-        """Return whether the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
+        """Return True if the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
         able = self.adapters[1].gpudirect if side else self._reads()
         direct = able and self.ways.rails.direct(rank, self.rails[side])
         return direct or self._is_host(rank)
@@ -435,7 +435,7 @@ class Places(WireWays):
         return replace(leg, tail_ps=tail, head_ps=back_ps + protocol.head_fence_ps)
 
     def is_read(self, connection: Connection) -> bool:
-        """Return whether the receiver pulls the data of a connection over NVLink; LL and LL128 always push."""
+        """Return True if the receiver pulls the data of a connection over NVLink; LL and LL128 always push."""
         return (
             (connection.moved == "pull" if connection.moved else self.fabric.p2p == "read")
             and connection.kind == "data"

@@ -351,5 +351,5 @@ def grid_loops(
 
 
 def distributes_continuously(version: Version) -> bool:
-    """Return whether a release gives every channel one contiguous part."""
+    """Return True if a release gives every channel one contiguous part."""
     return since(version, "continuous byte distribution")

@@ -412,7 +412,7 @@ def _agree(
 
 
 def _can_reduce(fabric: Fabric) -> bool:
-    """Return whether some switch inside the machines reduces."""
+    """Return True if some switch inside the machines reduces."""
     return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
 
 

@@ -136,7 +136,7 @@ class _Model:
         return n - 1 if collective in _GATHERS else n
 
     def exists(self, collective: Collective, algorithm: Algorithm) -> bool:
-        """Return whether the release has this algorithm for this collective at all."""
+        """Return True if the release has this algorithm for this collective at all."""
         version, reduce_all = self.version, collective is Collective.ALLREDUCE
         if algorithm is Algorithm.RING:
             return True

@@ -39,7 +39,7 @@ class Allowed:
     allowed: Mapping[Collective, frozenset[Any]]
 
     def permits(self, collective: Collective, name: Enum) -> bool | None:
-        """Return whether `name` may be used, or None if the variable does not say."""
+        """Return True if `name` may be used, or None if the variable does not say."""
         names = self.allowed.get(collective)
         return None if names is None else name in names
 

@@ -81,7 +81,7 @@ def _path_kinds(system: System) -> tuple[set[Path], set[Path]]:
 
 
 def _split_sockets(system: System) -> bool:
-    """Return whether NVLink joins the GPUs of each socket but not the sockets."""
+    """Return True if NVLink joins the GPUs of each socket but not the sockets."""
     if len(system.cpus) != 2 or len(system.gpus) < 3:
         return False
     domains: list[set[int]] = []
@@ -211,7 +211,7 @@ class _Plan:
         return channels, hops
 
     def _hopeless(self, channels: int, hops: int) -> bool:
-        """Return whether not even `channels` channels could be better than what there is."""
+        """Return True if not even `channels` channels could be better than what there is."""
         draft, best = self.draft, self.best
         if channels < draft.least:
             return True

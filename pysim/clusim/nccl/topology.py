@@ -170,7 +170,7 @@ def _bend_adapters(system: System) -> None:
 
 
 def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
-    """Return whether an adapter reads and writes the memory of a GPU itself."""
+    """Return True if an adapter reads and writes the memory of a GPU itself."""
     if not net.gpudirect or gpu.capability < 60:
         return False
     route = system.route(net, gpu)
@@ -187,14 +187,14 @@ def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
 
 
 def _has_peer_access(gpu: Device) -> bool:
-    """Return whether the driver lets a GPU reach others over PCIe."""
+    """Return True if the driver lets a GPU reach others over PCIe."""
     if gpu.peer_access is None:
         raise unknown(gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card")
     return gpu.peer_access
 
 
 def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
-    """Return whether two GPUs reach each other directly over a path."""
+    """Return True if two GPUs reach each other directly over a path."""
     if level is Path.LOC:
         return False
     given = system.settings.p2p_level is not None
@@ -448,7 +448,7 @@ def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
 
 
 def _reduces(fabric: Fabric) -> bool:
-    """Return whether the switches between machines can reduce."""
+    """Return True if the switches between machines can reduce."""
     switches = [node for node in fabric.nodes if node.zone == NETWORK and node.kind == "switch"]
     return bool(switches) and all(node.unit is not None for node in switches)
 

@@ -107,5 +107,5 @@ def parse_version(text: str | Version) -> Version:
 
 
 def since(version: Version, feature: str) -> bool:
-    """Return whether `version` has a feature of `FEATURES`."""
+    """Return True if `version` has a feature of `FEATURES`."""
     return version[:2] >= FEATURES[feature]

@@ -117,13 +117,13 @@ def bend(picture: Picture, line: int) -> tuple[tuple[float, float], ...]:
 
 
 def bent(picture: Picture, line: int) -> bool:
-    """Return whether a line is drawn as a curve."""
+    """Return True if a line is drawn as a curve."""
     a, b = picture.boxes[picture.source[line]], picture.boxes[picture.target[line]]
     return bool(picture.bow) or _hangs(picture, a, b)
 
 
 def _hangs(picture: Picture, a: Box, b: Box) -> bool:
-    """Return whether the way between two boxes of a row is drawn below those between them."""
+    """Return True if the way between two boxes of a row is drawn below those between them."""
     if not picture.arc or abs(a.y - b.y) > 1:
         return False
     low, high = sorted((a.x, b.x))

@@ -38,7 +38,7 @@ class AggregationGroup:
         self._results: dict[int, tuple[Array, int]] = {}
 
     def has_result(self, rank: int) -> bool:
-        """Return whether the aggregate that `rank` is at has been reduced."""
+        """Return True if the aggregate that `rank` is at has been reduced."""
         return self.done[rank] in self._results
 
     def put(self, rank: int, result: Array) -> None:

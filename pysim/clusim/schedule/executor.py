@@ -186,7 +186,7 @@ class Executor:
         return opened
 
     def finished(self, index: int) -> bool:
-        """Return whether instance `index` has no slice left."""
+        """Return True if instance `index` has no slice left."""
         return self._runners[index].done
 
     def blocked_on(self, index: int) -> tuple[str, int] | None:

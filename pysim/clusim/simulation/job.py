@@ -413,7 +413,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
 
 
 def _kept(result: Result, options: RunOptions) -> bool:
-    """Return whether the trace of a run that is done is kept."""
+    """Return True if the trace of a run that is done is kept."""
     return options.keep is None or options.keep(result)
 
 

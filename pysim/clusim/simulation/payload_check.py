@@ -51,7 +51,7 @@ class Checker:
         """Nothing to flush."""
 
     def outcome(self) -> tuple[bool, str]:
-        """Return whether the data are right, and a note for people."""
+        """Return True if the data are right, and a note for people."""
         checks = self._executor.check(float(self._most))
         bad = [check for check in checks if not check.ok]
         if bad:

@@ -77,7 +77,7 @@ def planned(request: Request | ScheduleRequest) -> Plan:
 
 
 def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
-    """Return whether NCCL would do an operation: it has it, and all ranks are GPUs whose generation is known."""
+    """Return True if NCCL would do an operation: it has it, and all ranks are GPUs whose generation is known."""
     chosen = machine.ranks if ranks is None else [machine.ranks[r] for r in ranks]
     ends = [machine.nodes[machine.node_index[name]].endpoint for name in chosen]
     known = all(end is not None and end.compute_capability > 0 for end in ends)
@@ -85,7 +85,7 @@ def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) ->
 
 
 def can_verify(schedule: Schedule) -> bool:
-    """Return whether data can be checked: a plan of its own kind has no definition to compare with."""
+    """Return True if data can be checked: a plan of its own kind has no definition to compare with."""
     return all(call.operation != "messages" for call in schedule.calls)
 
 

@@ -167,7 +167,7 @@ def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
 
 
 def never_tapers(fabric: Fabric) -> bool:
-    """Return whether a network has no links across a tier, and as much upwards as downwards wherever it goes on."""
+    """Return True if a network has no links across a tier, and as much upwards as downwards wherever it goes on."""
     return not any(
         rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
         for rates in _sided(fabric).values()

@@ -50,7 +50,7 @@ def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> F
 
 
 def names_machine(word: str) -> bool:
-    """Return whether a word among files of jobs names a machine: a preset, a generator, a file in YAML or NCCL's XML.
+    """Return True if a word among files of jobs names a machine: a preset, a generator, a file in YAML or NCCL's XML.
 
     A word without a suffix or directory that is no file is one, too, if a misspelt one.
     """

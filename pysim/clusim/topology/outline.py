@@ -127,7 +127,7 @@ def link_name(link: Link) -> str:
 
 
 def is_gpu_link(one: Node, other: Node) -> bool:
-    """Return whether a link between two nodes is one between GPUs, direct or over NVSwitches."""
+    """Return True if a link between two nodes is one between GPUs, direct or over NVSwitches."""
     kinds = {kind_of(one), kind_of(other)}
     return kinds <= {"gpu", "nvswitch"}
 

@@ -108,7 +108,7 @@ class Rails:
         return self._types[key]
 
     def direct(self, rank: int, rail: int) -> bool:
-        """Return whether a NIC may read and write the memory of a rank itself: GPUDirect up to `Fabric.gdr_level`.
+        """Return True if a NIC may read and write the memory of a rank itself: GPUDirect up to `Fabric.gdr_level`.
 
         Hosts and GPUs without PCIe hang on their NICs themselves; a coherent link to the CPU counts as ``pxb``.
         """

@@ -223,7 +223,7 @@ def fold_report(
 
 
 def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:
-    """Return whether it takes no more than `AFFORDABLE` to write out these blocks and run again.
+    """Return True if it takes no more than `AFFORDABLE` to write out these blocks and run again.
 
     `run_events` are those of the run in which they were folded.
     """

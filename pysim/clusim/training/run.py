@@ -205,7 +205,7 @@ class _Proof:
     rest: list[FoldedBlock] = field(default_factory=list)
 
     def enough(self, run: StepTiming) -> bool:
-        """Return whether no run is to follow in which the rest is written in full."""
+        """Return True if no run is to follow in which the rest is written in full."""
         if self.states is None:
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
             self.states = states(run.blocks, spans_of(run.schedule, start, end), start, end)
@@ -350,7 +350,7 @@ class _Steps:
             return self.told[0]
 
         def keep(result: Result) -> bool:
-            """Return whether no other run follows."""
+            """Return True if no other run follows."""
             run = StepTiming(self.plan, writer, schedule, result)
             return (proof is None or proof.enough(run)) and self._fine(run)
 
@@ -366,7 +366,7 @@ class _Steps:
         return run
 
     def _fine(self, run: StepTiming) -> bool:
-        """Return whether no finer run is to follow."""
+        """Return True if no finer run is to follow."""
         if self.wanted is None:
             return True
         error = error_of(self.runs.worst(run), run.rows, run.step_ps)

@@ -44,7 +44,7 @@ class StepTiming:
 
     @property
     def free(self) -> bool:
-        """Return whether workers take steps without waiting for each other."""
+        """Return True if workers take steps without waiting for each other."""
         return bool(self.plan.servers) and self.plan.workload.data.mode == "async"
 
     @cached_property

@@ -29,7 +29,7 @@ class Fix:
 
 
 def is_cheap(run: StepTiming) -> bool:
-    """Return whether steps can be simulated again unasked, written out in full."""
+    """Return True if steps can be simulated again unasked, written out in full."""
     grants = run.result.grants + sum(block.found.hops for block in run.blocks)
     tasks = len(run.schedule.tasks) + sum(block.found.instances for block in run.blocks)
     return grants <= CHEAP_GRANTS and tasks <= CHEAP_TASKS

@@ -136,7 +136,7 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
 
 
 def kernels_by(spec: HostSpec) -> tuple[bool, bool]:
-    """Return whether gradients that come together are added by kernels of their own, and whether others are eager."""
+    """Return True if gradients that come together are added by kernels of their own, and whether others are eager."""
     own = FRAMEWORKS.get(spec.framework)
     return (False, False) if own is None else (own.sums, own.eager)
 

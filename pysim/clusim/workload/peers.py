@@ -7,7 +7,7 @@ from clusim.topology.model import Fabric, Link
 
 
 def joins_gpus(link: Link) -> bool:
-    """Return whether a link is NVLink among GPUs and their switches, and not to a host."""
+    """Return True if a link is NVLink among GPUs and their switches, and not to a host."""
     return link.format.startswith("nvlink") and "c2c" not in link.format
 
 

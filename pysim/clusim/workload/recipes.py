@@ -69,7 +69,7 @@ def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
 
 
 def _both_ways(precision: Precision) -> bool:
-    """Return whether products need an operand written both ways round."""
+    """Return True if products need an operand written both ways round."""
     return precision.transposes or RECIPES[precision.recipe].both
 
 

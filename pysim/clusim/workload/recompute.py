@@ -59,7 +59,7 @@ class Recomputer:
         return found
 
     def _chosen(self, place: int) -> bool:
-        """Return whether the block at this place of a part is computed again."""
+        """Return True if the block at this place of a part is computed again."""
         if self.own.layers is not None:
             return place < self.own.layers
         return (place + 1) % (self.own.every or 1) == 0
@@ -72,7 +72,7 @@ class Recomputer:
 
 
 def _kept_less(layer: Layer) -> bool:
-    """Return whether full recomputation means anything to a layer: not to embeddings and heads."""
+    """Return True if full recomputation means anything to a layer: not to embeddings and heads."""
     return layer.activations.full < layer.activations.none
 
 

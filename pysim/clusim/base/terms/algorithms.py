@@ -83,7 +83,7 @@ def own_word(word: str) -> str:
 
 
 def is_plan(word: str) -> bool:
-    """Return whether a word names the file of a plan rather than an algorithm."""
+    """Return True if a word names the file of a plan rather than an algorithm."""
     return word.lower().endswith((".xml", ".json"))
 
 

@@ -45,7 +45,7 @@ def named(kind: str) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether a kind of link joins machines."""
+    """Return True if a kind of link joins machines."""
     return kind not in _MACHINE_KINDS
 
 

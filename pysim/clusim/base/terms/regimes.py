@@ -18,5 +18,5 @@ def regime_of(size_bytes: int) -> str:
 
 
 def place_of(num_nodes: int) -> str:
-    """Return whether one machine took part or several."""
+    """Return True if one machine took part or several."""
     return ONE if num_nodes == 1 else SEVERAL

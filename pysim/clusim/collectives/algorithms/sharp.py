@@ -30,7 +30,7 @@ KIB = 1024
 
 
 def uses_switches(fabric: Fabric | None, ranks: tuple[int, ...]) -> bool:
-    """Return whether all ranks hang on switches with a reduction unit, so that machines reduce with them."""
+    """Return True if all ranks hang on switches with a reduction unit, so that machines reduce with them."""
     if fabric is None:
         return False
     arrays = arrays_of(fabric)

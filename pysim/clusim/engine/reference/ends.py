@@ -26,7 +26,7 @@ def check_balance(machine: Machine) -> None:
 
 
 def may_wait(machine: Machine) -> bool:
-    """Return whether something may wait for ever: for a wire that is down, or for a buffer smaller than it is."""
+    """Return True if something may wait for ever: for a wire that is down, or for a buffer smaller than it is."""
     return any(wire.down or _is_stuck(wire, machine) for wire in machine.wires)
 
 

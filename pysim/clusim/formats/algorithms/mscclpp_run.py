@@ -160,7 +160,7 @@ class MscclppRun(Knowledge):
         return "packets that nobody stores"
 
     def _ready(self, block: MscclppBlock) -> bool:
-        """Return whether the next operation of a thread block can go on."""
+        """Return True if the next operation of a thread block can go on."""
         task, gpu = block.tasks[block.at], block.key[0]
         op = task.op
         if op.name in ("wait", "rlxwait"):

@@ -96,7 +96,7 @@ class _Signatures:
         return found
 
     def alternate(self, one: int, other: int) -> bool:
-        """Return whether each call of one is followed by the same of the other: a thread that drives both GPUs."""
+        """Return True if each call of one is followed by the same of the other: a thread that drives both GPUs."""
         lines = [
             [line for (line,) in self._first.rows(member, ("line",))] for member in (one, other)
         ]

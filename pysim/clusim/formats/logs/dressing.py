@@ -155,7 +155,7 @@ def _first_bytes(data: bytes) -> set[int]:
 
 
 def _composed(data: bytes) -> bool:
-    """Return whether a line has a name in front of it, as Docker Compose puts it there: ``worker-1  | ``."""
+    """Return True if a line has a name in front of it, as Docker Compose puts it there: ``worker-1  | ``."""
     at = data.find(b" | ")
     while at >= 0:
         start = data.rfind(b"\n", 0, at) + 1

@@ -61,7 +61,7 @@ _COLLECTIVES = frozenset(Collective)
 
 
 def _legal(channel: int, *ranks: int) -> bool:
-    """Return whether a line's channel and ranks are such as a communicator can have."""
+    """Return True if a line's channel and ranks are such as a communicator can have."""
     return channel < MOST_CHANNELS and max(ranks, default=0) < MOST_RANKS
 
 

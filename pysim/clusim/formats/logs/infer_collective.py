@@ -164,7 +164,7 @@ def _blocks(rows: TableColumns) -> int:
 
 
 def _fits(item: Operation, rows: TableColumns, blocks: int) -> bool:
-    """Return whether a collective has the reduction, root and blocks of the rows."""
+    """Return True if a collective has the reduction, root and blocks of the rows."""
     rooted = max(rows.roots, default=-1) >= 0
     if rooted != item.rooted and (rooted or rows.header):
         return False

@@ -117,7 +117,7 @@ def settle_torn(facts: RawLog) -> None:
 
 
 def _part_of(part: str, whole: str) -> bool:
-    """Return whether a text is what is left of another: its begin or its end."""
+    """Return True if a text is what is left of another: its begin or its end."""
     return part != whole and len(part) > 0 and (whole.startswith(part) or whole.endswith(part))
 
 
@@ -162,7 +162,7 @@ def _processes(facts: RawLog) -> set[int]:
 
 
 def _missed(facts: RawLog, process: Process, whole: list[Process]) -> bool:
-    """Return whether a process of few lines is a rank that a whole process's communicator lacks."""
+    """Return True if a process of few lines is a rank that a whole process's communicator lacks."""
     if process.host not in {other.host for other in whole}:
         return False
     own = {
@@ -266,7 +266,7 @@ def _without_ids(facts: RawLog, done: set[int]) -> None:
 
 
 def _same(part: Member, whole: Member) -> bool:
-    """Return whether a handle without an id may be one that has it."""
+    """Return True if a handle without an id may be one that has it."""
     if part.pointer and not _part_of(f"{part.pointer:x}", f"{whole.pointer:x}"):
         return False
     return part.rank in (NONE, whole.rank) or whole.rank == NONE

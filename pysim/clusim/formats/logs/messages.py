@@ -325,7 +325,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 def names_handle(function: str) -> bool:
-    """Return whether a line that starts with this word is about a handle."""
+    """Return True if a line that starts with this word is about a handle."""
     return HANDLERS.get(function) is _comm or HANDLERS.get(function.removesuffix("_impl")) is _comm
 
 

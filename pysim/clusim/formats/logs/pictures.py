@@ -71,7 +71,7 @@ def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, st
 
 
 def _far(one: int, other: int, hosts: Mapping[int, str]) -> bool:
-    """Return whether two ranks are known to be on different machines."""
+    """Return True if two ranks are known to be on different machines."""
     return one in hosts and other in hosts and hosts[one] != hosts[other]
 
 

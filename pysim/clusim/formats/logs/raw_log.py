@@ -274,7 +274,7 @@ class RawLog:
         return self.lost_thread
 
     def knows(self, host: str, pid: int, tid: int, device: int) -> bool:
-        """Return whether this thread wrote a line before."""
+        """Return True if this thread wrote a line before."""
         process = self._process.get((host, pid))
         return process is not None and (process, tid, device) in self._thread
 
@@ -442,7 +442,7 @@ class RawLog:
         self._single_tunings.add(*row)
 
     def room(self, columns: Columns | Repeating, rows: int) -> bool:
-        """Return whether so many more lines are kept in these columns; counts them if not."""
+        """Return True if so many more lines are kept in these columns; counts them if not."""
         if len(columns) < (MOST_LOGGED_CALLS if columns is self.calls else MOST_CHOSEN):
             return True
         self.later_calls += rows

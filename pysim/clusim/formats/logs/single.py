@@ -81,7 +81,7 @@ class SingleLines:
             self._part(part, number, line, label)
 
     def _afford(self, work: int) -> bool:
-        """Return whether lines that others tore may still be looked at so much closer."""
+        """Return True if lines that others tore may still be looked at so much closer."""
         facts = self.facts
         if facts.torn_work + work > _TORN_WORK + facts.bytes // _TORN_BYTES:
             return False

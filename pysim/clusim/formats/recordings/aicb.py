@@ -33,7 +33,7 @@ MAX_FLOPS = 10**18
 
 
 def is_csv(name: str) -> bool:
-    """Return whether a file is such a CSV file."""
+    """Return True if a file is such a CSV file."""
     return COLUMNS.encode() in head(name, 1 << 16)[: 1 << 14]
 
 

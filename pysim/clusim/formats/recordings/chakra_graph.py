@@ -174,7 +174,7 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
 
 
 def _by_position(lists: list[list[ChakraNode]]) -> bool:
-    """Return whether the n-th call of every rank is the n-th of all."""
+    """Return True if the n-th call of every rank is the n-th of all."""
     contents = [[(node.operation, node.bytes) for node in nodes] for nodes in lists]
     if all(content == contents[0] for content in contents):
         return True

@@ -378,7 +378,7 @@ def _whole(job: _Job, everyone: Sequence[int]) -> list[_Call]:
 def _met(
     job: _Job, call: _Call, ends: Counter[tuple[str, int, int, str]], everyone: Sequence[int]
 ) -> bool:
-    """Return whether the other end of a message did not record, or has as many."""
+    """Return True if the other end of a message did not record, or has as many."""
     own = job.ranks.get(call.group, everyone)
     other = "recv" if call.kind == "send" else "send"
     mine, peer = own.index(call.rank), own[call.peer]

@@ -303,7 +303,7 @@ class _Events:
         return found
 
     def _inside(self, op: GoalOp) -> bool:
-        """Return whether an operation is a message of a rank to itself."""
+        """Return True if an operation is a message of a rank to itself."""
         step = self.steps[op.rank][op.at]
         send = self.order.match.get(op)
         return step.kind != "compute" and (send.rank if send else step.peer) == op.rank
@@ -347,7 +347,7 @@ class _Events:
         )
 
     def _follows(self, waits: tuple[int, ...], before: int) -> bool:
-        """Return whether what waits for `waits` waits for `before`, too, as far as a few steps back show."""
+        """Return True if what waits for `waits` waits for `before`, too, as far as a few steps back show."""
         seen = list(waits)
         for at in seen:
             if at == before or len(seen) > 100:

@@ -52,7 +52,7 @@ class BinaryGoal(NamedTuple):
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether a file begins as a binary schedule."""
+    """Return True if a file begins as a binary schedule."""
     return data[:8] in (COOKIE, USED_UP)
 
 

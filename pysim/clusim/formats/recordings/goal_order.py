@@ -236,7 +236,7 @@ def _address(op: GoalOp, step: GoalStep) -> tuple[int, _Key]:
 
 
 def _comes(key: _Key, coming: Counter[_Key]) -> bool:
-    """Return whether an other end for a message may still start."""
+    """Return True if an other end for a message may still start."""
     peer, tag = key
     if ANY not in key:
         return any(coming[k] > 0 for k in (key, (peer, ANY), (ANY, tag), (ANY, ANY)))

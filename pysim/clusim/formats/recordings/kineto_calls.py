@@ -264,7 +264,7 @@ class Resolver:
 
 
 def _inside(call: HostCall, outer: HostCall) -> bool:
-    """Return whether a call is a part of another one, of the same message, and does not say all of one by itself."""
+    """Return True if a call is a part of another one, of the same message, and does not say all of one by itself."""
     kinds = {message_of(other.args.get("Collective name")) for other in (call, outer)}
     whole = all(sized(other.args) and not other.args.get("shapes") for other in (call, outer))
     within = call.start + call.length <= outer.start + outer.length

@@ -120,13 +120,13 @@ def of_kernel(name: str) -> tuple[str, str]:
 
 
 def named(args: dict[str, Any]) -> bool:
-    """Return whether arguments say which collective or message it is."""
+    """Return True if arguments say which collective or message it is."""
     name = args.get("Collective name")
     return bool(message_of(name) or _operation(name))
 
 
 def sized(args: dict[str, Any]) -> bool:
-    """Return whether arguments say how much is sent; a barrier has nothing to say."""
+    """Return True if arguments say how much is sent; a barrier has nothing to say."""
     barrier = _operation(args.get("Collective name")) == "barrier"
     return barrier or any(integer(args.get(key)) is not None for key in _SIZES)
 

@@ -165,7 +165,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def kept(name: str, wanted: Callable[[str], bool]) -> bool:
-    """Return whether a file of a directory or archive is read."""
+    """Return True if a file of a directory or archive is read."""
     base = name.rsplit("/", 1)[-1]
     return not base.startswith(".") and wanted(base)
 

@@ -154,7 +154,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
 
 
 def is_measured(text: str) -> bool:
-    """Return whether a text is what nvbandwidth prints."""
+    """Return True if a text is what nvbandwidth prints."""
     from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
 
     return is_nvbandwidth(text)

@@ -125,7 +125,7 @@ class ImportedDevice:
     line: int = 0
 
     def is_class(self, *bases: int) -> bool:
-        """Return whether the base class of the device is one of `bases`."""
+        """Return True if the base class of the device is one of `bases`."""
         return self.cls is not None and self.cls >> 16 in bases
 
     @property

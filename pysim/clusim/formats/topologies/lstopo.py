@@ -287,7 +287,7 @@ class _Host:
 
 
 def _counts(device: ImportedDevice) -> bool:
-    """Return whether a device is a GPU or an adapter."""
+    """Return True if a device is a GPU or an adapter."""
     return device.gpu is not None or device.is_class(0x02)
 
 

@@ -98,7 +98,7 @@ class _Machine:
                 yield self._device(name, link)
 
     def _hangs(self, name: str, link: Link) -> bool:
-        """Return whether a device is at the end of a link: of PCIe, or of a coherent one if it has no other."""
+        """Return True if a device is at the end of a link: of PCIe, or of a coherent one if it has no other."""
         slots = [own.cls for _, own in self.links[name]]
         return link.cls == "pcie" or (
             link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots

@@ -57,7 +57,7 @@ class BandwidthTest:
 
 
 def is_nvbandwidth(text: str) -> bool:
-    """Return whether a text is what nvbandwidth prints."""
+    """Return True if a text is what nvbandwidth prints."""
     return _JSON.match(text) is not None or (
         _RUNNING.search(text) is not None and "bandwidth (GB/s)" in text
     )

@@ -253,7 +253,7 @@ class _Overlay:
 
 
 def _kind(element: XmlElement) -> str:
-    """Return whether a device is a GPU or an adapter; empty: neither, or it is not said."""
+    """Return True if a device is a GPU or an adapter; empty: neither, or it is not said."""
     text = element.get("class").lower()
     if element.all("gpu") or text.startswith(("0x03", "0x12")):
         return "gpu"

@@ -184,7 +184,7 @@ def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Li
 
 
 def _both_ways(found: dict[int, _Links], at: dict[BusId, int]) -> bool:
-    """Return whether all links come back from the GPUs at these addresses, also by their numbers if these are told."""
+    """Return True if all links come back from the GPUs at these addresses, also by their numbers if these are told."""
     ways = Counter(
         (number, at[bus]) for number, links in found.items() for bus, _, _ in links.remote.values()
     )

@@ -428,7 +428,7 @@ def _said(*parts: str, line: int) -> str:
 
 
 def _distinct(numbers: list[int | None]) -> bool:
-    """Return whether all numbers are there, differ, and can be part of a name."""
+    """Return True if all numbers are there, differ, and can be part of a name."""
     given = [number for number in numbers if number is not None and 0 <= number < 10**6]
     return len(given) == len(numbers) == len(set(given))
 

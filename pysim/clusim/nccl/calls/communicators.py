@@ -60,7 +60,7 @@ class Communicators:
 
     @staticmethod
     def knows(operation: str) -> bool:
-        """Return whether NCCL has an operation."""
+        """Return True if NCCL has an operation."""
         return operation in OF_NCCL
 
     def of(self, group: GroupLike | None) -> Members:

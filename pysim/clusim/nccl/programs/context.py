@@ -52,7 +52,7 @@ class Context:
 
     @property
     def blocked(self) -> bool:
-        """Return whether channels divide every rank's block instead of the buffer."""
+        """Return True if channels divide every rank's block instead of the buffer."""
         return self.collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
 
     @cached_property

@@ -172,7 +172,7 @@ def _cut(comm: Communicator, fabric: Fabric, num_bytes: int) -> tuple[Any, ...]:
 
 
 def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
-    """Return whether a message takes LL and is cut for it, as in releases that choose the protocol first.
+    """Return True if a message takes LL and is cut for it, as in releases that choose the protocol first.
 
     They let LL carry what it could on all channels of a pair; later ones cut for Simple, and then count the parts.
     """

@@ -118,7 +118,7 @@ def write_all_gather(context: Context) -> None:
 
 
 def _has_children(size: int, offset: int) -> bool:
-    """Return whether a rank gets partial sums of the block at an offset before it hands its own on."""
+    """Return True if a rank gets partial sums of the block at an offset before it hands its own on."""
     return offset % 2 == 0 and offset + 1 < size
 
 

@@ -131,7 +131,7 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
 
 
 def _sends(run: Run, task: TaskRow) -> bool:
-    """Return whether a task sends and receives messages, of which a kernel has one or two."""
+    """Return True if a task sends and receives messages, of which a kernel has one or two."""
     return run.inputs.texts("calls/operation")[task.call] in ("sendrecv", "send")
 
 

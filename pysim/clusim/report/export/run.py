@@ -155,7 +155,7 @@ class Run:
         return sorted(rows, key=lambda task: (task.start_ps, task.number))
 
     def has_pieces(self) -> bool:
-        """Return whether the trace holds completed slices."""
+        """Return True if the trace holds completed slices."""
         try:
             with RecordFile(self.path) as records:
                 return records.count > 0

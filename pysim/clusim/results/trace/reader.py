@@ -111,7 +111,7 @@ def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
 
 
 def _too_many(folded: FoldedBlocks, each: Array) -> str:
-    """Return whether a rank has more tasks than can be held."""
+    """Return True if a rank has more tasks than can be held."""
     of_place = np.bincount(folded.blocks_place, weights=each, minlength=len(folded.places_part))
     of_rank = np.bincount(folded.ranks_rank, weights=np.repeat(of_place, folded.sizes))
     if of_rank.max(initial=0) > MOST_OF_RANK:

@@ -60,7 +60,7 @@ class Opened:
     forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such a column or group."""
+        """Return True if there is such a column or group."""
         return name in self.items
 
     def __getitem__(self, name: str) -> Any:

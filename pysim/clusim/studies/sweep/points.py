@@ -61,7 +61,7 @@ def answered(point: SweepPoint) -> dict[str, Cell]:
 
 
 def still_true(row: dict[str, Cell]) -> bool:
-    """Return whether a row would come out the same: clusim and all files that were read are as they were."""
+    """Return True if a row would come out the same: clusim and all files that were read are as they were."""
     if row.get("clusim") != model_digest():
         return False
     files = json.loads(str(row["files"]))

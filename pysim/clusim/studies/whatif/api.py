@@ -243,7 +243,7 @@ def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
 
 
 def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
-    """Return whether the same GPUs do the same; what cannot be planned is said in its row."""
+    """Return True if the same GPUs do the same; what cannot be planned is said in its row."""
     with suppress(ClusimError):
         plans = [make_plan(own.workload, own.setup.known) for own in (base, change)]
         return plans[0].mesh == plans[1].mesh

@@ -97,7 +97,7 @@ class Clock(ScheduleBuilder):
         return self.when((*self._last.get((rank, "compute"), ()), *after))
 
     def disturbed(self, rank: int, at_ps: int) -> bool:
-        """Return whether communication that slows kernels of a rank is under way then, or comes."""
+        """Return True if communication that slows kernels of a rank is under way then, or comes."""
         return self._until.get(rank, 0) > at_ps
 
     def _append(self, task: Task) -> int:

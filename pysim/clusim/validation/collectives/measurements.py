@@ -396,7 +396,7 @@ def setup_of(group: CurveGroup) -> Setup:
 
 
 def _is_rack(fabric: Fabric) -> bool:
-    """Return whether NVLink alone joins the CPUs of a machine: measurements then count its trays as nodes."""
+    """Return True if NVLink alone joins the CPUs of a machine: measurements then count its trays as nodes."""
     alone = {
         node.name: {node.name} for node in fabric.nodes if node.tier == "root" and node.zone == 0
     }

@@ -61,7 +61,7 @@ class Point:
 
     @property
     def place(self) -> str:
-        """Return whether one machine took part or several."""
+        """Return True if one machine took part or several."""
         return place_of(self.machines or self.row.group.n_nodes)
 
     @property

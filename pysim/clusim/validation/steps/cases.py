@@ -349,7 +349,7 @@ _FOUNDRY_GRADIENTS = ("1b", "3b")
 
 
 def _foundry_sweeps(row: StepRow, models: tuple[str, ...]) -> bool:
-    """Return whether a row is of the sweep, and its model one of these."""
+    """Return True if a row is of the sweep, and its model one of these."""
     swept = row.n_gpus >= 128 and "h100" in row.hardware.lower()
     return swept and row.model.lower().rpartition("-")[2] in models
 
@@ -371,7 +371,7 @@ def _recompute(row: StepRow, notes: list[str]) -> str:
 
 
 def _nemo_scripts(row: StepRow) -> bool:
-    """Return whether a row is of a container whose training scripts NVIDIA published: NeMo-Framework-Launcher."""
+    """Return True if a row is of a container whose training scripts NVIDIA published: NeMo-Framework-Launcher."""
     return row.framework.lower().startswith(_SCRIPTED)
 
 

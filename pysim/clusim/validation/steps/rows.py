@@ -104,7 +104,7 @@ _NUMBERS = tuple(item.name for item in fields(StepRow) if item.type == "float")
 
 
 def is_step_table(path: str | Path) -> bool:
-    """Return whether a file is a table of training steps, by its first line."""
+    """Return True if a file is a table of training steps, by its first line."""
     try:
         with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
             head = file.readline(1 << 16)

@@ -28,7 +28,7 @@ class BlockEmitter(Emitter):
     """Adds the steps of a plan to a schedule, folded where `folder` says so."""
 
     def folds(self, *, beside: bool = False) -> bool:
-        """Return whether equal blocks are folded: all ranks must take the same time every time."""
+        """Return True if equal blocks are folded: all ranks must take the same time every time."""
         folder = self.folder
         return folder is not None and self.uniform and (folder.reductions or not beside)
 

@@ -71,11 +71,11 @@ class DataParallel:
         self.chunks = emitter.plan.stages[stage]
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
-        """Return whether passes of this kind have to be written layer by layer."""
+        """Return True if passes of this kind have to be written layer by layer."""
         return False
 
     def completes(self, kind: str) -> bool:
-        """Return whether passes of this kind give weight gradients."""
+        """Return True if passes of this kind give weight gradients."""
         return kind in (("W", "BW") if self.plan.splits_backward else ("B",))
 
     def begin(self) -> None:
@@ -91,7 +91,7 @@ class DataParallel:
         """Give others what they wait for before this step can end."""
 
     def ready(self) -> bool:
-        """Return whether others have given what this step waits for."""
+        """Return True if others have given what this step waits for."""
         return True
 
     def finish(self) -> None:
@@ -122,7 +122,7 @@ class Unfilled:
         self._missing = [set(bucket.layers) for bucket in buckets]
 
     def __bool__(self) -> bool:
-        """Return whether any bucket waits."""
+        """Return True if any bucket waits."""
         return any(self._missing)
 
     def filled(self, chunk: int, index: int) -> list[int]:

@@ -372,7 +372,7 @@ class Emitter:
         return tasks, self.builder.last_call.algorithm or ""
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
-        """Return whether NCCL chooses how: the workload says nothing about it."""
+        """Return True if NCCL chooses how: the workload says nothing about it."""
         chosen = {"channels", "protocol", "algorithm"} & set(options)
         return self.nccl is not None and not chosen and self.nccl.knows(operation)
 
@@ -447,7 +447,7 @@ class Emitter:
         return done
 
     def folds(self, *, beside: bool = False) -> bool:
-        """Return whether equal blocks are folded, also those `beside` reductions."""
+        """Return True if equal blocks are folded, also those `beside` reductions."""
         return False
 
     def blocks(

@@ -65,7 +65,7 @@ class Rounds(DataParallel):
             self._give(number)
 
     def ready(self) -> bool:
-        """Return whether all of this round is being summed."""
+        """Return True if all of this round is being summed."""
         return all((self.round, number) in self.board.summed for number in range(len(self.buckets)))
 
     def complete(self) -> None:

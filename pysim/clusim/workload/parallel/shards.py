@@ -75,7 +75,7 @@ def moving(
 
 
 def adds_up(workload: Workload, optimizer: Optimizer) -> bool:
-    """Return whether products add weight gradients to 32-bit sums; sharded weights have none of their own."""
+    """Return True if products add weight gradients to 32-bit sums; sharded weights have none of their own."""
     whole = workload.data.kind not in ("fsdp", "zero3")
     return whole and workload.accumulation == "fused" and optimizer.main_gradient > 0
 

@@ -8,7 +8,7 @@ from clusim.formats.recordings.kind import RecordingKind
 
 
 def _is_dump(name: str, data: bytes) -> bool:
-    """Return whether a file is a pickle with the keys of a dump."""
+    """Return True if a file is a pickle with the keys of a dump."""
     pickled = data[:1] == b"\x80" and len(data) > 1 and 2 <= data[1] <= 5
     return pickled and re.search(rb"entries|pg_config|collective_seq_id", data) is not None
 
