@@ -259,7 +259,7 @@ class _OneOf(click.Choice[str]):
         self.meant = meant
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Return what is wrong, and what would be right."""
+        """Return the error, and the right value."""
         return f"{value!r}: unknown{suggest(str(value), self.choices, self.meant)}"
 
 

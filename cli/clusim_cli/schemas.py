@@ -51,7 +51,7 @@ def schema(path: str) -> dict[str, Any]:
 
 
 def file_name(path: str) -> str:
-    """Return what the file of a command's schema is called."""
+    """Return the file name of a command's schema."""
     return f"{path.replace(' ', '-')}.json"
 
 

@@ -17,7 +17,7 @@ from clusim_cli.outputs import GuardedCommand
 @click.option("--clear", is_flag=True, help="Remove them, those of other versions of clusim too.")
 @options.as_json("clusim_cli.forms:CacheJson")
 def command(clear: bool, as_json: bool) -> int:
-    """Say where the parts of training steps are kept that "clusim train --estimate" simulated, and how many there are.
+    """Show the place and number of the parts of training steps that "clusim train --estimate" simulated.
 
     The folder is that of caches on this platform; the environment variable CLUSIM_CACHE names another one. Every
     version of clusim has its own parts, and never reads those of others.

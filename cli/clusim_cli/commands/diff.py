@@ -23,7 +23,7 @@ TOP = 20
 @options.as_csv()
 @options.as_json("clusim.analysis.tablejson:DiffJson")
 def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:
-    """Say where the time of run B went compared with run A.
+    """Show the difference in time of run B compared with run A.
 
     A and B are traces, or the words of a `clusim run` in quotes, which is run: clusim diff "dgx-a100 --size 16MiB"
     "dgx-h100 --size 16MiB".

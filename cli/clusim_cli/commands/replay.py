@@ -116,7 +116,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
 
 
 def asked(**given: Any) -> ReplayRequest:
-    """Return what the options ask for."""
+    """Return the request of the options."""
     from clusim.nccl import parse_assignments
     from clusim.replays import ReplayRequest
     from clusim.topology.loading import names_machine

@@ -18,7 +18,7 @@ from clusim_cli.traced import trace_of
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @options.output("", "TRACE with .html, or comparison.html")
 def command(traces: tuple[str, ...], output: Path | None) -> None:
-    """Write what TRACE says as one HTML file below 1 MB that needs no network.
+    """Write TRACE as one HTML file below 1 MB that needs no network.
 
     It holds a summary, the machine with its links coloured by load over time, a heatmap of wires, a timeline of ranks,
     tables of collectives and wires, and the inputs. Big traces are shown coarser; `clusim view` shows all they have.

@@ -115,7 +115,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
 
 def asked(**given: Any) -> Request:
-    """Return what the options ask for."""
+    """Return the request of the options."""
     from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows
     from clusim.simulation.request import Request

@@ -185,7 +185,7 @@ def check(
 @options.as_json("clusim_cli.forms:DifferencesJson")
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
-    """Say how the topologies FIRST and SECOND differ; exit with 1 if they do, like diff."""
+    """Show the differences of the topologies FIRST and SECOND; exit with 1 if there are some, like diff."""
     from clusim.topology import load
     from clusim.topology.diff import diff as differences
 

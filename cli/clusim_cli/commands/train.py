@@ -149,7 +149,7 @@ def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Sh
 
 
 def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
-    """Return what the options ask for; `changes` are keys of the workload by their path."""
+    """Return the request of the options; `changes` are keys of the workload by their path."""
     from clusim.training import TrainRequest
     from clusim.training.inputs import inputs
     from clusim.workload import load_workload

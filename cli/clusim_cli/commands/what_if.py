@@ -79,7 +79,7 @@ def _split(text: str) -> list[str]:
 
 
 def _change(kind: str, words: list[str], text: str) -> AnyAsked | AnyChange:
-    """Return what a change asks for."""
+    """Return the request of a change."""
     from clusim.studies.whatif.speeds import speed_of
     from clusim.studies.whatif.switches import switch_of
 
@@ -88,7 +88,7 @@ def _change(kind: str, words: list[str], text: str) -> AnyAsked | AnyChange:
 
 
 def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
-    """Return what the words of a command and of a change ask for."""
+    """Return the request of a command's words and a change."""
     module = import_module(f"clusim_cli.commands.{kind.replace('-', '_')}")
     more: dict[str, Any] = {}
     added: list[str] = []

@@ -23,7 +23,7 @@ class _Sum:
 
 
 def blame(path: str | Path) -> ColumnTable:
-    """Return what the critical path of a trace spent its time on.
+    """Return the time breakdown of a trace's critical path.
 
     Rows have the group (``stall``: lost, ``cost``: latencies and fixed costs, ``work``), the resource, the reason,
     the time [ps], its share of the run, and for wires their class and names. Stalls come first, the longest on

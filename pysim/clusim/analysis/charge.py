@@ -171,7 +171,7 @@ class Charger:
         yield from self._slow(rank, step.length_ps - nominal)
 
     def _nominal(self, step: Step, length_ps: int) -> int:
-        """Return what a CTA's work would take at the pace that its rank has by nature [ps]."""
+        """Return the time of a CTA's work at the nominal pace of its rank [ps]."""
         slow = self.network.slow_1024(step.endpoint, step.start_ps)
         return min(length_ps, length_ps * 1024 // max(1, slow))
 
@@ -257,7 +257,7 @@ class Charger:
             yield Charge("stall", name, reason, busy - load, why, wire)
 
     def wire_cause(self, wire: int) -> CauseKind:
-        """Return what a verdict calls bytes on a wire."""
+        """Return the diagnosis' name for bytes on a wire."""
         kind, tier = kind_of(self.network.classes[wire]), tier_of(self.network.classes[wire])
         if kind == "pcie":
             return CauseKind.PCIE
@@ -265,7 +265,7 @@ class Charger:
         return CauseKind.NIC if at_nic else CauseKind.WIRE
 
     def _next(self, first: _Load, loads: list[_Load]) -> float:
-        """Return how busy the next limit was, as a part of the busiest thing's time."""
+        """Return the utilisation of the next limit, as a share of the busiest resource's time."""
         if first.mean <= 0.0:
             return 1.0
         others = [load.mean for load in loads if load is not first]
@@ -367,7 +367,7 @@ class Charger:
         return _Load("wire", wire, float(uses[lane]), mean, usual, peers[0] if peers else -1)
 
     def _pace_ps(self, step: Step, flags: int) -> int:
-        """Return how long the CTA itself needs for the bytes of a transfer [ps]."""
+        """Return the time that the CTA itself needs for the bytes of a transfer [ps]."""
         table = self.walk.slices.table(step.instance)
         opcode = int(self._image["prims"]["opcode"][int(table.prim[step.seq])])
         cost = int(self._image["instances"]["cost"][step.instance])
@@ -402,7 +402,7 @@ class Charger:
             yield Charge(*what, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:
-        """Return what written packets need behind their first wire."""
+        """Return the time of written packets after their first wire."""
         conn = self._image["conns"][step.connection]
         source, target = int(conn["src"]), int(conn["dst"])
         span, whole = (step.start_ps, step.end_ps), self._whole(step)

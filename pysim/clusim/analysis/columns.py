@@ -69,7 +69,7 @@ class ColumnTable(Shown):
         return ColumnTable(cut, self.facts, self.notes)
 
     def summary(self) -> Summary:
-        """Return which columns it has, how many rows, and what people should know."""
+        """Return the columns, the number of rows, and notes."""
         return Summary(", ".join(self.columns), (f"{len(self):,} rows",), " ".join(self.notes))
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:

@@ -97,7 +97,7 @@ def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
 
 
 def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, ...]:
-    """Return what a row says of several wires, from their rate to the sources."""
+    """Return the row of several wires, from their rate to the sources."""
     wires = traced.result.wires
     busy = found["busy"][mine]
     mean = float(busy.mean())

@@ -22,7 +22,7 @@ LEAST = 0.005
 
 
 def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
-    """Return how run B differs from run A.
+    """Return the differences of run B from run A.
 
     Rows of level ``run`` (time), ``phase`` (tasks of one name: from the first start to the last end), ``blame`` (what
     the critical path was charged to), ``tier`` and ``wire`` (busy time); the largest changes first. Wires and phases
@@ -67,7 +67,7 @@ def _headline(a: Traced, b: Traced) -> str:
 
 
 def _inputs(a: Traced, b: Traced) -> list[str]:
-    """Say which inputs differ."""
+    """List the inputs that differ."""
     notes, one, two = [], a.result.provenance, b.result.provenance
     if one.fabric != two.fabric:
         notes.append(f"A ran on {one.fabric}, B on {two.fabric}")

@@ -64,7 +64,7 @@ def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
 
 
 def _done(result: Result, pauses: Array) -> Array:
-    """Return how many blocks of a place are done at every edge of the bins, in parts of blocks too."""
+    """Return the number of completed blocks of a place at every edge of the bins, fractions included."""
     start, end = result.tasks.start_ps[pauses], result.tasks.end_ps[pauses]
     ended = (end >= 0).all(axis=1)
     low, high = start[ended].min(axis=1), end[ended].max(axis=1)

@@ -54,7 +54,7 @@ class Union:
         return np.where(part < 0, 0, self._before[inside] + partial)
 
     def within(self, start_ps: Any, end_ps: Any) -> Array:
-        """Return how much of each span is covered [ps]."""
+        """Return the covered part of each span [ps]."""
         return np.asarray(self.until(end_ps) - self.until(start_ps))
 
 

@@ -131,7 +131,7 @@ def _includes(result: Result) -> str:
 
 
 def _detail(run: Critical, charge: Charge, step: Step) -> str:
-    """Return which of its kind a cause is: of links alike one name, of what stands out its own."""
+    """Return the name of a cause among its kind: one name for equal links, its own for what stands out."""
     network, rivals = run.traced.network, run.charger.rivals
     if charge.cause in _WIRES:
         return _wire_detail(charge.cause, network.classes[charge.wire])
@@ -165,7 +165,7 @@ def _add(run: Critical, entry: _Sum, charge: Charge, step: Step) -> None:
 
 
 def _change(run: Critical, kind: CauseKind, entry: _Sum) -> Change | None:
-    """Return what removes a cause or halves it; None where no change to the image does."""
+    """Return the change that removes a cause or halves it; None if no change of the image does."""
     network = run.traced.network
     if kind in _RESOURCES:
         return Change(_RESOURCES[kind], Fraction(2))
@@ -186,7 +186,7 @@ def _change(run: Critical, kind: CauseKind, entry: _Sum) -> Change | None:
 
 
 def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
-    """Return what classes of wires have in common that one cause is about: PCIe is one, however it branches."""
+    """Return the common name of the link classes of one cause: PCIe is one, however it branches."""
     tier = "" if kind is CauseKind.PCIE else tier_of(wire_class)
     return kind_of(wire_class), tier
 
@@ -208,7 +208,7 @@ def _cause(
 
 
 def _most_saved(run: Critical, change: Change) -> int:
-    """Return what a change cannot save more than [ps]: a run takes as long as the fullest other wire is busy."""
+    """Return the largest possible saving of a change [ps]: a run lasts as long as the busiest other wire."""
     result = run.traced.result
     others = np.ones(len(result.wires.names), bool)
     others[list(change.wires)] = change.what == "without"

@@ -150,7 +150,7 @@ class TierTraffic:
 
 
 def wire_use(result: Result, wire: int) -> WireUse:
-    """Return how `wire` spent the run."""
+    """Return the use of `wire` during the run."""
     row, time_ps = result.wires.counters[wire], max(1, result.time_ps)
     busy, credit = int(row["busy_ps"]) / time_ps, int(row["stall_credit_ps"]) / time_ps
     waiting = int(row["stall_arbitration_ps"]) / time_ps
@@ -208,7 +208,7 @@ def limit(result: Result) -> Limit | None:
 
 
 def machines_of(result: Result) -> int:
-    """Return how many machines the fabric of a run joins: names of their nodes begin with ``n0/``, ``n1/``, ..."""
+    """Return the number of nodes in the topology of a run: names of their parts begin with ``n0/``, ``n1/``, ..."""
     found = {match[1] for name in result.wires.names if (match := _MACHINE.match(name))}
     return max(1, len(found))
 
@@ -217,7 +217,7 @@ _MACHINE = re.compile(r"(?:.*->)?(n\d+)/")
 
 
 def class_traffic(result: Result) -> list[ClassTraffic]:
-    """Return what crossed each class of wires, in order of first appearance; classes without traffic are left out."""
+    """Return the traffic of each link class, in order of first appearance; classes without traffic are omitted."""
     asked = None
     if (call := result.call) is not None and result.complete:
         asked = call.size_bytes * counted_share(call.operation, call.ranks)
@@ -228,7 +228,7 @@ def class_traffic(result: Result) -> list[ClassTraffic]:
 
 
 def tier_traffic(result: Result) -> list[TierTraffic]:
-    """Return what crossed each tier, in order of first appearance; tiers without traffic are left out."""
+    """Return the traffic of each tier, in order of first appearance; tiers without traffic are omitted."""
     known = {name: tier_of(name) for name in dict.fromkeys(result.wires.classes)}
     keys = [known[name] for name in result.wires.classes]
     return [TierTraffic(tier=name, **totals) for name, totals in _totals(result, keys)]

@@ -144,7 +144,7 @@ class Network:
         return [Stage(lanes, lanes) for lanes in found]
 
     def _ends(self, conn: Any, endpoint: int) -> tuple[int, int, bool]:
-        """Return where data come from and go to when an endpoint transfers, and whether it reads them."""
+        """Return source and destination of an endpoint's transfer, and whether it is a read."""
         source, target, stage = int(conn["src"]), int(conn["dst"]), int(conn["stage"])
         if stage == NONE:
             return source, target, int(conn["kind"]) == ConnKind.READ
@@ -300,7 +300,7 @@ class Network:
         return way + int(self.image["endpoints"]["write_latency_ps"][target])
 
     def latency_ps(self, connection: int, endpoint: int, flags: int) -> int:
-        """Return how long a requested transfer takes besides moving its data: round trips, memory, units [ps]."""
+        """Return the time of a requested transfer besides moving its data: round trips, memory, units [ps]."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
         own = int(ends["response_latency_ps"][endpoint])

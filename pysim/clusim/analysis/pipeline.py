@@ -23,7 +23,7 @@ COLUMNS = (
 
 
 def pipeline(path: str | Path) -> ColumnTable:
-    """Return how each rank's kernels fill the run.
+    """Return the kernels of each rank over the run.
 
     A bubble is time without a kernel: `fill_ps` before the first, `drain_ps` after the last, `gaps_ps` between;
     `waits_exposed_ps` is the part of the bubble in which the rank communicates. A rank is a stage's worker.

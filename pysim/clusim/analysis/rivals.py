@@ -31,7 +31,7 @@ class Rivals:
         self.any = any(later[0] < before[1] for before, later in pairwise(ordered))
 
     def share(self, task: int, wire: int, start_ps: int, end_ps: int) -> tuple[float, set[int]]:
-        """Return which part of a wire's bytes between two times is not of a task's call, and of which calls it is."""
+        """Return the share of a wire's bytes between two times that is not of a task's call, and the other calls."""
         own = int(self.call_of[task]) if task < len(self.call_of) else -1
         if not self.any or own < 0:
             return 0.0, set()
@@ -44,7 +44,7 @@ class Rivals:
         return others / (mine + others) if mine + others > 0 else 0.0, who
 
     def name(self, call: int) -> str:
-        """Return what a call is, in words."""
+        """Return the name of a call."""
         operations, off = (
             self._inputs.texts("calls/operation"),
             self._inputs.numbers("calls/ranks_off"),

@@ -72,7 +72,7 @@ class ThreadClocks:
         return began
 
     def _costs(self, instance: int, seq: int, time_ps: int) -> tuple[int, int]:
-        """Return what a thread does with a slice before and after it hands it on [ps]."""
+        """Return the time of a thread with a slice before and after it hands it on [ps]."""
         image = self._network.image
         row, table = image["instances"][instance], self._slices.table(instance)
         cost = image["costs"][int(row["cost"])]
@@ -286,7 +286,7 @@ class Walk:
         return None
 
     def _work(self, row: _Row, task: int) -> Iterator[Step]:
-        """Yield what a slice did after its gate, the last first."""
+        """Yield the segments of a slice after its gate, the last first."""
         prim = int(self.slices.table(row.instance).prims(row.seq))
         instance = self.image["instances"][row.instance]
         endpoint = int(instance["endpoint"])
@@ -340,12 +340,12 @@ class Walk:
         return receive if reads and writes else NONE
 
     def _read_part(self, read: int, write: int, endpoint: int, flags: int) -> float:
-        """Return which part of a slice's transfers its read is, as if both ran at the rates of their ways."""
+        """Return the share of a slice's transfers that is its read, as if both ran at the rates of their paths."""
         rates = [self.network.way_rate(connection, endpoint, flags) for connection in (read, write)]
         return rates[1] / sum(rates) if all(rates) else 0.0
 
     def _wait(self, row: _Row, task: int) -> Generator[Step, None, _Row]:
-        """Yield what passed before a slice's gate opened; return the slice that opened it."""
+        """Yield the segments before a slice's gate opened; return the slice that opened it."""
         endpoint = int(self.image["instances"]["endpoint"][row.instance])
         who = (task, endpoint, row.instance, row.seq)
         if row.cause == Cause.NONE:
@@ -371,7 +371,7 @@ class Walk:
         return opener
 
     def _start(self, row: _Row, task: int) -> Iterator[Step]:
-        """Yield what passed between the start of a task and that of its CTA."""
+        """Yield the segments between the start of a task and that of its CTA."""
         instance = self.image["instances"][row.instance]
         who = (task, int(instance["endpoint"]), row.instance, row.seq)
         start_ps = int(self._start_ps[task])

@@ -55,7 +55,7 @@ class Change:
     like: tuple[tuple[int, int], ...] = ()
 
     def scale(self, what: str, index: int) -> float:
-        """Return how much faster something is; see `clusim.analysis.charge.Scale`."""
+        """Return the factor of a cause; see `clusim.analysis.charge.Scale`."""
         mine = index in self.wires if what == "wire" else what == self.what
         return float(self.factor) if mine else 1.0
 
@@ -122,7 +122,7 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
 
 
 def estimate(path: str | Path, what: str, factor: str) -> Estimate:
-    """Return what a trace's run would take if something were faster, in first order.
+    """Return the estimated time of a trace's run with faster hardware, from the critical path alone.
 
     Every step of the critical path gets shorter by itself, transfers down to the next busiest thing on their way.
     Nothing else is moved: another path may become the critical one, and the estimate is then too good.

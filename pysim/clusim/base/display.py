@@ -63,7 +63,7 @@ class Shown(ABC):
 
     @abstractmethod
     def summary(self) -> Summary:
-        """Return what the object is."""
+        """Return the kind of the object."""
 
     def __repr__(self) -> str:
         """Return one line: its class, title and values."""
@@ -83,7 +83,7 @@ class Shown(ABC):
         return f"<div>{'<br>'.join(lines)}{table}</div>"
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return what makes each table of the object, the most useful first."""
+        """Return the makers of the object's tables, the most useful first."""
         return {}
 
     def to_dataframe(self, table: str = "") -> DataFrame:

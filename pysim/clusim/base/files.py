@@ -92,7 +92,7 @@ def _identity(path: Name) -> Identity | None:
 
 
 def destination(path: Name) -> Path:
-    """Return where a file of that name is or would be: a symbolic link stays, what it names is written."""
+    """Return the path of a file of that name: a symbolic link stays, its target is written."""
     return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 

@@ -15,7 +15,7 @@ class Described(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what the machine is called."""
+        """Return the name of the system."""
         ...
 
     def to_yaml(self) -> str:
@@ -31,7 +31,7 @@ class TopologyReader(Protocol):
         ...
 
     def import_text(self, text: str, where: str) -> Described:
-        """Return what the text of a file called `where` describes."""
+        """Return the description in the text of a file called `where`."""
         ...
 
 
@@ -44,5 +44,5 @@ def register(found: Callable[[], TopologyReader]) -> None:
 
 
 def reader() -> TopologyReader:
-    """Return what reads the files of other tools."""
+    """Return the reader of other tools' files."""
     return _found[0]()

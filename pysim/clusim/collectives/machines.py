@@ -91,7 +91,7 @@ class Layout:
         return Passage(tuple(order), (-1,) * (len(order) - 1))
 
     def fit(self, machine: int, passage: Passage, rail: int) -> int:
-        """Return how many ends of a passage are nearest to a NIC: 0, 1 or 2."""
+        """Return the number of ends of a passage that are nearest to a NIC: 0, 1 or 2."""
         heads = self.heads(machine, rail)
         return (passage.order[0] in heads) + (passage.order[-1] in heads)
 
@@ -111,7 +111,7 @@ class Layout:
 
 
 def find_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout | None:
-    """Return where the positions of a group are, or None if all are in one machine (or nothing is known)."""
+    """Return the nodes of a group's positions, or None if all are in one node (or nothing is known)."""
     if fabric is None or fabric.num_zones < 2:
         return None
     arrays = arrays_of(fabric)

@@ -58,7 +58,7 @@ class Ring:
         return Ring(self.order[at:] + self.order[:at], links, self.rail, rails)
 
     def hop(self, index: int) -> Hop:
-        """Return what the connection of a hop needs."""
+        """Return the fields of a hop's connection."""
         link = -1 if self.links is None else self.links[index]
         return Hop(link, *((self.rail, self.rail) if self.rails is None else self.rails[index]))
 
@@ -76,7 +76,7 @@ class Tree:
     rails: tuple[tuple[int, int], ...] | None = None
 
     def hop(self, child: int, *, down: bool) -> Hop:
-        """Return what the connection between a child and its parent needs."""
+        """Return the fields of the connection between a child and its parent."""
         link = -1 if self.links is None else self.links[child][down]
         below, above = (self.rail, self.rail) if self.rails is None else self.rails[child]
         return Hop(link, *((above, below) if down else (below, above)))

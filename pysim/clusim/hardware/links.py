@@ -202,5 +202,5 @@ _NCCL_GBps = ((100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 1
 
 
 def nccl_link_GBps(compute_capability: int) -> float:
-    """Return what NCCL takes an NVLink of a GPU for [GB/s] (src/graph/topo.h of 2.18 and later)."""
+    """Return NCCL's bandwidth of a GPU's NVLink [GB/s] (src/graph/topo.h of 2.18 and later)."""
     return next(rate for lowest, rate in _NCCL_GBps if compute_capability >= lowest)

@@ -78,7 +78,7 @@ NETWORK_FORMATS: dict[str, Preset] = {
 
 
 def pause_headroom_bytes(rate_Bps: float, latency_ps: int, mtu_bytes: int = _MTU_BYTES) -> int:
-    """Return what may still arrive after the pause threshold was passed [bytes].
+    """Return the bytes that may still arrive after the pause threshold was passed.
 
     The pause frame travels back (`latency_ps`), a packet that has started is finished at both ends, and what is on the
     cable arrives: a round trip of the rate and two packets.

@@ -46,7 +46,7 @@ _FLIT_SHARE = 6 / 236
 
 
 def lane_MBps(generation: int) -> float:
-    """Return what one lane carries after encoding [MB/s]."""
+    """Return the bandwidth of one lane after encoding [MB/s]."""
     return GENERATIONS[generation][1]
 
 

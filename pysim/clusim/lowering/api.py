@@ -126,7 +126,7 @@ def lower(
 
 
 def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -> int:
-    """Return what no run takes less than: for what is written to or read by each endpoint, over all its wires [ps]."""
+    """Return a lower bound of every run: bytes written to or read by each endpoint, over all its wires [ps]."""
     conns = image.conns
     moves = (conns["kind"] == ConnKind.WRITE) | (conns["kind"] == ConnKind.READ)
     moves &= conns["src"] != conns["dst"]
@@ -135,7 +135,7 @@ def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -
 
 
 def arriving_ps(image: Image, nominal: Array, endpoint: Array, size_bytes: Array) -> int:
-    """Return how long the wires into endpoints are busy at least with what comes to these [ps]."""
+    """Return the least busy time of the wires into endpoints [ps]."""
     count = len(image.endpoints)
     come = np.bincount(endpoint, size_bytes, count)
     rates = np.bincount(nominal["dst"], nominal["rate_num"] / nominal["rate_den"], len(image.nodes))

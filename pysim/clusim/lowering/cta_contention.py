@@ -41,7 +41,7 @@ def exchanging(schedule: Schedule) -> dict[int, int]:
 
 
 def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
-    """Return what a byte costs one of so many CTAs, in 1/1024 of what it costs one alone.
+    """Return the cost of a byte for one of several CTAs, in 1/1024 of its cost for one alone.
 
     Parameters
     ----------

@@ -150,7 +150,7 @@ class LinkLowering:
         return nic, node.nic or NicTraits()
 
     def post_ps(self, rank: int, channel: int) -> int:
-        """Return what it costs to post an aggregation [ps]."""
+        """Return the cost of posting an aggregation [ps]."""
         adapter = self._adapter(rank, channel)[1]
         return self.places.host(rank).thread_ps + adapter.post_ps
 
@@ -220,7 +220,7 @@ class LinkLowering:
         return found
 
     def traffic(self) -> list[CarriedTraffic]:
-        """Return what each connection of the image carries."""
+        """Return the traffic of each connection of the image."""
         nothing = CarriedTraffic()
         found = [
             nothing if leg.kind == ConnKind.FLAG else CarriedTraffic(hops=max(1, leg.hops))
@@ -300,7 +300,7 @@ class LinkLowering:
         return self._controls[key]
 
     def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
-        """Return how much each connection may have requested [bytes]; 0 is unlimited."""
+        """Return the limit of outstanding requests of each connection [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
         burst = np.asarray(bursts, np.int64)
         size, kind = rows["packet_bytes"].astype(np.int64) * burst, rows["kind"]

@@ -56,7 +56,7 @@ class Buffers:
 
     @property
     def slices_per_chunk(self) -> int:
-        """Return how many slices a chunk is cut into."""
+        """Return the number of slices of a chunk."""
         return self.chunk_steps // self.slice_steps
 
     @property
@@ -253,7 +253,7 @@ def continuous_parts(
     element_bytes: int = 4,
     most_channels: int | None = None,
 ) -> list[ChannelPart]:
-    """Return what each channel does when a collective is alone in its launch (NCCL 2.19 and later).
+    """Return the part of each channel when a collective is alone in its launch (NCCL 2.19 and later).
 
     Parameters
     ----------

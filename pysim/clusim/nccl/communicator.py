@@ -63,7 +63,7 @@ class NcclPlan:
 
     @property
     def num_channels(self) -> int:
-        """Return how many channels have something to do."""
+        """Return the number of channels with work."""
         return len(self.parts) or self.selection.threads.num_channels
 
 
@@ -113,7 +113,7 @@ class Communicator:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return what must be said of every plan: stand-ins, what is not known, variables without effect."""
+        """Return the notes on every plan: stand-ins, unknown properties, variables without effect."""
         gpus = [gpu for system in self.systems for gpu in system.gpus]
         notes = notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
         unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
@@ -144,20 +144,22 @@ class Communicator:
         ]
 
     def select(self, collective: Collective, num_bytes: int) -> Selection:
-        """Return what NCCL runs; `num_bytes` is nccl-tests' size, the larger of what a rank sends and receives."""
+        """Return NCCL's selection; `num_bytes` is nccl-tests' size, the larger of the bytes that a rank sends and
+        receives.
+        """
         if num_bytes < 1:
             raise InputError(f"size {num_bytes}: must be at least 1 byte")
         return select(self.table, collective, num_bytes, self.lanes)
 
     @cached_property
     def lanes(self) -> ChannelSupply:
-        """Return what a collective can have of the communicator."""
+        """Return the channels that the communicator has for a collective."""
         heads = max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels)
         return ChannelSupply(self.num_channels, self.nvls_channels, heads, self.settings)
 
     @cached_property
     def shape(self) -> GroupShape:
-        """Return what chunk sizes depend on."""
+        """Return the inputs of chunk sizes."""
         group = self.group
         nvls = self.table.cost(Collective.ALLREDUCE, Algorithm.NVLS, _SIMPLE).bandwidth_GBps
         return GroupShape(
@@ -170,11 +172,11 @@ class Communicator:
         )
 
     def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> NcclPlan:
-        """Return how NCCL runs a collective of `num_bytes` (as in `select`)."""
+        """Return NCCL's plan of a collective of `num_bytes` (as in `select`)."""
         return self.plan_of(self.select(collective, num_bytes), element_bytes=element_bytes)
 
     def plan_of(self, chosen: Selection, *, element_bytes: int = 4) -> NcclPlan:
-        """Return how NCCL runs a collective with an algorithm, protocol and channels that are chosen already."""
+        """Return NCCL's plan of a collective with a given algorithm, protocol and number of channels."""
         collective, num_bytes = chosen.collective, chosen.num_bytes
         count = chosen.threads.num_channels
         algorithm, protocol = chosen.algorithm, chosen.protocol
@@ -219,7 +221,7 @@ def communicator(
     *,
     ranks: Sequence[int] | None = None,
 ) -> Communicator:
-    """Return what NCCL sets up for the GPUs of a fabric.
+    """Return the communicator that NCCL sets up for the GPUs of a topology.
 
     Parameters
     ----------
@@ -291,7 +293,7 @@ def _names(fabric: Fabric, ranks: Sequence[int]) -> list[str]:
 def _systems(
     fabric: Fabric, version: Version, settings: Settings, members: dict[int, list[int]]
 ) -> dict[int, System]:
-    """Return what NCCL sees of each machine, by its number; machines that look alike share a system."""
+    """Return NCCL's view of each node, by its number; equal nodes share a system."""
     zones = {node.name: node.zone for node in fabric.nodes}
     parts: dict[int, list[tuple[object, ...]]] = {zone: [] for zone in members}
     for node in fabric.nodes:

@@ -63,7 +63,7 @@ MAX_DIRECT_HEADS = 8
 
 
 def nvlink_GBps(compute_capability: int, version: Version) -> float:
-    """Return what NCCL takes a link of a GPU for [GB/s]; Volta and A100 were 21 up to 2.9 and 22 up to 2.17."""
+    """Return NCCL's bandwidth of a GPU link [GB/s]; Volta and A100 were 21 up to 2.9 and 22 up to 2.17."""
     if 70 <= compute_capability <= 80 and not since(version, "nvlink of 20 GB/s"):
         return 22.0 if since(version, "nvlink of 22 GB/s") else 21.0
     return nccl_link_GBps(compute_capability)
@@ -73,7 +73,7 @@ _PCIE_STEP = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
 
 
 def pcie_GBps(generation: int, lanes: int) -> float:
-    """Return what NCCL takes a PCIe link for [GB/s]: 12 for Gen3 x16, doubled by every generation."""
+    """Return NCCL's bandwidth of a PCIe link [GB/s]: 12 for Gen3 x16, doubled by every generation."""
     return _PCIE_STEP[generation] * lanes / 80
 
 
@@ -94,7 +94,7 @@ def cpu_of(name: str) -> CpuModel:
 
 
 def socket_GBps(cpu: CpuModel, version: Version) -> float:
-    """Return what NCCL takes the link between two sockets for [GB/s]."""
+    """Return NCCL's bandwidth of the link between two sockets [GB/s]."""
     known = (p for p in PROCESSORS.values() if (p.vendor, p.model) == (cpu.vendor, cpu.model))
     figure = next((p.socket_GBps for p in known), None)
     if figure is None:
@@ -115,7 +115,7 @@ def peer_overhead(rate_GBps: float, version: Version) -> float:
 
 
 def max_channels(version: Version) -> int:
-    """Return how many channels a communicator can have."""
+    """Return the largest number of channels of a communicator."""
     if not since(version, "32 channels"):
         return 16
     return 64 if since(version, "64 channels") else 32

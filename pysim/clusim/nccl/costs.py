@@ -302,7 +302,7 @@ class _Model:
         return (steps - crossings) * intra + crossings * inter
 
     def overhead_us(self) -> float:
-        """Return what posting to the network costs a step of a ring [us]."""
+        """Return the cost of posting a ring step to the network [us]."""
         if self.settings.net_overhead_ns is not None:
             return self.settings.net_overhead_ns / 1000
         return 2.0 if self.group.cpu_vendor == "amd" else 1.0

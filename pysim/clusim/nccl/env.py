@@ -164,7 +164,7 @@ def windows(symmetric: bool) -> tuple[tuple[str, str], ...]:
 
 
 def parse_env(env: Mapping[str, str]) -> Settings:
-    """Return what the variables of `env` that start with ``NCCL_`` say."""
+    """Return the settings of the variables of `env` that start with ``NCCL_``."""
     return Settings().with_env(env)
 
 

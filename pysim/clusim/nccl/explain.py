@@ -45,7 +45,7 @@ class RankTraffic:
 
 
 def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankTraffic | None:
-    """Return what GPUs and adapters send, None for an algorithm whose traffic is not derived."""
+    """Return the traffic of GPUs and NICs, None for an algorithm whose traffic is not derived."""
     algorithm, size = plan.selection.algorithm, float(plan.selection.num_bytes)
     n = comm.group.num_ranks
     if algorithm is Algorithm.NVLS and comm.group.num_nodes == 1:
@@ -179,7 +179,7 @@ def explain(
 def _symmetric(
     comm: Communicator, collective: Collective, sizes: Sequence[int]
 ) -> list[SymmetricChoiceJson] | None:
-    """Return what NCCL takes for symmetric buffers, or why it takes nothing; None where they are not."""
+    """Return NCCL's choice for symmetric buffers, or the reason for none; None if they are not symmetric."""
     if not comm.settings.symmetric:
         return None
     found: list[SymmetricChoiceJson] = []

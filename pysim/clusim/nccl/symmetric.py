@@ -97,7 +97,7 @@ class Picked:
 
     @property
     def note(self) -> str:
-        """Return what must be said of it."""
+        """Return its note."""
         text = f"symmetric memory: {self.kernel.name}, {self.blocks} CTAs"
         if self.kernel.low_latency and self.kernel.multicast:
             text += "; its multicast as stores to each rank"

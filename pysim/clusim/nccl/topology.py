@@ -211,7 +211,7 @@ _RANK = {"nvl": 0, "c2c": 1, "net": 2, "pci": 3, "sys": 5}
 
 
 def _pcie_GBps(link: Link) -> float:
-    """Return what NCCL takes a PCIe link for [GB/s]: by the generation and lanes that have its rate."""
+    """Return NCCL's bandwidth of a PCIe link [GB/s]: by the generation and lanes that have its rate."""
     rate_Bps = link.rate.bytes_per_s
     slots = [(gen, lanes) for gen in GENERATIONS for lanes in LANES]
     gen, lanes = min(slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate_Bps - 1))
@@ -229,7 +229,7 @@ def build_system(
     zone: int = 0,
     ranks: Iterable[int] | None = None,
 ) -> System:
-    """Return what NCCL sees of one machine of a fabric.
+    """Return NCCL's view of one node of a topology.
 
     Parameters
     ----------
@@ -440,7 +440,7 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
 
 
 def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
-    """Return how many adapters the network plugin shows as one: those that belong to the same GPU."""
+    """Return the number of NICs that the network plugin shows as one: those of the same GPU."""
     if not names or not transport_of(nodes[names[0]].nic).stripe_bytes:
         return 1
     gpus = sum(link.remote.kind == "gpu" for link in place.links)

@@ -113,7 +113,7 @@ class ChannelSupply:
 def channels_and_threads(
     table: CostTable, algorithm: Algorithm, protocol: Protocol, num_bytes: int, lanes: ChannelSupply
 ) -> Threads:
-    """Return how many channels and threads a collective of `num_bytes` gets, and why."""
+    """Return the numbers of channels and threads of a collective of `num_bytes`, and the reason."""
     ring, settings, num_channels = table.graphs[Algorithm.RING], lanes.settings, lanes.num_channels
     threads = max_threads(algorithm, protocol, ring.num_channels * ring.intra_GBps, settings)
     limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
@@ -161,7 +161,7 @@ def select(
     num_bytes: int,
     lanes: ChannelSupply,
 ) -> Selection:
-    """Return what NCCL runs for a collective of `num_bytes` (the larger of what a rank sends and receives)."""
+    """Return NCCL's selection for `num_bytes` (the larger of the bytes that a rank sends and receives)."""
     settings = lanes.settings
     times: dict[tuple[Algorithm, Protocol], float] = {}
     for algorithm in ALGORITHMS:

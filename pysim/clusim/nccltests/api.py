@@ -50,7 +50,7 @@ class Table(Shown):
     verdicts: list[Verdict] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return what the program prints."""
+        """Return the output of the program."""
         return "\n".join(self.printed)
 
     @property
@@ -73,7 +73,7 @@ class Table(Shown):
         return list(dict.fromkeys(found))
 
     def summary(self) -> Summary:
-        """Return which program ran where, and the best bandwidth of its rows."""
+        """Return program and place, and the best bandwidth of its rows."""
         sizes = [line.size for line in self.lines]
         said = [f"{len(sizes)} sizes"]
         if sizes:
@@ -102,7 +102,7 @@ class Table(Shown):
         return found
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
-        """Return what ``-J`` writes; `args` is the command line."""
+        """Return the output of ``-J``; `args` is the command line."""
         setup = self.where.setup
         called = Invocation(
             *(self.test.binary, self.options, library_code(setup)),

@@ -135,6 +135,6 @@ class Harness:
         return mean_iteration_ps(each_ps, self.around_ps(host), self.graphs) // number
 
     def _barrier_ps(self, host: Host) -> int:
-        """Return what meeting takes: threads are let go one after the other, processes in rounds [ps]."""
+        """Return the time of a barrier: threads are released one after the other, processes in rounds [ps]."""
         rounds = (self.processes(host.num_ranks) - 1).bit_length()
         return (max(1, self.launch.threads) - 1 + rounds) * wake_ps(host)

@@ -196,7 +196,7 @@ def _name(flag: Flag, value: str, names: Sequence[str]) -> str:
 
 
 def value_of(flag: Flag, value: str) -> int | str:
-    """Return what a flag's text means."""
+    """Return the value of a flag's text."""
     if flag.takes == "size":
         return parse_size(flag, value)
     if flag.takes == "op":
@@ -258,7 +258,7 @@ def _check(options: PerfOptions) -> None:
 
 
 def without_effect(options: PerfOptions) -> tuple[str, ...]:
-    """Return what must be said of flags that were given and change no time."""
+    """Return the notes on given flags that change no time."""
     usual, found = PerfOptions(), []
     for flag in FLAGS:
         value = getattr(options, flag.attribute)

@@ -189,7 +189,7 @@ def json_of(
     devices: Sequence[PerfDevice],
     lines: Sequence[PerfLine],
 ) -> dict[str, Any]:
-    """Return what ``-J`` writes."""
+    """Return the output of ``-J``."""
     program, options, times = test.program, test.options, test.times
     time = "cpu_time" if options.report_cputime else "time"
     step = (

@@ -191,7 +191,7 @@ class _Machine:
     request: ReplayRequest
 
     def time(self, group: Group, event: Event) -> PerfKernel:
-        """Return what a collective of rank 0's group takes, and of all groups like it."""
+        """Return the time of a collective of rank 0's group, and of all groups like it."""
         try:
             machines, parts = split_of(group.ranks, self.size)
         except InputError as error:
@@ -218,7 +218,7 @@ class _Machine:
         return kernel(asked)
 
     def compute_ps(self, event: Event) -> int:
-        """Return what a kernel takes alone [ps]."""
+        """Return the time of a kernel in isolation [ps]."""
         if event.flops <= 0:
             return max(0, event.duration_ps)
         known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)

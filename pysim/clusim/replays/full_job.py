@@ -47,7 +47,7 @@ def _release(recording: Recording, request: ReplayRequest) -> tuple[str, list[st
 
 
 def _notes(fabric: Fabric, request: ReplayRequest) -> list[str]:
-    """Return what must be said of plans of NCCL on a fabric."""
+    """Return the notes on NCCL's plans on a topology."""
     variables = notes_on_variables(parse_env(dict(request.env)))
     return [*notes_on_chips(chips_of(fabric)), *variables]
 
@@ -229,7 +229,7 @@ def _spans(
 
 
 def _name_of(text: str, named: Callable[[str], StrEnum | None]) -> str:
-    """Return what NCCL calls an algorithm or protocol of a program."""
+    """Return NCCL's name of a program's algorithm or protocol."""
     found = named(text)
     return "P2P" if text == "p2p" else text if found is None else found.value
 
@@ -244,13 +244,13 @@ def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
 
 
 def _recorders(recording: Recording, unit: WrittenUnit) -> int:
-    """Return how many ranks recorded a time of a call."""
+    """Return the number of ranks that recorded a time of a call."""
     events = [recording.events[number] for number in unit.events]
     return len({e.rank for e in events if e.duration_ps > 0} - recording.unrecorded)
 
 
 def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
-    """Return how long the rank that came last took [us]: the others also waited.
+    """Return the time of the last rank [us]: the others also waited.
 
     Where ranks end apart, as a root does that only sends, it is until the last has ended.
     """

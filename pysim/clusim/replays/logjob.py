@@ -312,7 +312,7 @@ def _contradicted(log: Log) -> list[str]:
 
 
 def _partly(log: Log) -> list[str]:
-    """Return what of a log was not understood."""
+    """Return the parts of a log that were not understood."""
     return [odd.text for odd in find_anomalies(log) if odd.kind in _DAMAGE]
 
 

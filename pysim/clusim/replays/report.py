@@ -227,7 +227,7 @@ class Replay(Shown):
     unfinished: Unfinished | None = None
 
     def summary(self) -> Summary:
-        """Return what was replayed where, and how long it takes."""
+        """Return job, system and time."""
         said = [f"{self.total_calls:,} calls", format_time(self.total_ps)]
         rows = {"format": self.kind, "release": self.version, "time": said[1]}
         if self.recorded_ps >= 0:

@@ -46,7 +46,7 @@ class Timed:
 
 
 def moved_of(call: LoggedCall) -> CollectivePayload:
-    """Return what a call moves, as programs can do it."""
+    """Return the payload of a call for programs."""
     return CollectivePayload.recorded(call.operation, call.bytes, call.dtype, call.redop, call.root)
 
 
@@ -59,7 +59,7 @@ def wanted_of(call: LoggedCall) -> NcclOverrides | None:
 
 
 def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice:
-    """Return what runs a call: what the log printed, where that can run."""
+    """Return the plan of a call: that of the log, where it can run."""
     if call.messages:
         return Choice(None)
     wanted = wanted_of(call)

@@ -140,7 +140,7 @@ def count_lines(machine: DrawnMachine, cells: list[list[list[int]]]) -> int:
 
 
 def common_prefix(names: list[str]) -> str:
-    """Return what all names start with, if numbers follow: ``gpu`` of ``gpu0``, ``gpu1``."""
+    """Return the common prefix of names that are followed by numbers: ``gpu`` of ``gpu0``, ``gpu1``."""
     matches = [re.fullmatch(r"(.*?)([\d.]+)", name) for name in names]
     prefixes = {match[1] for match in matches if match}
     return prefixes.pop() if all(matches) and len(prefixes) == 1 else ""

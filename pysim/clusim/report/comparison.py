@@ -94,7 +94,7 @@ def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]
 
 
 def wire_loads(result: Result) -> Loads:
-    """Return how busy the links of a run were by class, both directions together."""
+    """Return the utilisation of a run's links by class, both directions together."""
     found: dict[str, tuple[float, int, float]] = {}
     for row in class_traffic(result):
         key = links_joined(row.wire_class)

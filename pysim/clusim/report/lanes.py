@@ -149,7 +149,7 @@ def _seen(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[A
 
 
 def shares_of(lanes: Lanes, time_ps: int) -> Shares:
-    """Return how every rank spent the run; nothing if nothing ran on a compute or communication stream."""
+    """Return the time of every rank by use; nothing if no compute or communication stream was used."""
     ranks, rows = [], []
     for tasks in lanes.tasks:
         if not len(tasks.lane):

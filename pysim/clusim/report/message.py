@@ -41,7 +41,7 @@ def pack(header: dict[str, Any], columns: dict[str, Array]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return what `pack` was given; columns are flat."""
+    """Return the argument of `pack`; columns are flat."""
     start = 4 + int.from_bytes(data[:4], "little")
     header: dict[str, Any] = json.loads(data[4:start])
     columns = {

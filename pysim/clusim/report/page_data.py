@@ -79,7 +79,7 @@ class PathLanes:
         return cls(found, _lanes(path), _lanes(found.slices), _lanes(picked))
 
     def header(self) -> dict[str, Any]:
-        """Return what does not depend on the window of time."""
+        """Return the data that do not depend on the window of time."""
         return {
             "rows": [
                 f"rank {rank}, {what}" if rank >= 0 else what for rank, what in self.found.rows
@@ -91,7 +91,7 @@ class PathLanes:
         }
 
     def message(self, from_ps: int, until_ps: int, columns: int) -> bytes:
-        """Return what is drawn of a window of time."""
+        """Return the data of a window of time."""
         found: dict[str, Any] = {}
         for name in ("steps", "slices", "over"):
             bars = window(getattr(self, name), from_ps, until_ps, columns)
@@ -275,7 +275,7 @@ class Feed:
         return self._history(self.picture.lines, from_ps, until_ps, columns)
 
     def tasks(self, from_ps: int, until_ps: int, columns: int) -> bytes:
-        """Return what the timeline draws."""
+        """Return the data of the timeline."""
         bars = window(self.lanes, from_ps, until_ps, columns)
         return pack(
             {},
@@ -292,7 +292,7 @@ class Feed:
         )
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
-        """Return what is drawn of the critical path."""
+        """Return the data of the critical path."""
         assert self.path is not None, "is asked for where there is one"
         return self.path.message(from_ps, until_ps, columns)
 
@@ -342,7 +342,7 @@ class Feed:
 
 
 def _findings(path: str | Path) -> dict[str, ColumnTable]:
-    """Return what analyses say, without those for which the trace does not hold enough."""
+    """Return the results of analyses, without those for which the trace does not hold enough."""
     found: dict[str, ColumnTable] = {}
     for name, analyse in (("blame", blame), ("calls", collectives)):
         with suppress(TraceError):

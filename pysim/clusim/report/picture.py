@@ -87,7 +87,7 @@ def _plan(machine: DrawnMachine, bars: int) -> BoxLayout:
 
 
 def _depths(machine: DrawnMachine) -> Array:
-    """Return how far every node is from the nearest endpoint [hops]."""
+    """Return the distance of every node from the nearest endpoint [hops]."""
     count = len(machine.nodes)
     near: list[list[int]] = [[] for _ in range(count)]
     for a, b in zip(machine.source.tolist(), machine.target.tolist(), strict=True):

@@ -33,7 +33,7 @@ def collective_report(result: Result) -> str:
 
 
 def ended_rows(result: Result) -> list[tuple[str, str]]:
-    """Return what is known of a run that was ended before its end."""
+    """Return the text of a run that was ended early."""
     ended = result.unfinished
     if ended is None:
         return []
@@ -94,7 +94,7 @@ def verdict_lines(verdict: Verdict, head: str = "verdict") -> list[str]:
 
 
 def said(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
-    """Return what broke and what must be known of the plan, a line each."""
+    """Return faults and notes on the plan, a line each."""
     lines = [f"fault: {text}" for text in faults]
     return [*lines, *(f"note:  {text}" for text in notes)]
 

@@ -146,7 +146,7 @@ def _summary(feed: Feed) -> Markup:
 
 
 def _blame(blame: ColumnTable) -> Markup:
-    """Return where the critical path spent its time: the three groups, and the longest rows."""
+    """Return the time breakdown of the critical path: the three groups, and the longest rows."""
     rows = alike(blame)
     total = max(1, blame.facts["time_ps"])
     groups = {name: blame.facts[f"{name}_ps"] / total for name in GROUPS}

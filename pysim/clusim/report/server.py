@@ -51,7 +51,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
     def below_token(self, path: str) -> str | None:
-        """Return what follows the token in a path, None if it is another one."""
+        """Return the rest of a path after the token, None if it is another one."""
         token, slash, rest = path.removeprefix("/").partition("/")
         known = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
         return f"/{rest}" if known and slash else None

@@ -18,7 +18,7 @@ EVEN = 0.05
 
 
 def title(result: Result, name: str = "") -> str:
-    """Return what ran, in a few words; `name` is that of its schedule."""
+    """Return the run in a few words; `name` is that of its schedule."""
     call, where = result.call, result.provenance.fabric
     if call is not None:
         size = f" {format_size(call.size_bytes)}" if call.size_bytes else ""

@@ -119,7 +119,7 @@ class BinRecorder:
         self.width_ps *= 2
 
     def bins(self) -> Bins:
-        """Return what has been collected so far."""
+        """Return the data collected so far."""
         edges = np.minimum(np.arange(self.count + 1, dtype=np.int64) * self.width_ps, self._end_ps)
         return Bins(
             edges,

@@ -127,7 +127,7 @@ class VerdictCause:
         return _WORDS[self.kind][1]
 
     def words(self) -> str:
-        """Say what it is, and where if that is one place or a few."""
+        """Name the cause, and its place if that is one place or a few."""
         text = _WORDS[self.kind][0]
         if self.what:
             text += f"{',' if self.kind in _APART else ''} {self.what}"
@@ -150,7 +150,7 @@ class Phase:
     what: str = ""
 
     def words(self) -> str:
-        """Say how long it took and what it went into."""
+        """Name the phase's time and its causes."""
         cause = VerdictCause(self.kind, self.what, (), 0)
         return f"{self.name} {format_time(self.end_ps - self.start_ps)}: {cause.words()}"
 
@@ -270,7 +270,7 @@ class Verdict:
         return lines + ([self.expected] if self.expected else [])
 
     def _saving(self, cause: VerdictCause) -> list[str]:
-        """Say what fixing a cause saves, and whether that was simulated or is an estimate."""
+        """Describe the saving of a remedy, and whether it was re-simulated or is an estimate."""
         if cause.simulated_ps is not None:
             found, how = cause.simulated_ps, f"simulated again {cause.simulated_as}".rstrip()
             if cause.saving_ps is not None:
@@ -301,7 +301,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> Verdict:
-        """Return what `to_json` gave; raises `TraceError` for anything else."""
+        """Return the result of `to_json`; raises `TraceError` for anything else."""
         try:
             causes = tuple(_cause(row) for row in data["causes"])
             phases = tuple(_phase(row) for row in data["phases"])

@@ -48,7 +48,7 @@ class Unfinished:
         return max(self.least_ps, round(time_ps / self.part_done))
 
     def to_json(self, time_ps: int, wall_s: float) -> EndedJson:
-        """Return how far the run got, in `time_ps` [ps] that took `wall_s` [s]."""
+        """Return the progress of the run, in `time_ps` [ps] that took `wall_s` [s]."""
         return {
             "complete": False,
             "ended_by": self.why,

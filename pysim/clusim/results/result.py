@@ -91,7 +91,7 @@ class LaunchContext:
 
 
 def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
-    """Return what an iteration takes between two looks at the clock [ps].
+    """Return the time of an iteration between two looks at the clock [ps].
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Wires:
 
     @property
     def effective_Bps(self) -> Array:
-        """Return what the wires had on average: the nominal rate, less what faults took [bytes/s]."""
+        """Return the mean rate of the wires: the nominal rate, less faults [bytes/s]."""
         return self.rate_Bps if self.mean_Bps is None else self.mean_Bps
 
 
@@ -269,7 +269,7 @@ class Result(Shown):
         return f"{words} as {self.grants:,} hops of bursts"
 
     def rate_words(self) -> str:
-        """Return how fast the engine was: what it moved per second, and what bursts stand for."""
+        """Return the speed of the engine: packet-hops per second, and the packets of bursts."""
         packets = f"{self.packet_hops / self.wall_s / 1e6:.1f} M packet-hops/s"
         if self.grants == self.packet_hops:
             return packets
@@ -301,7 +301,7 @@ class Result(Shown):
         return np.asarray(self.wires.counters["busy_ps"] / self.time_ps)
 
     def summary(self) -> Summary:
-        """Return what ran, how long it took and how fast it was."""
+        """Return the run, its time and its bandwidth."""
         rows = {"time": format_time(self.time_ps)}
         if not self.complete:
             rows["time"] += ", unfinished"
@@ -409,12 +409,12 @@ class Result(Shown):
         return self.call
 
     def _per_s(self, count: int) -> int | None:
-        """Return what the engine did per second of its time; None of an unfinished run."""
+        """Return the engine's work per second; None of an unfinished run."""
         known = self.complete and not self.followed and self.wall_s > 0
         return round(count / self.wall_s) if known else None
 
     def _said(self) -> CallJson:
-        """Return what the one collective of a run reached, and which time is which; nothing for other runs."""
+        """Return bandwidths and times of the one collective of a run; nothing for other runs."""
         call, launched_ps, model_us = self.call, self.launched_ps, self.model_us
         if call is None:
             return {}
@@ -434,7 +434,7 @@ class Result(Shown):
         }
 
     def _moved(self) -> MovedJson:
-        """Return what the engine moved, and how fast; of a time that was followed there is nothing of the kind."""
+        """Return the traffic of the engine, and its rates; None for an extrapolated time."""
         whole = self.complete and not self.followed
         return {
             "packets": None if self.followed else self.packets,

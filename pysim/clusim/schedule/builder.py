@@ -87,7 +87,7 @@ class ProgramBuilder:
         return self._append(task if deps == task.deps else replace(task, deps=deps))
 
     def _waits(self, rank: int, stream: str, after: Iterable[int]) -> tuple[int, ...]:
-        """Return what the next task of a stream waits for."""
+        """Return the dependencies of the next task of a stream."""
         return tuple(sorted({*self._last.get((rank, stream), ()), *after}))
 
     def _append(self, task: Task) -> int:

@@ -91,7 +91,7 @@ def _store(kind: Element, wide: Array) -> Array:
 
 
 def expected(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
-    """Return what `call` must leave in the outputs, from the inputs of all positions (stored elements)."""
+    """Return the outputs that `call` must leave, from the inputs of all positions (stored elements)."""
     maker = _DEFINITIONS.get(call.operation)
     if maker is None:
         raise InputError(

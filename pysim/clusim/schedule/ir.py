@@ -270,7 +270,7 @@ class Schedule(Shown):
         return range(low, bisect_right(self.instances, task, key=lambda item: item.task))
 
     def summary(self) -> Summary:
-        """Return what it does: its calls, and how many tasks and programs there are."""
+        """Return its calls, and the numbers of tasks and programs."""
         found = Counter((c.operation, c.bytes, c.algorithm, len(c.ranks)) for c in self.calls)
         calls = {
             f"{operation} {format_size(size)} ({algorithm}, {ranks} ranks)": f"{count} x"

@@ -140,7 +140,7 @@ class ChunkTotals:
 
 @lru_cache(maxsize=4096)
 def _chunk_totals(cut: _Cut) -> ChunkTotals:
-    """Return what is moved over all loops of every chunk number, without iterating over the loops."""
+    """Return the traffic of every chunk number over all loops, without iterating over the loops."""
     fields = cut._asdict()
     del fields["mode"], fields["nchunks"], fields["loops"]
     mode: Mode = "interleaved" if cut.mode == "interleaved" else "blocked"
@@ -168,7 +168,7 @@ def _chunk_total(instance: Instance, template: Template, loops: int, chunk: int)
 
 
 def chunk_totals(instance: Instance, template: Template) -> ChunkTotals:
-    """Return what is moved over all loops of an instance of every chunk number."""
+    """Return the traffic of every chunk number over all loops of an instance."""
     loops = -(-instance.length // _span(instance, template))
     return _chunk_totals(
         _Cut(

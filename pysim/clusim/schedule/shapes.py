@@ -132,7 +132,7 @@ def whole_shape(length: int) -> Shape:
 
 
 def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) -> int:
-    """Return how many of `most` channels are worth using: each thread should get enough bytes.
+    """Return the number of useful channels, at most `most`: each thread should get enough bytes.
 
     NCCL 2.30, ``src/enqueue.cc``: channels are dropped while ``bytes < channels * threads * threshold``; the
     threshold is 64 B per thread for Simple, 8 for LL128 and 8 per rank for LL.
@@ -143,7 +143,7 @@ def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) 
 
 
 def nvls_warps(members: int) -> int:
-    """Return how many warps of a CTA reduce in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
+    """Return the number of reducing warps of a CTA in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
     return 7 if members <= 6 else 5
 
 

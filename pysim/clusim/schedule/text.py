@@ -141,7 +141,7 @@ class _Reader:
             self.tables[word].append(_KINDS[word](**_fields(rest, _KINDS[word])))
 
     def schedule(self) -> Schedule:
-        """Return what was read."""
+        """Return the schedule that was read."""
         templates = tuple(
             Template(**{**values, "prims": tuple(prims)}) for values, prims in self.templates
         )

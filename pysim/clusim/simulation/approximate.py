@@ -113,7 +113,7 @@ def followed_time(
 
 
 def fewer_machines(request: Request, plan: NcclPlan | None) -> Fewer | None:
-    """Return which runs on fewer machines stand for a request; None where it is simulated on all of them.
+    """Return the runs on fewer nodes that stand for a request; None where it is simulated on all of them.
 
     ``auto`` is followed beyond `MANY_HOPS`; words for many runs at once, and for steps that are made of many, wherever
     fewer machines can stand for all and the network is as wide between all as between these; packets and sizes that

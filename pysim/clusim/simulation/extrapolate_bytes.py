@@ -62,12 +62,12 @@ USUAL = Budget()
 
 
 def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
-    """Return what must be said of how finely a kernel was simulated: nothing if it was exact."""
+    """Return the note on a kernel's granularity: empty if it was exact."""
     return () if bound == 0 else (note,)
 
 
 def stand_ins(request: Request, plan: NcclPlan | None) -> tuple[int, int] | None:
-    """Return how many machines stand for all of a request; None where all of them are simulated."""
+    """Return the number of nodes that stand for all of a request; None where all of them are simulated."""
     setup, comm = request.setup, request.setup.comm
     # Certain ranks and faults are on certain machines, so that fewer machines do not stand for all.
     if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:

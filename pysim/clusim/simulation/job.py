@@ -205,7 +205,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
 
 
 def _least_ps(image: Image, nominal: Array) -> int:
-    """Return what no run of messages takes less than [ps]."""
+    """Return a lower bound of every run of messages [ps]."""
     rows = image.messages
     if not len(rows):
         return 0
@@ -236,7 +236,7 @@ def _inputs(
     schedule: dict[str, Array],
     folded: FoldedBlocks | None = None,
 ) -> dict[str, Array | list[str]]:
-    """Return what a trace repeats of a run's inputs: enough to analyse it and to run it again."""
+    """Return the copy of a run's inputs in a trace: enough to analyse it and to run it again."""
     nodes = arrays.fabric.nodes
     found: dict[str, Array | list[str]] = {
         "/fabric/node": [node.name for node in nodes],
@@ -321,7 +321,7 @@ def slice_count(image: Image) -> int:
 
 
 def _most_records(job: Job, options: RunOptions) -> int:
-    """Return how many completion records the trace may take."""
+    """Return the limit of completion records in the trace."""
     if options.trace_out is None or options.trace_primitives is False:
         return 0
     room = options.trace_limit_bytes // 2 // RECORD_BYTES

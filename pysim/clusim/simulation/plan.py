@@ -58,7 +58,7 @@ class Plan:
 
 
 def planned(request: Request | ScheduleRequest) -> Plan:
-    """Return what runs for a request.
+    """Return the plan of a request.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _written(request: Request, *, whole: bool) -> Plan:
 
 
 def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
-    """Return what a kernel of an inference engine takes in a CUDA graph besides; None of other algorithms."""
+    """Return the cost of an inference engine's kernel in a CUDA graph; None of other algorithms."""
     call = schedule.calls[0]
     prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
     end = machine.nodes[machine.node_index[machine.ranks[call.ranks[0]]]].endpoint
@@ -202,7 +202,7 @@ class NcclChoice:
 
 
 def nccl_choice(request: Request, *, whole: bool = False) -> NcclChoice | None:
-    """Return what NCCL would run for a request; None where it is asked for something else.
+    """Return NCCL's plan for a request; None where another one is requested.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ class SymmetricChoice:
 def symmetric(
     request: Request, comm: Communicator, operation: str, size_bytes: int
 ) -> SymmetricChoice | None:
-    """Return what NCCL does where buffers are symmetric; None where they are not."""
+    """Return NCCL's choice for symmetric buffers; None where they are not."""
     if not comm.settings.symmetric:
         return None
     if operation not in COLLECTIVE_OF:
@@ -303,7 +303,7 @@ def nccl_program(
 
 
 def moved_of(request: Request, operation: str, size_bytes: int) -> CollectivePayload:
-    """Return what a collective of NCCL moves: types and root as the request says."""
+    """Return the payload of a NCCL collective: types and root of the request."""
     ranks = request.setup.comm.ranks
     root = ABSENT if request.root is None else ranks.index(request.root)
     return CollectivePayload(operation, size_bytes, request.dtype, request.redop, root)

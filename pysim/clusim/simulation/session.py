@@ -228,7 +228,7 @@ class Session:
 
 
 def loop_counts(image: Image) -> Array:
-    """Return how often each instance runs through its template, at least 1."""
+    """Return the number of loops of each instance through its template, at least 1."""
     rows = image.instances
     chunk = np.maximum(1, rows["chunk_bytes"].astype(np.float64))
     template = image.templates[rows["template"]] if len(rows) else image.templates

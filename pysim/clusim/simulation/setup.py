@@ -77,7 +77,7 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """Return what the machine is called where it is named."""
+        """Return the system's name."""
         return self.topology.name if isinstance(self.topology, Fabric) else str(self.topology)
 
     @property
@@ -95,7 +95,7 @@ class Setup:
 
     @cached_property
     def broken(self) -> Broken:
-        """Return what breaks, by the file of the topology and by what was given."""
+        """Return the faults, of the topology's file and given ones."""
         return _broken(self.fabric, self.faults)
 
     @property
@@ -105,11 +105,11 @@ class Setup:
 
     @property
     def known(self) -> Fabric:
-        """Return what plans are made on: the fabric without what is down from the start."""
+        """Return the topology of plans: without the parts that are down from the start."""
         return self.broken.known
 
     def said(self, collective: Collective | None, sizes: Sequence[int]) -> tuple[str, ...]:
-        """Return what must be said of the plans: stand-ins, variables without effect, what faults changed.
+        """Return the notes on plans: stand-ins, variables without effect, changes by faults.
 
         Parameters
         ----------

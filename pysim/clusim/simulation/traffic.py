@@ -248,7 +248,7 @@ def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> floa
 
 
 def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
-    """Return what each wire carries if every rank sends `sent` to one destination, over NICs where it must."""
+    """Return the traffic of each wire if every rank sends `sent` to one destination, over NICs where it must."""
     amounts: dict[int, dict[int, float]] = {}
     for rank in np.flatnonzero(sent).tolist():
         if rank != destination:
@@ -316,7 +316,7 @@ def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
 
 
 def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
-    """Return what ``auto`` means on this fabric."""
+    """Return the meaning of ``auto`` on this topology."""
     if routing != "auto":
         return routing
     return "spray" if _first_hop_width(arrays) > 1 else "ecmp"
@@ -331,7 +331,7 @@ def _first_hop_width(arrays: FabricArrays) -> int:
 def grain_of(
     arrays: FabricArrays, traffic: Traffic, messages: Messages, granularity: str | int
 ) -> Grain:
-    """Return how finely messages are simulated; ``auto`` and ``quick`` keep a burst within 1/64 of a message."""
+    """Return the granularity of messages; ``auto`` and ``quick`` keep a burst within 1/64 of a message."""
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
     hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
     burst = 1

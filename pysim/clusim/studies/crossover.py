@@ -186,7 +186,7 @@ def _verdict(found: Crossover, index: int) -> str:
 
 
 def tuner_csv(found: Crossover) -> list[str]:
-    """Return what the example tuner plugin of NCCL reads: for each range of sizes the best of NCCL's own."""
+    """Return input for the example tuner plugin of NCCL: for each range of sizes the best of NCCL's own."""
     group = found.setup.comm.group
     lines = [f"# {one_line(line)}" for line in said(found.setup.broken.lines, found.notes)]
     lines += [

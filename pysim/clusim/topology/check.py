@@ -249,7 +249,7 @@ MAX_DEADLOCK_WORK = 3_000_000
 
 
 def errors(fabric: Fabric) -> list[Finding]:
-    """Return what makes a fabric impossible to simulate."""
+    """Return the reasons why a topology cannot be simulated."""
     found: list[Finding] = []
     if fabric.num_ranks < 1:
         return [Finding("error", "has no GPU or host; add nodes of kind gpu or host")]

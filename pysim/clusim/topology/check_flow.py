@@ -202,7 +202,7 @@ def _sides(rates: Counter[str]) -> str:
 
 
 def _heights(fabric: Fabric) -> dict[str, int]:
-    """Return how many links each network switch is from the nearest adapter."""
+    """Return the distance of each network switch from the nearest NIC [links]."""
     nodes = {node.name: node for node in fabric.nodes}
     near: dict[str, list[str]] = {}
     for link in fabric.links:

@@ -46,7 +46,7 @@ class _Ends:
 
 
 def check_links(fabric: Fabric) -> list[Finding]:
-    """Return what is unusual about single links and nodes."""
+    """Return the anomalies of single links and nodes."""
     ends = _ends(fabric)
     by_name = {node.name: node for node in fabric.nodes}
     return [

@@ -73,7 +73,7 @@ class Parts:
     sources: Mapping[str, str]
 
     def ports(self, tier: str) -> int:
-        """Return how many links a switch of a tier takes."""
+        """Return the number of ports of a tier's switch."""
         return self.switches[tier].ports or UNLIMITED
 
     def uplinks_per_nic(self) -> float:
@@ -124,7 +124,7 @@ def amount(count: int, one: str, many: str = "") -> str:
 
 
 def usual_network(machine: Fabric) -> NetworkSpec:
-    """Return what joins machines of a kind if nothing else is said."""
+    """Return the default network of nodes of a kind."""
     if machine.network:
         return NetworkSpec.model_validate(dict(machine.network))
     return NetworkSpec(kind="rail", link=_link_of_slot(machine))

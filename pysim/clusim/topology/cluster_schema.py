@@ -63,7 +63,7 @@ class NetworkSpec(Spec):
     lengths: LengthsSpec | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return what is given as plain data, as a file has it."""
+        """Return the given keys as plain data, as in a file."""
         return self.model_dump(exclude_none=True, by_alias=True)
 
 

@@ -43,7 +43,7 @@ def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
 
 
 def describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
-    """Return what a YAML text says, and where further problems with it are noted."""
+    """Return the content of a YAML text, and the list of further problems."""
     from clusim.topology.problems import Problems
     from clusim.topology.validate import validate
     from clusim.topology.yamltext import parse

@@ -53,7 +53,7 @@ class Difference:
 
 
 def diff(one: Fabric, other: Fabric) -> list[Difference]:
-    """Return what differs; empty if both behave alike (names of the fabrics and provenance are not compared)."""
+    """Return the differences; empty if both behave equally (names and provenance are not compared)."""
     found = [*_nodes(one, other), *_links(one, other)]
     found += _settings(one, other)
     return found
@@ -93,7 +93,7 @@ def _only(
 
 
 def _changes(one: Any, other: Any, prefix: str = "") -> Iterator[str]:
-    """Yield how two objects of one type differ, field by field."""
+    """Yield the differences of two objects of one type, field by field."""
     if isinstance(one, Node) and isinstance(other, Node):
         before, after = _node_word(one), _node_word(other)
         if before != after:

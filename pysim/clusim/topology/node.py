@@ -199,7 +199,7 @@ class Node:
 
 
 def kind_of(node: Node) -> str:
-    """Return what a node is for people: its kind, or the kind of switch (cpu, pcie, nvswitch, switch)."""
+    """Return the name of a node's kind, or the kind of switch (cpu, pcie, nvswitch, switch)."""
     if node.kind != "switch":
         return node.kind
     if node.tier == "root":
@@ -221,7 +221,7 @@ KIND_WORDS = {
 
 
 def counted_nodes(nodes: Iterable[Node]) -> list[str]:
-    """Return how many there are of every chip and of every kind of node, in words."""
+    """Return the numbers of every chip and of every kind of node, in words."""
     found = list(nodes)
     chips = Counter(n.endpoint.chip for n in found if n.endpoint and n.kind == "gpu")
     kinds = Counter(map(kind_of, found))

@@ -34,7 +34,7 @@ class Branch:
             yield from child.walk()
 
     def signature(self) -> Signature:
-        """Return what it looks like without names."""
+        """Return the signature without names."""
         return (
             kind_of(self.node),
             self.node.model or (self.node.endpoint.chip if self.node.endpoint else ""),
@@ -85,7 +85,7 @@ class OutlinedMachine:
         return [node for node in found.values() if node.kind in ("gpu", "host")]
 
     def signature(self) -> Signature:
-        """Return what it looks like without names."""
+        """Return the signature without names."""
         return (
             tuple(root.signature() for root in self.roots),
             len(self.switches),

@@ -21,7 +21,7 @@ def key_of(number: int) -> str:
 
 
 def doubts_of(fabric: Fabric) -> list[str]:
-    """Return what is doubtful of a machine, and what settles it."""
+    """Return the doubts about a system, and the options that settle them."""
     keys = (name for name in fabric.sources if re.fullmatch(rf"{_KEY}(?: \d+)?", name))
     return [f"an assumption decides: {fabric.sources[name]}" for name in keys]
 

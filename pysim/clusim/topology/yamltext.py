@@ -57,7 +57,7 @@ class Document:
     problems: list[tuple[Place, str]] = field(default_factory=list)
 
     def place(self, path: Path, *, key: bool = False) -> Place:
-        """Return where the value (or key) at `path` is, or its nearest ancestor."""
+        """Return the place of the value (or key) at `path`, or of its nearest ancestor."""
         table = self.keys if key else self.values
         while path:
             if path in table:

@@ -140,7 +140,7 @@ def breakdown(
     windows: Sequence[tuple[int, int]],
     pipeline_end: int = 0,
 ) -> list[list[Breakdown]]:
-    """Return how ranks spent each window; what is left over before `pipeline_end` is the bubble."""
+    """Return the time of ranks in each window; the rest before `pipeline_end` is the bubble."""
     low, high = np.array(windows, np.int64).reshape(-1, 2).T
     rows = [_parts(spans.get(rank, NOTHING), low, high, pipeline_end).tolist() for rank in ranks]
     return [

@@ -126,7 +126,7 @@ def optimizer_row(plan: ParallelPlan, stage: int) -> tuple[int, int, int]:
 
 
 def layer_json(plan: ParallelPlan) -> LayersJson:
-    """Return what ``clusim train --layers --json`` prints."""
+    """Return the output of ``clusim train --layers --json``."""
     chip = plan.chip
     steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
     return {

@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     schedule: Schedule, start_ps: Any, end_ps: Any, folded: Iterable[Folded] = ()
 ) -> Sharing:
-    """Return what the communication of a run took; `folded` are the blocks that pauses stand for."""
+    """Return the cost of a run's communication; `folded` are the blocks that pauses stand for."""
     held: dict[int, int] = {}
     for item in schedule.instances:
         held[item.task] = held.get(item.task, 0) + item.sm

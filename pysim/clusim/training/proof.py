@@ -153,13 +153,13 @@ class _Rows:
 
 
 def _late(block: FoldedBlock, end: list[int]) -> int:
-    """Return how far apart the ranks of a block were ready [ps]."""
+    """Return the spread of the ready times of a block's ranks [ps]."""
     ready = {max((end[t] for t in tasks), default=0) for tasks in set(block.waits.values())}
     return max(ready) - min(ready)
 
 
 def _overlap(busy: Array, spans: Array) -> Array:
-    """Return how much of each of `spans` is in disjoint intervals in their order [ps]."""
+    """Return the part of each of `spans` in disjoint intervals in their order [ps]."""
     if not len(busy) or not len(spans):
         return np.zeros(len(spans), np.int64)
     before = np.concatenate(([0], np.cumsum(busy[:, 1] - busy[:, 0])))

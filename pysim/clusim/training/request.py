@@ -68,5 +68,5 @@ class TrainRequest:
 
     @property
     def folding(self) -> str:
-        """Return what is folded."""
+        """Return the replicated parts."""
         return self.fold or self.workload.fold

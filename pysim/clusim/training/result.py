@@ -176,7 +176,7 @@ class Goodput:
 
 
 def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) -> Goodput | None:
-    """Return what becomes of a job of such steps, or None if the workload says nothing of failures.
+    """Return the goodput of a job of such steps, or None if the workload has no failures.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
 
 
 def _times(spec: CheckpointSpec, size: Checkpoint, step_s: float) -> tuple[float, float]:
-    """Return how long a checkpoint stops the job, and how long until it is whole after that [s].
+    """Return the stop of a job for a checkpoint, and the time until it is complete after that [s].
 
     Copies under passes are taken to have the whole step.
     """
@@ -339,7 +339,7 @@ class StepResult(Shown):
         return self.mean("bubble") / self.step_time_s
 
     def summary(self) -> Summary:
-        """Return what was trained on what, how long a step takes and where its time goes."""
+        """Return workload and system, the time of a step and its breakdown."""
         plan = self.plan
         step = format_time(self.step_ps[-1])
         pace = f"{self.samples_per_s:,.0f} {plan.model.unit}/s"
@@ -356,7 +356,7 @@ class StepResult(Shown):
         )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return how every rank spent the last step."""
+        """Return the time of every rank in the last step."""
         return {"ranks": lambda: columns_of(Breakdown, self.ranks)}
 
     def figures(self) -> dict[str, Any]:
@@ -454,7 +454,7 @@ class TrainingResult(StepResult):
         return [("fingerprint", f"{self.result.fingerprint:016x}")]
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return how every rank spent the last step, and the tables of `result`."""
+        """Return the time of every rank in the last step, and the tables of `result`."""
         return {**super().tables(), **self.result.tables()}
 
     def to_json(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ ALONE = "block"
 def block_tasks(
     schedule: Schedule, ranks: tuple[int, ...], result: Result, rank_endpoint: Array
 ) -> BlockTasks:
-    """Return what ranks did in the run of a block alone."""
+    """Return the work of ranks in the run of a block in isolation."""
     tasks, slots = schedule.tasks, {rank: slot for slot, rank in enumerate(ranks)}
     start, end = result.tasks.start_ps, result.tasks.end_ps
     moving = starts_of_calls(schedule, start)
@@ -381,7 +381,7 @@ class _Steps:
         )
 
     def verdict(self, run: StepTiming) -> Verdict:
-        """Return what held the last step back, and what it is without that, if that is cheap to simulate."""
+        """Return the diagnosis of the last step, and the time without its cause, if that is cheap to simulate."""
         found, confirm = run.verdict, self.options.confirm
         if found.headline is None or not (is_cheap(run) if confirm is None else confirm):
             return found

@@ -49,7 +49,7 @@ class StepTiming:
 
     @cached_property
     def spans(self) -> dict[int, Spans]:
-        """Return what every rank did when."""
+        """Return the work of every rank over time."""
         tasks = self.result.tasks
         return spans_of(self.schedule, tasks.start_ps, tasks.end_ps, tasks.folded)
 
@@ -64,7 +64,7 @@ class StepTiming:
 
     @property
     def steps_ps(self) -> list[int]:
-        """Return how long every step took [ps]."""
+        """Return the time of every step [ps]."""
         return [b - a for a, b in pairwise([0, *self.ends])]
 
     @property
@@ -98,7 +98,7 @@ class StepTiming:
 
     @property
     def step_ps(self) -> int:
-        """Return how long the last step took [ps]."""
+        """Return the time of the last step [ps]."""
         return self.window[1] - self.window[0]
 
     @cached_property
@@ -116,18 +116,18 @@ class StepTiming:
 
     @cached_property
     def rows(self) -> list[Breakdown]:
-        """Return how ranks spent the last step."""
+        """Return the time of ranks in the last step."""
         return self.step.whole
 
     @cached_property
     def step(self) -> StepSpans:
-        """Return what ranks did in the last step."""
+        """Return the work of ranks in the last step."""
         mesh, (low, high) = self.plan.mesh, self.window
         return StepSpans(self.spans, mesh.ranks, low, self.passed_ps, high, mesh.pipeline > 1)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Return what held the last step back."""
+        """Return the diagnosis of the last step."""
         plan, step = self.plan, self.step
         culprits = self._culprits()
         phases = () if self.free else step_phases(step, culprits)

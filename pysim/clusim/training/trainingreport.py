@@ -14,7 +14,7 @@ SHOWN_RANKS = 16
 
 
 def training_report(result: StepResult) -> str:
-    """Return what `clusim train` prints."""
+    """Return the output of `clusim train`."""
     parts = [
         _head(result),
         verdict_lines(result.verdict),
@@ -31,7 +31,7 @@ def training_report(result: StepResult) -> str:
 
 
 def ended_report(known: EndedSteps) -> str:
-    """Return what `clusim train` prints of steps whose time on the wall was up."""
+    """Return the output of `clusim train` for steps that the wall-clock limit ended."""
     plan, before = known.plan, known.before
     done = f"{len(known.step_ps)} of {known.steps}"
     if known.step_ps:

@@ -112,11 +112,11 @@ class DeepEp:
         return QUICK_BLOCKS if self.low_latency else self.sms
 
     def routed(self, tokens: int, hidden: int, ranks: int, experts: tuple[int, int]) -> Routed:
-        """Return where the tokens of a rank go; `experts` are all and those of a token."""
+        """Return the destinations of a rank's tokens; `experts` are all and those of a token."""
         return Routed(tokens, hidden, ranks, *experts, self.machines, self.limit)
 
     def exchanged(self, way: Way, routed: Routed, element: int) -> Exchanged:
-        """Return what is exchanged, in whole blocks for all ranks."""
+        """Return the exchange, in whole blocks for all ranks."""
         token = routed.hidden * element
         if way == "dispatch" and self.fp8:
             token = routed.hidden + -(-routed.hidden // SCALED) * 4
@@ -131,7 +131,7 @@ class DeepEp:
         return Exchanged(inside, _whole(routed.visits * token, routed.ranks))
 
     def least_ps(self, way: Way, routed: Routed, size: int) -> int:
-        """Return what the thread blocks need for so many bytes, on wires that cost nothing [ps]."""
+        """Return the time of thread blocks for a number of bytes, on wires that cost nothing [ps]."""
         if self.low_latency:
             return self._low_latency_ps(f"low_latency_{way}", routed, size)
         rate = parse_rate(str(DEEPEP[f"{way}_rate"].value))

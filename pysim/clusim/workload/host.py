@@ -58,7 +58,7 @@ class HostTimes:
     softmax: int = 1
 
     def kernels(self, kernels: Iterable[Kernel]) -> Issue:
-        """Return what it takes to issue kernels."""
+        """Return the host time to issue kernels."""
         own = list(kernels)
         if self.framework.whole:
             forward = any(kernel.part == "forward" for kernel in own)
@@ -67,7 +67,7 @@ class HostTimes:
         return Issue(sum(self._time(kernel) for kernel in own), count)
 
     def steps(self, steps: Iterable[Step]) -> Issue:
-        """Return what it takes to issue steps, collectives too."""
+        """Return the host time to issue steps, collectives too."""
         own = list(_each(steps))
         work = self.kernels(step for step in own if isinstance(step, Kernel))
         calls = sum(isinstance(step, Comm) for step in own)

@@ -228,7 +228,7 @@ class Chip:
         return Silicon(self.sms, rate, self.memory_Bps)
 
     def product_s(self, gemm: Gemm, moved_bytes: int = 0, *, adds: bool = False) -> float:
-        """Return what a matrix product takes [s].
+        """Return the time of a matrix product [s].
 
         Parameters
         ----------
@@ -276,19 +276,19 @@ class Chip:
         return flops / (self.attention.time_s(self._attending, long) * self.peak_flops)
 
     def fused_s(self, fused: Fused) -> float:
-        """Return what fused attention takes [s]."""
+        """Return the time of fused attention [s]."""
         seconds = self.attention.time_s(self._attending, fused, self.precision.bytes)
         if self.given_fraction:
             seconds *= self._measured_fraction / self.given_fraction
         return seconds
 
     def arithmetic_s(self, kernel: Kernel) -> float:
-        """Return what the arithmetic of a kernel takes without waiting for memory, waves and starts [s]."""
+        """Return the time of a kernel's arithmetic without waits for memory, waves and starts [s]."""
         fraction = self.gemm_fraction if kernel.fused is None else self.attention_fraction
         return kernel.flops / (self.peak_flops * fraction * self.sustained)
 
     def time_ps(self, kernel: Kernel) -> int:
-        """Return what a kernel takes when it has the chip for itself [ps]."""
+        """Return the time of a kernel that has the GPU for itself [ps]."""
         if kernel.gemm is not None:
             seconds = self._products_s(kernel)
         elif kernel.fused is not None:

@@ -182,11 +182,11 @@ class Layer:
     again: Again | None = None
 
     def kept(self, recompute: Recompute) -> int:
-        """Return what is kept from the forward to the backward pass [bytes]."""
+        """Return the bytes kept from the forward to the backward pass."""
         return self.activations.of(recompute) if self.again is None else self.again.kept
 
     def transient(self, recompute: Recompute) -> int:
-        """Return what is there for a moment because it is computed again [bytes]."""
+        """Return the bytes that exist for a moment because of recomputation."""
         if self.again is not None:
             return self.again.transient
         own = self.activations
@@ -350,7 +350,7 @@ def gathering(layer: Layer, element_bytes: int, reduced_bytes: int) -> Layer:
 
 
 def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
-    """Return what the backward pass of a microbatch does, with what it computes again first.
+    """Return the work of a microbatch's backward pass, recomputation first.
 
     Layers that keep as much with recomputation as without it (embeddings, heads) are not computed again.
     """

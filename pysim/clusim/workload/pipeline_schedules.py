@@ -243,7 +243,7 @@ class Crew(NamedTuple):
 
 
 def round_robin(crew: Crew, worker: int, microbatches: int) -> list[Action]:
-    """Return what a worker does: 1F1B with the microbatches that are its turn."""
+    """Return the actions of a worker: 1F1B with the microbatches that are its turn."""
     workers = crew.of(worker)
     own = range(worker - workers[0], microbatches, len(workers))
     forward, backward = [Action("F", i) for i in own], [Action("B", i) for i in own]
@@ -251,7 +251,7 @@ def round_robin(crew: Crew, worker: int, microbatches: int) -> list[Action]:
 
 
 def layout_of(schedule: str, stages: int, chunks: int = 1) -> StageLayout:
-    """Return where a schedule has the parts of the model."""
+    """Return the places of the model's parts in a schedule."""
     shape = SHAPES.get(schedule)
     if shape is None or stages == 1:
         return StageLayout(stages, chunks)
@@ -261,7 +261,7 @@ def layout_of(schedule: str, stages: int, chunks: int = 1) -> StageLayout:
 def order(
     schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1
 ) -> list[Action]:
-    """Return what `stage` of `stages` does, in order."""
+    """Return the actions of `stage` of `stages`, in order."""
     if schedule not in SCHEDULES:
         raise InputError(
             f"pipeline schedule {schedule!r}: unknown; use one of {', '.join(SCHEDULES)}"
@@ -293,7 +293,7 @@ def order(
 
 
 def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Action]:
-    """Return what a stage of a recurrent network does; a microbatch is a piece of a sequence.
+    """Return the actions of a recurrent network's stage; a microbatch is a piece of a sequence.
 
     All pieces of a sequence go forwards before its last one goes back, and they come back in reverse.
     """

@@ -74,7 +74,7 @@ def _both_ways(precision: Precision) -> bool:
 
 
 def input_bytes(precision: Precision) -> float:
-    """Return what a linear layer keeps of an element of its input [bytes]."""
+    """Return the bytes that a linear layer keeps of an element of its input."""
     if not precision.recipe:
         return precision.bytes
     return precision.gemm_bytes + RECIPES[precision.recipe].scale_bytes
@@ -89,7 +89,7 @@ def output_bytes(precision: Precision, *, fused: bool) -> float:
 
 
 def weight_bytes(precision: Precision) -> float:
-    """Return what the 8-bit copies of a weight take [bytes]; without a recipe there are none."""
+    """Return the bytes of a weight's 8-bit copies; without a recipe there are none."""
     if not precision.recipe:
         return 0.0
     recipe = RECIPES[precision.recipe]

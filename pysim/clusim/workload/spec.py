@@ -329,7 +329,7 @@ class Workload(Spec):
         return self.checkpoint or (own.checkpoint if own is not None else None)
 
     def communicator(self, dim: str) -> CommunicatorSpec | None:
-        """Return what is said of the collectives of a dimension, None if nothing is."""
+        """Return the settings of a dimension's collectives, None if there are none."""
         return next((spec for name, spec in self.communicators.items() if name == dim), None)
 
 

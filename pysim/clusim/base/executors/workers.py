@@ -68,11 +68,11 @@ class Workers:
         return future
 
     def done(self, waiting: Iterable[Future[Any]]) -> set[Future[Any]]:
-        """Return those that are done; wait a little if none is."""
+        """Return finished pieces; wait a little if there is none."""
         return wait(waiting, timeout=LOOK_S, return_when=FIRST_COMPLETED).done
 
     def outcome(self, future: Future[Made]) -> Made:
-        """Return what came of a piece of work.
+        """Return the result of a piece of work.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class Workers:
             ) from None
 
     def each(self, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
-        """Yield what comes of the items, in their order."""
+        """Yield the results of the items, in their order."""
         for future in [self.submit(work, item) for item in items]:
             yield self.outcome(future)
 
@@ -167,7 +167,7 @@ def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
 
 
 def _capacity(executor: Executor) -> int:
-    """Return how many pieces an executor works on at a time, as far as it says."""
+    """Return the number of pieces that an executor processes at a time, as far as it reports it."""
     client = getattr(executor, "_client", None)
     if client is not None:  # Dask's; of each worker's threads one works at a time
         return max(1, len(client.ncores()))

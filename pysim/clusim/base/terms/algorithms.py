@@ -88,7 +88,7 @@ def is_plan(word: str) -> bool:
 
 
 def own_algorithm(word: str) -> str:
-    """Return what ``--algorithm`` takes in clusim's spelling; the name of a plan's file stays as it is."""
+    """Return the argument of ``--algorithm`` in clusim's spelling; the name of a plan's file is kept."""
     return word if is_plan(word) else own_word(word)
 
 

@@ -40,7 +40,7 @@ def kind_of(wire_class: str) -> str:
 
 
 def named(kind: str) -> str:
-    """Return what a kind of link is called in a sentence."""
+    """Return the name of a link type in a sentence."""
     return _KINDS.get(kind, kind)
 
 

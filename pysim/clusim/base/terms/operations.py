@@ -202,7 +202,7 @@ def bus_factor(operation: str, num_ranks: int) -> float:
 
 
 def counted_share(operation: str, num_ranks: int) -> float:
-    """Return what all wires must carry together for busbw, per byte of the collective's size.
+    """Return the bytes that all wires must carry for busbw, per byte of the collective's size.
 
     With a root this is not what all ranks would need: the root of a broadcast has its data already, and all blocks of
     a gather go to one rank.

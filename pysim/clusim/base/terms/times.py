@@ -13,7 +13,7 @@ MODEL = "NCCL's own estimate"
 
 
 def includes(launched_us: float | None, model_us: float | None) -> str:
-    """Return what the time of a kernel includes, with the times that mean something else [us]."""
+    """Return the meaning of a kernel's time, with the times of other meaning [us]."""
     parts = [KERNEL]
     if launched_us is not None:
         parts.append(f"{launched_us:,.2f} us {LAUNCHED}")

@@ -78,7 +78,7 @@ class _Kernel:
 
     @property
     def loops(self) -> int:
-        """Return how often a program goes round."""
+        """Return the number of loops of a program."""
         chunks = 1 if self.mode == "blocked" else self.nchunks
         return max(1, -(-self.part.length // (chunks * self.writer.shape.chunk_bytes)))
 

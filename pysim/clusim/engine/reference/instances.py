@@ -208,7 +208,7 @@ class InstanceState:
     def _transfers(
         self, prim: PrimSpec, recv: ConnectionState | None, send: ConnectionState | None
     ) -> list[tuple[ConnectionState, int]]:
-        """Return which transfers a primitive makes, in order: connection and kind of packets."""
+        """Return the transfers of a primitive, in order: connection and kind of packets."""
         flags = _FLAGS[prim.opcode]
         if flags & Op.REDUCE:
             return [(self._connection(prim.send), Kind.RED_REQ)]

@@ -22,7 +22,7 @@ class InstanceStep:
 
 
 def loop_count(spec: InstanceSpec) -> int:
-    """Return how often the instance goes through its template."""
+    """Return the number of loops of the instance through its template."""
     per_loop = spec.chunk_bytes
     if spec.template.mode == Mode.INTERLEAVED:
         per_loop *= spec.template.nchunks

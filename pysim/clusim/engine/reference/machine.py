@@ -203,7 +203,7 @@ class Machine:
             self.scheduler.add(time_ps, Class.WAKE, lambda: self.examine.add(wire))
 
     def credit_ps(self, wire: int) -> int:
-        """Return how long a credit for `wire` travels (section 4, 5.)."""
+        """Return the travel time of a credit for `wire` (section 4, 5.)."""
         reverse = self.model.wires[wire].reverse
         return self.model.wires[wire if reverse is None else reverse].latency_ps
 

@@ -223,7 +223,7 @@ class Packet:
         return self.path is not None and self.hop == len(self.path) - 1
 
     def exact_packets(self, model: Model, wire: int) -> int:
-        """Return how many exact packets it is on `wire`, m."""
+        """Return the number of exact packets on `wire`, m."""
         form = model.wires[wire].format
         return form.exact_packets(self.kind, self.p, self.transfer.terms.packet_bytes)
 

@@ -19,7 +19,7 @@ class _Timer:
     due_ps: int | None = None
 
     def pass_until(self, now_ps: int) -> int:
-        """Return how often it has been due by `now_ps`; the next time is later."""
+        """Return the number of due times up to `now_ps`; the next time is later."""
         if self.due_ps is None or self.due_ps > now_ps:
             return 0
         times = (now_ps - self.due_ps) // self.period_ps + 1

@@ -401,7 +401,7 @@ class ReferenceSimulation:
         return np.array(rows, RECORD)
 
     def instance_states(self) -> NDArray[Any]:
-        """Return where every instance stands (`INSTANCE_STATE`)."""
+        """Return the positions of all instances (`INSTANCE_STATE`)."""
         rows = [
             (
                 int(instance.state),

@@ -29,7 +29,7 @@ class ImageFormat:
         return min(packet_bytes, self.limit_bytes[kind])
 
     def exact_packets(self, kind: int, p: int, packet_bytes: int) -> int:
-        """Return how many exact packets stand for `p` payload bytes, m (section 3)."""
+        """Return the number of exact packets of `p` payload bytes, m (section 3)."""
         return ceil_div(p, self.largest_payload(kind, packet_bytes))
 
     def wire_bytes(self, kind: int, p: int, packet_bytes: int) -> int:

@@ -200,7 +200,7 @@ class _Program:
         return None
 
     def _place(self, key: Key, step: MscclStep, end: tuple[str, int]) -> Place:
-        """Return where the first chunk of an operand is."""
+        """Return the first chunk of an operand."""
         buffer, first = end
         gpu, size, chunks = key[0], len(self.plan.gpus), self.plan.chunks
         shift, most = 0, chunks

@@ -59,7 +59,7 @@ _FORBID = {
 
 
 def find_anomalies(log: Log) -> list[Anomaly]:
-    """Return what is odd, the same thing only once."""
+    """Return the anomalies, each once."""
     found: dict[tuple[str, str], Anomaly] = {}
     for anomaly in _all(log):
         found.setdefault((anomaly.kind, anomaly.text), anomaly)

@@ -88,7 +88,7 @@ def find_connections(scan: Scan, among: NDArray[np.bool_]) -> Connections | None
 
 
 def _until(buffer: NDArray[np.uint8], start: Positions, stop: Positions, mark: int) -> Positions:
-    """Return where `mark` first stands in [start, stop), else stop; only the first ten bytes are looked at."""
+    """Return the first position of `mark` in [start, stop), else stop; only the first ten bytes are searched."""
     found = stop.copy()
     for j in range(9, 0, -1):
         at = start + j

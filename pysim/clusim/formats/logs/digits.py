@@ -36,7 +36,7 @@ def word(text: bytes) -> tuple[np.uint64, np.uint64]:
 
 
 def positions(buffer: NDArray[np.uint8], text: bytes) -> Positions:
-    """Return where `text` (at most 8 bytes) occurs."""
+    """Return the positions of `text` (at most 8 bytes)."""
     at = np.flatnonzero(buffer[: len(buffer) - PADDING] == text[0])
     value, mask = word(text)
     found: Positions = at[(words(buffer)[at] & mask) == value]

@@ -210,7 +210,7 @@ def _collnet(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _counts_of(text: str) -> dict[str, int]:
-    """Return how many channels there are of each sort."""
+    """Return the number of channels of each sort."""
     match = _COUNTS.match(text)
     if match is None:
         return {}

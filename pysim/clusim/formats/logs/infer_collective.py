@@ -151,7 +151,7 @@ def _bus_over_algorithm(rows: TableColumns) -> float:
 
 
 def _blocks(rows: TableColumns) -> int:
-    """Return how many blocks of `count` elements the largest buffer has: 1, the number of ranks, 0 if it is unknown."""
+    """Return the blocks of `count` elements in the largest buffer: 1, the number of ranks, 0 if unknown."""
     found = {
         round(size / (count * IN_TABLES[kind].size_bytes))
         for size, count, kind in zip(rows.sizes, rows.counts, rows.types, strict=False)

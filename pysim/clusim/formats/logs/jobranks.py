@@ -200,7 +200,7 @@ def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[
 
 
 def _per_machine(log: Log, communicator: LoggedCommunicator) -> int:
-    """Return how many ranks of a communicator a machine has."""
+    """Return the number of ranks of a communicator on a node."""
     members = log.members(communicator)
     local = max((m.local_ranks for m in members), default=NONE)
     if local > 0:

@@ -147,7 +147,7 @@ def _pictures(what: str, pictures: dict[int, str], most: int) -> list[str]:
 
 
 def _system(members: Sequence[Member]) -> list[str]:
-    """Return what the topology print of the first rank that has one shows."""
+    """Return the topology print of the first rank that has one."""
     member = next((m for m in members if m.system), None)
     if member is None:
         return []
@@ -183,7 +183,7 @@ def _system(members: Sequence[Member]) -> list[str]:
 
 
 def _costs(members: Sequence[Member]) -> list[str]:
-    """Return what the tuner's table says is fastest for small and for large calls."""
+    """Return the tuner's fastest choices for small and for large calls."""
     costs: dict[tuple[str, str, str], tuple[float, float]] = next(
         (m.costs for m in members if m.costs), {}
     )

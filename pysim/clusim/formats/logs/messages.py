@@ -96,7 +96,7 @@ def _comm(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 
 def note_handle(facts: RawLog, thread: int, line: int, named: NamedHandle) -> None:
-    """Note what a line says about a rank's handle."""
+    """Record the content of a line about a rank's handle."""
     function, pointer, rank, n_ranks, verb, state, parent, details = named
     number = facts.member_at(thread, pointer, line)
     member = facts.members[number]

@@ -164,7 +164,7 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)[0-9][0-9a-fA-F.:]*")
 
 @remembered
 def kind_of(text: str) -> str:
-    """Return what lines like `text` have in common: its words, with # for numbers."""
+    """Return the common pattern of lines like `text`: its words, with # for numbers."""
     return _NUMBERS.sub("#", text[:160]).strip()[:100]
 
 

@@ -289,7 +289,7 @@ class LogJson(TypedDict):
 
 
 def summarize(log: Log) -> LogJson:
-    """Return what a log says as plain values: sizes in bytes, times in us, bandwidths in GB/s."""
+    """Return the content of a log as plain values: sizes in bytes, times in us, bandwidths in GB/s."""
     facts = log.facts
     calls = {facts.names[name]: times for name, times in log.calls.tally("name").tolist()}
     return {

@@ -220,7 +220,7 @@ class _Reader:
             self.found.assumed.append(f"groups are those of {self.files.table_file}")
 
     def recording(self) -> Recording:
-        """Return what the files say."""
+        """Return the content of the files."""
         numbers = numbered([*self.files.traces, *self.files.hosts], self.found)
         for number, part in numbers:
             if self.files.hosts:

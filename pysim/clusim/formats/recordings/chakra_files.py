@@ -120,7 +120,7 @@ def _of_job(directory: Path, job: str) -> list[str]:
 
 
 def _siblings(name: str) -> int:
-    """Return how many ranks the files beside a trace are of."""
+    """Return the number of ranks of the files beside a trace."""
     job, number = _place(Path(name).name)
     if number is None:
         return 0

@@ -310,7 +310,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> _Call | No
 
 
 def _bytes(sizes: Any, kinds: Any) -> int | None:
-    """Return how much tensors hold together [bytes], None if that makes no sense."""
+    """Return the size of tensors together [bytes], None if that makes no sense."""
     if not isinstance(sizes, list):
         return 0 if sizes is None else None
     shapes = sizes if all(isinstance(shape, list) for shape in sizes) else [sizes]
@@ -338,7 +338,7 @@ def _size(operation: str, sent: int, got: int, ranks: int) -> int:
 
 
 def _took_ps(entry: dict[str, Any]) -> int:
-    """Return how long a call took [ps]: as CUDA's events have it, else as the watchdog saw it."""
+    """Return the time of a call [ps]: from CUDA's events, else from the watchdog."""
     took = number(entry.get("duration_ms"))
     if took is not None and 0 < took < 1e9:
         return round(took * 1e9)

@@ -132,7 +132,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
 
 
 def _devices(module: HloModule, given: int | None, name: str) -> int:
-    """Return how many devices run the program."""
+    """Return the number of devices of the program."""
     counts = [
         re.search(rf"{key}=(\d{{1,9}})", module.header)
         for key in ("replica_count", "num_partitions")

@@ -186,7 +186,7 @@ class _Reader:
         raise _BrokenError(self.window.at, said)
 
     def error(self, broken: _BrokenError) -> InputError:
-        """Return what is wrong, with its line."""
+        """Return the error, with its line."""
         line = self.window.line_at(broken.at)
         return InputError(f"{self.name}:{line}: is no JSON: {broken.said}; is the file cut?")
 

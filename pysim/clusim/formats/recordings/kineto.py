@@ -373,7 +373,7 @@ def _from_zero(traces: Sequence[Trace]) -> None:
 def _uneven(
     found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], groups: Groups
 ) -> Spread:
-    """Return what every rank sends in all-to-alls with uneven splits [bytes], where every rank was recorded."""
+    """Return the bytes that every rank sends in all-to-alls with uneven splits, if every rank was recorded."""
     sent: Spread = {}
     for trace, own in zip(traces, calls, strict=True):
         for call in (call for several in own.values() for call in several):
@@ -427,7 +427,7 @@ class _Writer:
         return guessed
 
     def _events(self, at: int, event: Event) -> list[Event]:
-        """Return what a span does: `event`, or the collective or messages it was."""
+        """Return the event of a span: `event`, or its collective or messages."""
         calls = self.calls.get(at, [])
         if not calls:
             return [event]

@@ -155,7 +155,7 @@ def _rows(
 
 
 def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[list[_Span]]:
-    """Return what the GPUs of each process did, in time."""
+    """Return the work of each process's GPUs, in time order."""
     texts = {key: str(text)[:400] for key, text in _rows(base, "StringIds", ("id", "value"))}
     launches = {
         (pid, number): (start, thread)

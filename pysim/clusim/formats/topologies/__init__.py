@@ -75,7 +75,7 @@ def import_file(path: str | os.PathLike[str], **given: Unpack[Given]) -> Importe
 
 
 def _text(path: str | os.PathLike[str]) -> str:
-    """Return what is in a file."""
+    """Return the content of a file."""
     from clusim.topology.described import read_text
 
     name = os.fspath(path)

@@ -146,7 +146,7 @@ class Imported:
 
     @property
     def name(self) -> str:
-        """Return what the machine is called."""
+        """Return the name of the system."""
         return str(self.data.get("name") or "imported")
 
     def to_yaml(self) -> str:

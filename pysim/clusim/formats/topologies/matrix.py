@@ -37,11 +37,11 @@ class Matrix:
         return self.words.get((a, b)) or self.words.get((b, a), "")
 
     def level(self, a: str, b: str) -> int:
-        """Return how far two devices are apart over PCIe, 0 if the file does not say."""
+        """Return the PCIe distance of two devices, 0 if the file does not contain it."""
         return LEVELS.get(self.word(a, b), 0)
 
     def nvlinks(self, a: str, b: str) -> int:
-        """Return how many NVLinks join two GPUs."""
+        """Return the number of NVLinks between two GPUs."""
         match = NVLINK.fullmatch(self.word(a, b))
         return int(match[1]) if match else 0
 

@@ -258,7 +258,7 @@ def _named_slot(name: str) -> tuple[int, int] | None:
 
 
 def _cpu(node: Node | None, number: int) -> dict[str, object]:
-    """Return what is said of a processor."""
+    """Return the description of a processor."""
     known = PROCESSORS.get(node.model if node is not None else "")
     vendor = known.vendor if known is not None else ""
     mask = ((1 << _THREADS) - 1) << (_THREADS * number)

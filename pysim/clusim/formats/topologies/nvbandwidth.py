@@ -46,7 +46,7 @@ class BandwidthTest:
 
     @property
     def values(self) -> list[float]:
-        """Return what was measured, without the places of a GPU with itself [GB/s]."""
+        """Return the measured values, without those of a GPU with itself [GB/s]."""
         alone = len(self.rows) == 1
         return [
             value

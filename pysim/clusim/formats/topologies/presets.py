@@ -161,7 +161,7 @@ class Adapter:
 
 
 def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adapter:
-    """Return what an interface is; `generation` is the PCIe generation of the GPUs, for files that say nothing."""
+    """Return the identity of an interface; `generation` is the PCIe generation of the GPUs, for files without one."""
     family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
     given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
     infiniband = device is not None and (device.cls or 0) >> 8 == 0x0207 and not ethernet

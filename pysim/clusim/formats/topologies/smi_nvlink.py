@@ -65,7 +65,7 @@ class _Links:
         return len(self.remote) or sum(self.able.values())
 
     def targets(self) -> Counter[BusId]:
-        """Return how many links that are up lead to each address."""
+        """Return the number of active links to each address."""
         down = self.down
         return Counter(bus for at, (bus, _, _) in self.remote.items() if at not in down)
 

@@ -102,7 +102,7 @@ class FusedForm:
 
 @lru_cache(maxsize=65536)
 def fused_s(form: FusedForm, chip: Silicon, fused: Fused, element_bytes: int = 2) -> float:
-    """Return what fused attention takes [s]."""
+    """Return the time of fused attention [s]."""
     down = ceil(fused.rows / BLOCK)
     blocks = fused.batch * fused.heads * down
     products = 5 if fused.backward else 2

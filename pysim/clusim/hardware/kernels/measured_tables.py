@@ -49,7 +49,7 @@ class ProductTable:
     ratios: Ratios | None = None
 
     def time_s(self, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
-        """Return what a product takes on a chip of the same architecture [s]."""
+        """Return the time of a product on a GPU of the same architecture [s]."""
         found = product_s(self.form, chip, product, sizes)
         if self.ratios is None:
             return found
@@ -76,7 +76,7 @@ class AttentionTable:
     long: bool = False
 
     def time_s(self, chip: Silicon, fused: Fused, element_bytes: int = 2) -> float:
-        """Return what it takes on a chip [s]."""
+        """Return the time on a GPU [s]."""
         form = self.backward if fused.backward else self.forward
         return fused_s(form, chip, fused, element_bytes)
 
@@ -107,7 +107,7 @@ def shipped_files() -> dict[str, Path]:
 
 @lru_cache
 def load_file(path: Path) -> KernelFile:
-    """Return what a file says."""
+    """Return the content of a file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -170,7 +170,7 @@ def find_table(name: str, kind: str, library: str = "") -> ProductTable | None:
 
 
 def find_figures(name: str) -> dict[str, float]:
-    """Return what a file says instead of figures of the chip."""
+    """Return the parameters of a file that replace those of the GPU."""
     return _file(name).figures
 
 

@@ -43,7 +43,7 @@ def kind_of(name: str) -> Kind:
 
 
 def moved_s(name: str, size_bytes: float, memory_Bps: float, *, eager: bool = False) -> float:
-    """Return what a kernel that moves data takes [s], at a rate that copies reach.
+    """Return the time of a kernel that moves data [s], at a rate that copies reach.
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ class Form:
 
 
 def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float]) -> Reals:
-    """Return what products take without `Ratios` [s].
+    """Return the times of products without `Ratios` [s].
 
     Parameters
     ----------
@@ -175,6 +175,6 @@ def _norm(order: float, *terms: Reals) -> Reals:
 
 @lru_cache(maxsize=65536)
 def product_s(form: Form, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
-    """Return what one product takes without `Ratios` [s]."""
+    """Return the time of one product without `Ratios` [s]."""
     shape = np.array([[product.batch, product.m, product.n, product.k, product.fresh]])
     return float(form_s(form, chip, shape, sizes)[0])

@@ -70,7 +70,7 @@ def choose(
     element_bytes: int = 4,
     wanted: NcclOverrides | None = None,
 ) -> Choice:
-    """Return what runs an operation of a size.
+    """Return the plan of an operation of a size.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def choose(
 
 
 def _given(comm: Communicator, chosen: Selection, wanted: NcclOverrides) -> Selection | None:
-    """Return what was wanted as a selection; None if the machine cannot do it."""
+    """Return the request as a selection; None if the system cannot run it."""
     if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
         return None
     threads = channels_and_threads(
@@ -134,12 +134,12 @@ def _written(chosen: Selection) -> list[tuple[Algorithm, Protocol]]:
 
 
 def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protocol]]:
-    """Return what NCCL could use for a collective on this communicator, as far as there are programs for it."""
+    """Return NCCL's candidates for a collective on this communicator, as far as there are programs for them."""
     return _written(comm.select(COLLECTIVE_OF[operation], 1 << 20))
 
 
 def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
-    """Return how a plan does a collective; without one, how sends and receives are."""
+    """Return algorithm and protocol of a plan; without one, those of sends and receives."""
     if plan is None:
         return Way("P2P", "Simple", comm.p2p_channels)
     chosen = plan.selection
@@ -147,7 +147,7 @@ def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
 
 
 def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
-    """Return how a collective would be done at every size; without one, how sends and receives are."""
+    """Return the plans of a collective at every size; without one, those of sends and receives."""
     if collective is None:
         return [way_of(comm, None)]
     return [way_of(comm, comm.plan(collective, max(1, size))) for size in sizes]

@@ -81,7 +81,7 @@ class Communicators:
     def choice(
         self, group: GroupLike, moved: CollectivePayload, wanted: NcclOverrides | None = None
     ) -> Choice:
-        """Return what runs a collective."""
+        """Return the plan of a collective."""
         members = self.of(group)
         key = (id(members), moved.operation, moved.bytes, moved.dtype, wanted)
         if key not in self._choices:

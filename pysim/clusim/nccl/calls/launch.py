@@ -123,7 +123,7 @@ def graph_ps(host: Host, launch: Launch) -> int:
 
 
 def start_and_end_ps(host: Host) -> tuple[int, int]:
-    """Return how long a kernel takes to start on an idle GPU once it is launched, and its end to be noticed [ps]."""
+    """Return the time from the launch of a kernel on an idle GPU to its start, and from its end to its notice [ps]."""
     costs = HOST_COSTS[host.vendor]
     return _ps(costs.first_start), _ps(costs.notice)
 
@@ -134,12 +134,12 @@ def empty_ps(host: Host, launch: Launch) -> int:
 
 
 def wake_ps(host: Host) -> int:
-    """Return how much later each further thread leaves a barrier [ps]."""
+    """Return the delay of each further thread that leaves a barrier [ps]."""
     return _ps(HOST_COSTS[host.vendor].wake)
 
 
 def torch_ps(host: Host) -> tuple[int, int]:
-    """Return what torch.distributed adds to a call on the host, and to its kernel by waits between streams [ps]."""
+    """Return the time that torch.distributed adds to a call on the host, and to its kernel by stream waits [ps]."""
     waits = 2 * _ps(FAMILIES[host.architecture].stream_launch)
     return _ps(HOST_COSTS[host.vendor].torch_call), waits
 
@@ -147,7 +147,7 @@ def torch_ps(host: Host) -> tuple[int, int]:
 def enqueued_ps(
     host: Host, operation: str, kernel_ps: int, launch: Launch, channels: int = 1
 ) -> tuple[int, int]:
-    """Return what one group of collectives takes the host, and the GPU [ps]."""
+    """Return the time of one group of collectives on the host, and on the GPU [ps]."""
     gpu_ps = max(1, launch.aggregated) * kernel_ps + overhead_ps(host, launch)
     return period_ps(host, operation, launch, channels), gpu_ps
 

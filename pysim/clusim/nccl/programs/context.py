@@ -57,7 +57,7 @@ class Context:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Return what each channel works on.
+        """Return the part of each channel.
 
         Releases before 2.19 let all channels walk over the data together; then each gets an even part here, which
         is as much work, but not the same bytes.

@@ -72,7 +72,7 @@ class _Message:
 
 
 def _side_warps(works: int) -> tuple[int, int]:
-    """Return how many warps send and how many receive for each of so many messages of a CTA."""
+    """Return the numbers of sending and receiving warps for each of several messages of a CTA."""
     own = WARPS // max(1, min(LANES, works))
     recv = own // 2 if own <= 4 else (own - 1) // 2
     return (recv if own <= 4 else recv + 1), recv
@@ -292,7 +292,7 @@ class _Writer:
                 self._program(lane, works[first::count], batches)
 
     def _counts(self, room: int) -> list[int]:
-        """Return how many programs work for each lane if a rank has room for so many."""
+        """Return the number of programs for each lane, given a rank's room for programs."""
         groups = Counter(lane.position for lane in self._lanes if lane.side != "copy")
         copies = Counter(lane.position for lane in self._lanes if lane.side == "copy")
         counts = []
@@ -317,7 +317,7 @@ class _Writer:
         return together * min(max(sending.values(), default=0), to_rail)
 
     def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
-        """Return how many warps work for one side of a message."""
+        """Return the number of warps of one side of a message."""
         works = self._works[lane.position, lane.part.channel]
         send, recv = _side_warps(len(works))
         if message.src == message.dst or len(works[number]) == 1:

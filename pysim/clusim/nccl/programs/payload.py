@@ -22,7 +22,7 @@ class CollectivePayload:
     def recorded(
         cls, operation: str, bytes: int, dtype: str, redop: str, root: int
     ) -> CollectivePayload:
-        """Return what programs can do of a recorded call.
+        """Return the payload of a recorded call that programs can run.
 
         Types they do not know move like bytes, sizes are whole elements, and a barrier is an all-reduce of one element.
         """

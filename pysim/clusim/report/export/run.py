@@ -143,7 +143,7 @@ class Run:
 
     @property
     def _folds(self) -> Array:
-        """Return which tasks are pauses that stand for blocks."""
+        """Return the mask of pauses that stand for blocks."""
         found, folded = np.zeros(len(self.result.tasks.names), bool), self.result.tasks.folded
         if folded is not None:
             found[folded.pauses_task] = True
@@ -254,7 +254,7 @@ def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]
 
 
 def _members(folded: FoldedBlocks) -> dict[int, Array]:
-    """Return which ranks of a place take part in every call of a part."""
+    """Return the ranks of a place that take part in every call of a part."""
     of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
     own = folded.tasks_call >= 0
     called, slots = (folded.tasks_call + of_part)[own], folded.tasks_slot[own]

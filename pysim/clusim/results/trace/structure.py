@@ -106,7 +106,7 @@ class Opened:
 
 
 def check_structure(file: Any, path: Path) -> Opened:
-    """Return what is in an open file.
+    """Return the content of an open file.
 
     Raises
     ------

@@ -380,7 +380,7 @@ class TraceWriter:
 
 
 def _outcome(result: Result) -> dict[str, Any]:
-    """Return what is known only when the run is over."""
+    """Return the facts that are known only after the run."""
     return {
         "time_ps": result.time_ps,
         "wall_s": result.wall_s,

@@ -40,7 +40,7 @@ class SweepPoint:
 
     @property
     def name(self) -> str:
-        """Return what tells it from all other points, equal in every sweep."""
+        """Return the identity of the point, equal in every sweep."""
         return json.dumps([self.kind, dict(sorted(self.given))], separators=(",", ":"))
 
 

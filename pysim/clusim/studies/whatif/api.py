@@ -158,7 +158,7 @@ def _row(
 
 
 def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
-    """Return what is asked of a machine with faster links."""
+    """Return the request on a system with faster links."""
     if isinstance(base, ReplayRequest):
         assert base.topology is not None, "refused before"
         own = Setup(base.topology, base.nodes)
@@ -219,7 +219,7 @@ def _outcome(result: Result) -> ChangeOutcome:
 
 
 def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
-    """Return what the baseline's plan gives on what was changed; None if the plan itself was."""
+    """Return the result of the baseline's plan on the changed system; None if the plan itself was changed."""
     if isinstance(base, Request) and isinstance(change, Request):
         machine = replace(
             base.setup,

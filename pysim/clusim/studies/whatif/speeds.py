@@ -51,7 +51,7 @@ class Speed:
 
 
 def speed_of(text: str) -> Speed | None:
-    """Return what ``nvlink x2`` says; None for what is no such thing."""
+    """Return the meaning of ``nvlink x2``; None for another text."""
     words = text.split()
     if len(words) != 2 or not words[1].lower().startswith("x"):
         return None

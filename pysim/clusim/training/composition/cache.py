@@ -76,7 +76,7 @@ class Kept:
             write_bytes(self.own / key, _checksum(key, text) + b"\n" + text)
 
     def sizes(self) -> tuple[int, int]:
-        """Return how many files all versions have, and their bytes."""
+        """Return the number of files of all versions, and their bytes."""
         files = [path for path in self.folder.glob("parts-*/*") if path.is_file()]
         return len(files), sum(path.stat().st_size for path in files)
 

@@ -50,7 +50,7 @@ class StepPart:
     followed: str = ""
 
     def volumes(self) -> dict[str, Volume]:
-        """Return what it moves by dimension."""
+        """Return the traffic by dimension."""
         return {dim: Volume(*own) for dim, own in self.moved.items()}
 
 
@@ -87,12 +87,12 @@ class StepParts:
 
     @property
     def different(self) -> int:
-        """Return how many parts there are."""
+        """Return the number of parts."""
         return len(self._known)
 
     @property
     def followed(self) -> int:
-        """Return how many of these were followed from runs on fewer machines."""
+        """Return the number of parts that were extrapolated from runs on fewer nodes."""
         return sum(1 for part in self._known.values() if part.followed)
 
     def find(

@@ -106,7 +106,7 @@ def row_named(rows: Sequence[Row], name: str) -> Row:
 
 
 def explained(row: Row, granularity: str | int) -> Explained:
-    """Return what the time of a row is made of."""
+    """Return the parts of a row's time."""
     case = case_of(row, setup_of(row.group), granularity)
     found = kernel(case)
     point = point_of(row, case, found)

@@ -167,7 +167,7 @@ class Row:
 
     @property
     def harness(self) -> Harness:
-        """Return what it was measured with."""
+        """Return its measurement method."""
         kind = self.group.harness
         return Harness(kind, self.group.launch, iterations_of(kind, self.iters))
 

@@ -131,7 +131,7 @@ class Score:
 
 
 def score(points: Sequence[Point]) -> Score:
-    """Return how far the predictions of some rows are off."""
+    """Return the errors of some rows' predictions."""
     errors = [point.error_pct for point in points]
     sizes = [abs(error) for error in errors]
     weights = [100 / (100 + point.row.spread_pct) for point in points]

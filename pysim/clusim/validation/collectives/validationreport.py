@@ -65,7 +65,7 @@ def _figures(found: Score) -> str:
 
 
 def group_title(group: CurveGroup) -> str:
-    """Return what tells a group from all others, in short."""
+    """Return a short name of a group."""
     return f"{group.system} {group.title}"
 
 

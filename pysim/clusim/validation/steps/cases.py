@@ -222,7 +222,7 @@ class StepCase:
 
 
 def case_of(row: StepRow) -> StepCase:
-    """Return what to simulate for a row; raises `InputError` if it cannot be."""
+    """Return the case of a row; raises `InputError` if there is none."""
     notes = [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
     for name, text in row.unread:
         if name in NEEDED or name == "step_s":
@@ -414,7 +414,7 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
 
 
 def _megatron(row: StepRow) -> str:
-    """Return which Megatron a row is from; empty is none."""
+    """Return the Megatron of a row; empty is none."""
     word = framework_of(row)
     return word if word.startswith("megatron") else ""
 

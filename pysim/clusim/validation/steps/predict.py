@@ -108,7 +108,7 @@ class _Run:
 
 
 def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
-    """Return what a row measured and what is predicted for it."""
+    """Return measurement and prediction of a row."""
     try:
         case = _fitting(case_of(row))
         run, notes = _step(case, granularity)

@@ -105,7 +105,7 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
 
 
 def step_score(points: Sequence[StepPoint]) -> StepScore:
-    """Return how far the predictions of some rows are off."""
+    """Return the errors of some rows' predictions."""
     errors = [point.error_pct for point in points]
     sizes = [abs(error) for error in errors]
     return StepScore(

@@ -377,7 +377,7 @@ class Emitter:
         return self.nccl is not None and not chosen and self.nccl.knows(operation)
 
     def _options(self, dim: str, operation: str, size_bytes: int) -> dict[str, Any]:
-        """Return what the workload wants of a collective."""
+        """Return the workload's settings of a collective."""
         found: dict[str, Any] = {"dtype": self.plan.precision.dtype}
         spec = self.plan.workload.communicator(dim)
         if spec is not None:

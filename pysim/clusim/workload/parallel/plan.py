@@ -128,7 +128,7 @@ class ParallelPlan:
         return own if self.mesh.pipeline > 1 or own == "wavefront" else "1f1b"
 
     def passes(self, stage: int, microbatches: int) -> list[Action]:
-        """Return what a stage does, in order."""
+        """Return the actions of a stage, in order."""
         own, stages = self.workload.pipeline, self.mesh.pipeline
         if self.schedule == "wavefront":
             return waves(stage, stages, microbatches, own.pieces)

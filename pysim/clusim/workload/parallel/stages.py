@@ -110,7 +110,7 @@ def _cut(layers: Sequence[Layer], counts: Sequence[int]) -> list[list[Layer]]:
 
 
 def _time_ps(layer: Layer, workload: Workload, chip: Chip) -> int:
-    """Return what the kernels of a layer take for a microbatch [ps]."""
+    """Return the time of a layer's kernels for a microbatch [ps]."""
     steps = (*layer.forward, *backward_steps(layer, workload.recompute))
     return sum(chip.time_ps(step) for step in steps if isinstance(step, Kernel))
 

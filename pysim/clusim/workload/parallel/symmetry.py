@@ -50,7 +50,7 @@ class EqualPlaces:
         self._spread: dict[tuple[int, ...], EqualPlace] = {}
 
     def of(self, ranks: tuple[int, ...]) -> EqualPlace:
-        """Return where ranks are."""
+        """Return the positions of ranks."""
         zones = tuple(dict.fromkeys(self.zone[rank] for rank in ranks))
         within = tuple(self.local[rank] for rank in ranks)
         if len(zones) == 1:

@@ -82,7 +82,7 @@ class Volume:
 def sent_bytes(
     operation: str, algorithm: str, size: int, ranks: int, machines: SpannedMachines = ONE
 ) -> int:
-    """Return what all ranks of a group send together [bytes]."""
+    """Return the bytes that all ranks of a group send together."""
     if operation == "allreduce":
         return round(_allreduce(algorithm, ranks, machines) * size)
     if operation in ("all_gather", "reduce_scatter"):
@@ -95,7 +95,7 @@ def sent_bytes(
 
 
 def _allreduce(algorithm: str, ranks: int, machines: SpannedMachines) -> int:
-    """Return how often the size of an all-reduce is sent."""
+    """Return the number of times that the size of an all-reduce is sent."""
     inside = ranks // machines.number
     if algorithm == "nvlstree":
         return machines.number * (inside + 1) + 2 * (machines.number - 1)

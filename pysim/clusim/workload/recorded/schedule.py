@@ -140,7 +140,7 @@ class _Writer:
         return {number: send for number, send in taken if send is not None}
 
     def _predecessors(self) -> list[tuple[int, ...]]:
-        """Return what every event waits for: its stream, and what it names."""
+        """Return the dependencies of every event: its stream, and its named ones."""
         last: dict[tuple[int, str], tuple[int, ...]] = {}
         found: list[tuple[int, ...]] = [()] * len(self.recording.events)
         bunch_before: dict[Hashable, tuple[int, ...]] = {}
@@ -182,7 +182,7 @@ class _Writer:
         return ("event", number)
 
     def ends(self, number: int) -> tuple[int, int, int, int, int]:
-        """Return what identifies the message of a send or recv: group, source, target, tag, sequence."""
+        """Return the identity of the message of a send or recv: group, source, target, tag, sequence."""
         event = self.recording.events[number]
         group = self._group(event)
         if event.rank not in group.ranks or not 0 <= event.peer < len(group.ranks):

@@ -93,7 +93,7 @@ def kind_of(path: str) -> str:
 
 
 def reader(kind: str) -> Callable[..., Recording]:
-    """Return what reads files of a kind of `KINDS`."""
+    """Return the reader of a kind of `KINDS`."""
     module = import_module(_FOUND[kind].read_by or f"{__name__}.{kind.replace('-', '_')}")
     found: Callable[..., Recording] = module.read
     return found

@@ -36,7 +36,7 @@ class Torch:
         self.device: Any = torch.device("cuda")
 
     def about(self) -> dict[str, Any]:
-        """Return what the driver says of the GPU, and where and when this was."""
+        """Return the driver's description of the GPU, with place and time."""
         own = self.torch.cuda.get_device_properties(self.device)
         return {
             "name": own.name,
@@ -55,7 +55,7 @@ class Torch:
         return ("bf16", "fp8") if (own.major, own.minor) >= (8, 9) else ("bf16",)
 
     def _us(self, work: Callable[[], Any], count: int = SHORT) -> float:
-        """Return what `work` takes on the GPU, the least of three timings of `count` [us]."""
+        """Return the GPU time of `work`, the least of three timings of `count` [us]."""
         cuda = self.torch.cuda
         for _ in range(3):
             work()
@@ -99,7 +99,7 @@ class Torch:
         return float(start.elapsed_time(end)) / 2
 
     def operator_us(self, name: str) -> float:
-        """Return what the host needs to issue an operator on small tensors."""
+        """Return the host time to issue an operator on small tensors."""
         torch = self.torch
         x = torch.randn(64, 64, device=self.device)
         work: Callable[[], Any] = {
@@ -131,11 +131,11 @@ class Torch:
         )
 
     def product_us(self, kind: str, shape: tuple[int, int, int]) -> float:
-        """Return what a product takes in a short run."""
+        """Return the time of a product in a short run."""
         return self._us(self._product(kind, shape))
 
     def long_us(self, shape: tuple[int, int, int]) -> float:
-        """Return what a product takes behind ten seconds of it."""
+        """Return the time of a product after ten seconds of it."""
         work, cuda = self._product("bf16", shape), self.torch.cuda
         begin = time.perf_counter()
         while time.perf_counter() - begin < LONG_S:
@@ -151,7 +151,7 @@ class Torch:
         return float(start.elapsed_time(end)) * 10
 
     def attention_us(self, shape: tuple[int, int, int, int, bool], *, backward: bool) -> float:
-        """Return what scaled_dot_product_attention takes by its usual backend."""
+        """Return the time of scaled_dot_product_attention with its usual backend."""
         torch = self.torch
         batch, heads, tokens, size, causal = shape
         q, k, v = (
@@ -168,7 +168,7 @@ class Torch:
         return self._us(lambda: torch.autograd.grad(out, (q, k, v), given, retain_graph=True))
 
     def moved_us(self, size_bytes: int) -> float:
-        """Return what a copy inside the GPU takes."""
+        """Return the time of a copy inside the GPU."""
         source = self.torch.empty(size_bytes, dtype=self.torch.uint8, device=self.device)
         target = self.torch.empty_like(source)
         return self._us(lambda: target.copy_(source))

@@ -53,22 +53,22 @@ class Measurer(Protocol):
         """Return the distance of two empty kernels in a stream or in a graph [us]."""
 
     def operator_us(self, name: str) -> float:
-        """Return what the host needs to issue an operator [us]."""
+        """Return the host time to issue an operator [us]."""
 
     def product_us(self, kind: str, shape: tuple[int, int, int]) -> float:
-        """Return what a product of m x k with k x n takes in a short run [us]."""
+        """Return the time of a product of m x k with k x n in a short run [us]."""
 
     def attention_us(self, shape: tuple[int, int, int, int, bool], *, backward: bool) -> float:
-        """Return what fused attention takes, forwards or backwards [us]."""
+        """Return the time of fused attention, forwards or backwards [us]."""
 
     def moved_us(self, size_bytes: int) -> float:
-        """Return what a copy inside the GPU takes that reads so many bytes [us]."""
+        """Return the time of a copy inside the GPU that reads a number of bytes [us]."""
 
     def copy_GBps(self, direction: str) -> float:
         """Return the rate of copies from (``from``) or to (``to``) pinned host memory [GB/s]."""
 
     def long_us(self, shape: tuple[int, int, int]) -> float:
-        """Return what a product takes at the end of ten seconds of it [us]."""
+        """Return the time of a product at the end of ten seconds of it [us]."""
 
 
 def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
