@@ -210,7 +210,8 @@ def test_what_cannot_run_is_reported_not_dropped() -> None:
 
 
 def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
-    text = Path(__file__).with_name("all_reduce_golden.txt").read_text(encoding="utf-8")
+    golden = Path(__file__).parents[1] / "nccltests" / "all_reduce_golden.txt"
+    text = golden.read_text(encoding="utf-8")
     path = tmp_path / "out.txt"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="--system"):

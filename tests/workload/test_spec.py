@@ -164,7 +164,7 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (
             GOOD + "communicators: {data: {algorithm: {allreduce: rings}}}\n",
-            "'rings': allreduce has ring, tree",
+            "'rings': allreduce has ring, butterfly",
         ),
     ],
 )
