@@ -8,10 +8,11 @@
 
 typedef struct thread_pool thread_pool;
 
-/* What every member does, with what it is about and the member's number; 0 is the caller's. */
+/* Work of every member: its context and the member's number; 0 is the caller. */
 typedef enum clusim_status (*thread_pool_work)(void *context, uint32_t member);
 
-/* Of `members` threads, the caller's among them; of fewer if there are no more to be had. */
+/* Create a pool of `members` threads, the caller's included, or of fewer if the system has no more.
+ */
 STATUS thread_pool_create(uint32_t members, thread_pool **out);
 void thread_pool_free(thread_pool *t);
 
@@ -20,8 +21,7 @@ uint32_t thread_pool_members(const thread_pool *t);
 /* Every member works; returns the status of the first that failed when all are done. */
 STATUS thread_pool_run(thread_pool *t, thread_pool_work work, void *context);
 
-/* Called by a member at work: `change` is called when no other member is at work, as each of them
- * is done or waits here, too. */
+/* Call `change` while no other member works: each of them is done or waits here, too. */
 STATUS thread_pool_alone(thread_pool *t, thread_pool_work change, void *context, uint32_t member);
 
 /* One member at a time. */

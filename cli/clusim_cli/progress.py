@@ -123,7 +123,7 @@ class Shown:
 
 
 def _drawn(wanted: bool) -> bool:
-    """Return True if to draw: on a terminal that can, if rich is installed."""
+    """Return True if the bar can be drawn: on a capable terminal, with rich installed."""
     return wanted and draws(sys.stderr) and find_spec("rich") is not None
 
 

@@ -201,7 +201,7 @@ static enum clusim_status count(void *context, uint32_t member) {
     return member == 3 && c->common > 5000 ? CLUSIM_ERR_RANGE : CLUSIM_OK;
 }
 
-static void test_team(void) {
+static void test_thread_pool(void) {
     tally c = {.common = 0};
     assert(thread_pool_create(MEMBERS, &c.t) == CLUSIM_OK);
     assert(thread_pool_members(c.t) == MEMBERS);
@@ -218,7 +218,7 @@ static void test_team(void) {
 int main(void) {
     test_runs(FAR_PS, 1024, 2);
     test_runs(NEAR_PS, 0, 3); /* two hosts as one with their switches */
-    test_team();
+    test_thread_pool();
     puts("ok");
     return 0;
 }
