@@ -9,6 +9,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS, build
+from clusim.collectives.entry import algorithm
 from clusim.collectives.registry import REGISTRY
 from clusim.schedule import Schedule, Shape
 from clusim.topology import load
@@ -119,6 +120,13 @@ def test_an_algorithm_for_other_numbers_of_ranks_is_refused(
     assert build(8, "allreduce", "butterfly", 64).calls[0].algorithm == "butterfly"
     with pytest.raises(InputError, match="6 ranks; it needs a power of two, use ring or"):
         build(6, "allreduce", "butterfly", 64)
+
+
+def test_an_entry_with_an_unknown_requirement_or_a_taken_name_is_refused() -> None:
+    with pytest.raises(AssertionError, match="ranks: one of any number, a power of two"):
+        algorithm("allreduce", "new", ranks="prime")(lambda writer, fabric: None)
+    with pytest.raises(AssertionError, match="allreduce has two algorithms ring"):
+        algorithm("allreduce", "ring")(lambda writer, fabric: None)
 
 
 def test_every_operation_has_one_default() -> None:

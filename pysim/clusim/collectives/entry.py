@@ -135,6 +135,7 @@ def algorithm(
 
     def register(write: W) -> W:
         assert (operation, name) not in ENTRIES, f"{operation} has two algorithms {name}"
+        assert options.get("ranks", "any number") in RANKS, f"ranks: one of {', '.join(RANKS)}"
         ENTRIES[operation, name] = AlgorithmEntry(operation, name, write, shape, **options)
         return write
 

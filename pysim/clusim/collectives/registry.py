@@ -13,11 +13,9 @@ from clusim.collectives.entry import ENTRIES, AlgorithmEntry
 def _found() -> dict[tuple[str, str], AlgorithmEntry]:
     for module in iter_modules(algorithms.__path__):
         import_module(f"{algorithms.__name__}.{module.name}")
-    order = list(OPERATIONS)
-    entries = sorted(
-        ENTRIES.values(),
-        key=lambda item: (order.index(item.operation), not item.default, item.name),
-    )
+    places = {operation: place for place, operation in enumerate(OPERATIONS)}
+    found = ENTRIES.values()
+    entries = sorted(found, key=lambda e: (places[e.operation], not e.default, e.name))
     return {(entry.operation, entry.name): entry for entry in entries}
 
 
