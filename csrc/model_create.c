@@ -1,7 +1,4 @@
 /* model_create.c - a model of an image: checked in order, copied, and completed by derived tables.
- *
- * Each check trusts those before it. The front end checks before and with better words; this is the
- * engine's own line of defence.
  */
 #include "model.h"
 

@@ -1,10 +1,9 @@
 /* clusim.h - the one public header of the clusim engine, and the one place where its interface is
  * written down.
  *
- * Everything between the `cdef` markers is handed to cffi as it is, but for CLUSIM_CHECKED.
- * clusim/engine/abi.py makes Python's enums and NumPy layouts of it and refuses to be imported if a
- * name is not there; structs have no padding. What the fields mean is fixed in
- * docs/model/contract.md.
+ * cffi reads the text between the `cdef` markers, but for CLUSIM_CHECKED. clusim/engine/abi.py
+ * makes Python's enums and NumPy layouts of it; its import fails if a name is missing. Structs have
+ * no padding. docs/model/contract.md defines the fields.
  *
  * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte].
  */

@@ -9,9 +9,7 @@ slice. A flag to the host takes the latency of a write to host memory (its poll 
 GPU waits for a poll over PCIe, a round trip. **Not modelled** Intra-machine traffic over NICs, copy engines, GDRCopy.
 **Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`, `Fabric.gdr_read`, `Fabric.pxn`, `Fabric.shm`.
 
-Connections between machines: the legs from GPU to proxy and from proxy to the other machine.
-
-See `clusim.lowering.rank_paths` for what is chosen when.
+Connections between machines have legs from GPU to proxy and from proxy to the other machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds out what a recording is and replays it.
+"""Detection and replay of a recording.
 
 Replays jobs of which every rank does the same, by one rank: what repeats by group is simulated once.
 

@@ -1,13 +1,13 @@
-"""Is a fabric sound? Connectivity, limits of chips and cables, symmetry, bisection, and whether routes can deadlock.
+"""Checks of a topology: connectivity, limits of chips and cables, symmetry, bisection, and deadlock of routes.
 
-Can buffers wait for each other in a circle? The channel dependency graph of Dally and Seitz.
+**Deadlock** Cycles in the channel dependency graph of Dally and Seitz.
 
 A packet in the input buffer of wire `a` on VC `v` waits for credit of wire `b` on VC `w` if some route takes `b` after
 `a`. With deterministic or oblivious routing the fabric cannot deadlock if this relation has no cycle. Packets between
 machines go on at NICs: from the way to one onto the way to another, or to an endpoint. Endpoints use the NICs that are
 nearest to them, host memory those without GPUDirect.
 
-Which ranks cannot reach which, inside machines and between them.
+**Connectivity** Pairs of ranks without a path, inside nodes and between them.
 """
 
 from __future__ import annotations

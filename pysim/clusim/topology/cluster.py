@@ -2,7 +2,7 @@
 
 **Hardware** Servers or racks whose NICs are cabled to InfiniBand, Ethernet or Slingshot switches.
 **Model** Every machine is a copy of one fabric, its nodes called ``n3/gpu5`` and its zone 3; the network is drawn
-around the NICs by kind (`cluster_clos`, `cluster_direct`). Ranks count through the machines in order.
+around the NICs by kind (leaves and spines here, others in `cluster_direct`). Ranks count through the machines in order.
 **Not modelled** Machines of different kinds in one cluster; several networks.
 **Parameters** `ClusterSpec`, `NetworkSpec`.
 

@@ -8,7 +8,7 @@ machines are steered from NIC to NIC, so nothing else is ever looked up. In a zo
 never forward from one PCIe or network wire to another: traffic of two GPUs never takes a detour over an adapter.
 **Not modelled** Machines joined without NICs, or by cables from NIC to NIC.
 
-Machines that are alike (same wiring in the same order) are routed once; `uplinks` routes the network.
+Machines that are alike (same wiring in the same order) are routed once.
 
 Routes of the network between machines: rows of its switches, and ways out of the NICs.
 

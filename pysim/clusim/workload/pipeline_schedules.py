@@ -1,16 +1,15 @@
 """Pipeline schedules as lists: which forward and backward passes a stage does, one after the other.
 
 **Hardware** Megatron-LM ``schedules.py``; GPipe (arXiv 1811.06965); PipeDream (SOSP 2019); zero bubble (arXiv
-2401.10241); `clusim.workload.pipeline_schedules` for stages with two parts. **Model** The same orders. F is a forward
+2401.10241). **Model** The same orders. F is a forward
 pass, B a backward pass; schedules that cut it have B (input gradients), W (weight gradients) and BW (both).
 
-Schedules in which a stage has two parts of the model: ZB-V, DualPipe and DualPipeV.
-
-**Hardware** ZB-V (arXiv 2401.10241, 2405.15362): the parts go down the stages and back up, a V, so that the first stage
-also has the last part. DualPipe (arXiv 2412.19437): microbatches come in at both ends; each stage has a copy of the
-part of the stage opposite. DualPipeV is one half of it folded into a V. A forward pass and a backward pass of opposite
-directions run beside each other, so that each computes while the other communicates. **Model** The orders that their
-authors' implementations (and PyTorch's pipelining) have: F forward, B input gradients, W weight gradients, BW both.
+**Two parts of the model per stage** (ZB-V, DualPipe, DualPipeV). **Hardware** ZB-V (arXiv 2401.10241, 2405.15362): the
+parts go down the stages and back up, a V, so that the first stage also has the last part. DualPipe (arXiv 2412.19437):
+microbatches come in at both ends; each stage has a copy of the part of the stage opposite. DualPipeV is one half of it
+folded into a V. A forward pass and a backward pass of opposite directions run beside each other, so that each computes
+while the other communicates. **Model** The orders that their authors' implementations (and PyTorch's pipelining) have:
+F forward, B input gradients, W weight gradients, BW both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Phase B: idle wires grant packets (section 4); flows inject theirs (section 5).
 
-Nodes: when packets arrive and where they go next (sections 4, 6. and 6).
-
-Delivery of packets at endpoints, and the packets that are turned round there (section 6).
+Besides: arrival of packets at nodes and their next wire (sections 4, 6. and 6); delivery at endpoints, and responses
+(section 6).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The state of a run that the sections share: time, scheduler, waves, wires, memories, flows.
 
-Memory of an endpoint: a clock that says when bytes are accepted (section 8).
-
-The waves of phase A (section 1, 5.): what is due at the present time, and in which order.
+Besides: the memory of an endpoint, a clock of accepted bytes (section 8); the waves of phase A, the due work of the
+present time in its order (section 1, 5.).
 """
 
 from __future__ import annotations

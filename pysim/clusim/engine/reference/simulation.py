@@ -1,10 +1,7 @@
 """The run loop (section 1), faults (section 11) and the engine protocol of ``clusim.engine.outcome``.
 
-What holds in every run whatever the machine (section 12): checked when a run has ended and drained.
-
-Counts and sizes that an image may have (section 1): what is checked before a run.
-
-Sources: synthetic traffic (section 10).
+Besides: laws of every run, checked when it has ended and drained (section 12); limits of an image's counts and sizes,
+checked before a run (section 1); sources of synthetic traffic (section 10).
 """
 
 from __future__ import annotations

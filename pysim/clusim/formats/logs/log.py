@@ -1,4 +1,4 @@
-"""Logs that are read and understood: the object everything else works with.
+"""Logs as objects: communicators, operations and anomalies of one or more files.
 
 Handles of communicators in logs whose lines ranks wrote into each other: what is torn is what it is a part of.
 

@@ -1,6 +1,6 @@
 """A log's summary as one JSON object.
 
-The form of what a log says in JSON (`clusim.formats.logs.summary`).
+Its keys are the types below, which JSON Schemas are made from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Dumps of PyTorch's flight recorder: the last calls of every rank, as a pickle or as JSON, one file per rank.
 
-Pickles are read by `unpickled`, which runs nothing. Calls are told apart by their group and ``collective_seq_id``. The
+Reading a pickle runs nothing. Calls are told apart by their group and ``collective_seq_id``. The
 recorder keeps the last ones only: those that some rank of their group has no longer, or never completed, are left out
 and counted.
 

@@ -2,14 +2,11 @@
 
 One file is one rank. What runs on a GPU is kept, with its pauses; what the host does is only used to find out which
 kernel waits for which, and what a collective is. A recorded length has in it what ran beside the kernel; so it takes
-just as long again, whatever runs beside it now. `kineto_trace` reads a file, `kineto_calls` knows the collectives,
-`kineto_order` what waits for what.
+just as long again, whatever runs beside it now. `kineto_trace` reads a file, `kineto_calls` the collectives in it.
 
-What waits for what on one GPU, as far as a trace of the PyTorch profiler shows it.
-
-With ``enable_cuda_sync_events`` the profiler records every wait of a stream for another. Without it the calls of the
-host are there, but not their streams: then a collective waits for the last kernel launched before it (as
-ProcessGroupNCCL does), and calls of ``cudaStreamWaitEvent`` outside of NCCL's are the waits for the collectives in
+**Dependencies** With ``enable_cuda_sync_events`` the profiler records every wait of a stream for another. Without it
+the calls of the host are there, but not their streams: then a collective waits for the last kernel launched before it
+(as ProcessGroupNCCL does), and calls of ``cudaStreamWaitEvent`` outside of NCCL's are the waits for the collectives in
 their order, if there are as many. Where not even that is so, a stream that was idle and goes on when a collective ends
 waited for it.
 """

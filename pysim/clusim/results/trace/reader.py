@@ -1,4 +1,4 @@
-"""Open a trace: a whole one, one that a killed run left behind, or one still being written.
+"""Reader of traces: complete ones, those of killed runs, and those still being written.
 
 Replicated parts of a trace, read and checked: parts at places at times, as in `clusim.results.replicated`.
 """

@@ -1,6 +1,6 @@
 """Results of a baseline and its changes, side by side.
 
-The form of a baseline and changes to it in JSON (`clusim.studies.whatif.table`).
+The keys of their JSON are the types below.
 """
 
 from __future__ import annotations
