@@ -13,19 +13,26 @@ import pytest
 
 from clusim import hardware, topology
 from clusim.base.errors import InputError
-from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product, gpu_by_words
+from clusim.hardware import (
+    FAMILIES,
+    GPUS,
+    MARKS,
+    all_figures,
+    count_marks,
+    gpu,
+    gpu_by_product,
+    gpu_by_words,
+)
 from clusim.hardware.figures import Figure, assumed
-from clusim.hardware.gpu import FIGURES
+from clusim.hardware.gpu import FIGURES, gpu_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "pysim" / "clusim" / "hardware" / "gpus"
 PAGE = (ROOT / "docs" / "add-a-chip.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def clusim(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,55 +49,96 @@ def clusim(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_file_is_one_gpu_of_its_name() -> None:
-    assert {path.stem.replace("_", "-") for path in FILES.glob("[a-z]*.py")} == set(GPUS)
+    assert {path.stem for path in FILES.glob("*.yaml")} == set(GPUS)
 
 
 def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
-    (tmp_path / "a100_sxm_64gb.py").write_text(block("python"), encoding="utf-8")
-    (tmp_path / "leonardo.yaml").write_text(block("yaml"), encoding="utf-8")
-    shown = clusim(tmp_path, "topo", "show", "leonardo.yaml", "--figures")
+    chip, system = blocks("yaml")
+    (tmp_path / "a100-sxm-64gb.yaml").write_text(chip, encoding="utf-8")
+    (tmp_path / "leonardo.yml").write_text(system, encoding="utf-8")
+    shown = clusim(tmp_path, "topo", "show", "leonardo.yml", "--figures")
     assert shown.returncode == 0, shown.stderr
     chip = "chip a100-sxm-64gb: "
     assert re.search(chip + r"memory_rate\W+1640 GB/s \(published: ", shown.stdout)
     assert re.search(chip + r"gemm_fraction\W+0.87 \(assumed: ", shown.stdout)
-    assert clusim(tmp_path, "run", "leonardo.yaml", "--size", "64KiB").returncode == 0
-    assert clusim(tmp_path, "explain", "leonardo.yaml", "--size", "64KiB").returncode == 0
+    assert clusim(tmp_path, "run", "leonardo.yml", "--size", "64KiB").returncode == 0
+    assert clusim(tmp_path, "explain", "leonardo.yml", "--size", "64KiB").returncode == 0
 
 
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
-        ('"links": ', '"linkz": ', "no figure is called 'linkz'; did you mean 'links'?"),
-        ('"peer_access": PEERS,', "", "figure 'peer_access' [true or false] is missing"),
-        ('published("15360MiB", DRIVER)', 'published("16", DRIVER)', "memory: '16' has no unit"),
+        ("links:", "linkz:", "no figure is called 'linkz'; did you mean 'links'?"),
+        ("  peer_access:", "#", "figure 'peer_access' [true or false] is missing"),
+        ("value: 15360MiB", "value: '16'", "memory: '16' has no unit"),
         (
-            'published("15360MiB", DRIVER)',
-            'published("16GiB", " ")',
-            "memory: '16GiB' has no source",
+            "value: 15360MiB, mark: published, source: '{driver}'",
+            "value: 16GiB, mark: published",
+            "has no source",
         ),
-        ("products=", "produkts=", "unexpected keyword argument 'produkts'"),
-        ('name="t9"', 'name="t8"', "name is 't8'; the file must be called t8.py"),
-        ("0x1EB9", "0x1EB8", "PCI id 10de:1eb8 is taken by t4.py"),
-        ("GPU = Gpu(", "CHIP = Gpu(", "GPU is missing; it must be a Gpu"),
+        (
+            "'{driver}'",
+            "'{drivers}'",
+            "memory: no source is called 'drivers'; did you mean 'driver'?",
+        ),
+        (
+            "mark: published",
+            "mark: public",
+            "mark is 'public'; it must be one of published, calibrated, assumed",
+        ),
+        (
+            "mark: published",
+            "marked: published",
+            "is not a figure; write {value: ..., mark: published",
+        ),
+        ("products:", "produkts:", "no key is called 'produkts'; did you mean 'products'?"),
+        ("products:", "names: [a]\n#", "key 'products' is missing"),
+        ("form: card", "form: 7", "form is 7; it must be one of sxm, superchip, card, oam, apu"),
+        ("pcie: 3", "pcie: three", "pcie is 'three'; it must be a generation, 1 to 6"),
+        (
+            "architecture: volta",
+            "architecture: volt",
+            "architecture is 'volt'; it must be one of ada, ",
+        ),
+        (
+            "architecture: volta",
+            "base: t9",
+            "base is 't9', which is no other GPU",
+        ),
+        ("architecture: volta", "form: card", "duplicate key 'form'"),
+        ("10de:1eb9", "10de:1eb8", "PCI id 10de:1eb8 is taken by t4.yaml"),
+        ("10de:1eb9", "1eb9", "'1eb9' is not a PCI identity; write vendor:device"),
+        ("figures:", "figures: [", "while parsing a flow"),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_file_and_key(
     tmp_path: Path, old: str, new: str, error: str
 ) -> None:
-    text = (FILES / "t4.py").read_text(encoding="utf-8").replace('name="t4"', 'name="t9"')
-    text = text.replace("0x1EB8", "0x1EB9").replace("usual=True,", "")
+    text = (FILES / "t4.yaml").read_text(encoding="utf-8")
+    text = text.replace("10de:1eb8", "10de:1eb9").replace("usual: true\n", "")
     assert old in text
-    (tmp_path / "t9.py").write_text(text.replace(old, new), encoding="utf-8")
+    (tmp_path / "t9.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
     done = clusim(tmp_path, "topo", "list")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "t9.py: " in line
+    assert "t9.yaml: " in line
     assert error in line
+
+
+def test_the_directory_of_chips_runs_no_code(tmp_path: Path) -> None:
+    (tmp_path / "t9.py").write_text("raise SystemExit(7)", encoding="utf-8")
+    done = clusim(tmp_path, "topo", "list")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "clusim: t9.py: GPUs are YAML files; write t9.yaml\n",
+    )
+    (tmp_path / "t9.py").rename(tmp_path / "h100-sxm5.yaml")
+    assert "there is a GPU 'h100-sxm5' already" in clusim(tmp_path, "topo", "list").stderr
 
 
 def test_what_identifies_a_chip_is_not_inherited() -> None:
     for item in GPUS.values():
-        other = item.variant("other", figures={}, products=("Other",))
+        other = gpu_of("other", {"products": ["Other"]}, FAMILIES, item)
         assert (other.pci_ids, other.gfx, other.stands_for) == ((), (), ())
         assert (other.names, other.machines, other.usual) == ((), (), False)
         assert other.figures == item.figures

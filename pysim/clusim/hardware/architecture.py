@@ -5,7 +5,7 @@ it moves data and flushes its counters behind. What a CTA does per slice is in `
 **Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for point-to-point; energy
 per operation, from which a power cap makes a clock.
 **Not modelled** Steppings, differences between the chips of an architecture.
-**Parameters** The fields of `Architecture`; one file of `clusim.hardware.architectures` for each.
+**Parameters** The fields of `Architecture`; a section of ``architectures.yaml`` for each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from clusim.base.errors import InputError
+from clusim.hardware.datafiles import Entry, build
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.protocols import Pace, ideal_protocols, protocols
 
 _UNITS = {
     "kernel_overhead": "s",
@@ -27,25 +30,6 @@ _UNITS = {
     "flop_energy": "pJ",
     "p2p": "word",
 }
-
-
-ENGINES = "all-reduce of 256 B to 2 KiB by SGLang in CUDA graphs on 2 GPUs (aiconfigurator)"
-"""The rows that say what `engine_start` is."""
-
-TABLES = "matrix products of that chip, three of four shapes (ai-dynamo/aiconfigurator 095f58a5)"
-"""The rows behind measured kernels."""
-
-STEADY = assumed(
-    0.85,
-    "as on the A100: other kernels come between, operands are not in L2, data are no constants",
-)
-"""Share of short benchmarks that a long run keeps, on architectures without a known clock."""
-
-FOREIGN = (
-    "none were measured on this architecture: the form of that chip, with the chip's own figures"
-)
-
-IDLE = "a fifth to an eighth of the power cap, as idle clocks, leakage and memory draw on boards that were looked at"
 
 
 _ENGINE_START = assumed(
@@ -114,14 +98,21 @@ class Architecture:
             yield from protocol.values()
 
 
-_PULL = "NCCL pulls only between two sm80 GPUs (ncclTopoCheckP2p), otherwise pushes"
+_P2P = "NCCL pulls only between two sm80 GPUs (ncclTopoCheckP2p), otherwise pushes"
 
 
-def pulls() -> Figure:
-    """Return that NCCL reads from the peer."""
-    return published("read", _PULL)
+def architecture_of(name: str, entry: Entry) -> Architecture:
+    """Return the architecture of a section of ``architectures.yaml``; ``pace: ideal`` has free protocols.
 
-
-def pushes() -> Figure:
-    """Return that NCCL writes to the peer."""
-    return published("write", _PULL)
+    Raises
+    ------
+    InputError
+        Unknown and missing keys, figures without unit or source; the message names section and key.
+    """
+    entry = dict(entry)
+    pace, p2p = entry.pop("pace", {}), published(entry.pop("p2p", "write"), _P2P)
+    try:
+        table = ideal_protocols() if pace == "ideal" else protocols(name, build(Pace, pace))
+        return build(Architecture, {**entry, "name": name}, protocols=table, p2p=p2p)
+    except InputError as error:
+        raise InputError(f"architectures.yaml: {name}: {error}") from None

@@ -7,7 +7,7 @@ devices that cross it. Peer to peer is used only where the fabric says so, other
 A host has a period per collective, which grows with the GPUs one thread drives.
 **Not modelled** Limits of root ports on packets in flight, the IOMMU and its misses, NUMA clusters (use one root per
 cluster). Which launch of an iteration is slow; queues that run full; noise of the operating system.
-**Parameters** The fields of `Cpu` and `HostCosts`; one file of `clusim.hardware.processors` for each vendor.
+**Parameters** The fields of `Cpu` and `HostCosts`; ``processors.yaml`` has those of every processor and vendor.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+from clusim.hardware.datafiles import Entry, build, figures
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
 _UNITS = {
@@ -148,34 +149,26 @@ class HostCosts:
         yield from (figure for _, figure in self.named_figures())
 
 
-def same_as(figure: Figure, whom: str) -> Figure:
-    """Return a figure that another vendor's was taken for."""
-    return assumed(figure.value, f"as on {whom} hosts")
-
-
 _TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, by which it takes rates and distances"
 
 
-def threads(step_us: float, source: str, look: Figure) -> Preset:
-    """Return what a host thread takes that serves messages: half of a step until it is posted, half for the rest."""
-    half = f"{round(step_us * 500)}ns"
-    return {
-        "thread": assumed(half, f"half of a step, until a message is posted: {source}"),
-        "thread_after": assumed(
-            half,
-            f"half of a step, for its completion and for the receives that come with it: {source}",
-        ),
-        "look": look,
-    }
-
-
-def root(latency: Figure, peer: Figure, what: str, cpu: str, thread: Preset) -> Preset:
-    """Return a root complex; `what` is the CPU as people call it, `cpu` as NCCL does, `thread` from `threads`."""
-    return {
-        **thread,
-        "cpu": published(cpu, _TOPO),
-        "latency": latency,
-        "peer_payload": peer,
-        "store_and_forward": assumed(False, f"{what}: TLPs are forwarded as they come"),
+def cpu_of(name: str, entry: Entry) -> Cpu:
+    """Return the processor of a section of ``processors.yaml``; its root complex forwards TLPs as they come."""
+    entry = dict(entry)
+    title = entry.pop("title")
+    root = {
+        **figures(entry.pop("figures")),
+        "cpu": published(entry.pop("cpu"), _TOPO),
+        "store_and_forward": assumed(False, f"{title}: TLPs are forwarded as they come"),
         "tier": assumed("root", "tier in reports"),
     }
+    ordered = {key: root[key] for key in _UNITS if key in root} | root
+    return build(Cpu, {**entry, "name": name}, figures=ordered)
+
+
+def host_of(vendor: str, entry: Entry, usual: HostCosts | None) -> HostCosts:
+    """Return the launch costs of a section; those that it does not have are assumed to be as on Intel hosts."""
+    costs: dict[str, Figure] = {}
+    if usual is not None:
+        costs = {key: assumed(f.value, "as on Intel hosts") for key, f in usual.named_figures()}
+    return HostCosts(vendor=vendor, **{**costs, **figures(entry)})

@@ -1,4 +1,4 @@
-"""A GPU as one object: everything known of a chip, as its file in `clusim.hardware.gpus` says it.
+"""A GPU as one object: everything known of a chip, read from its file in ``hardware/gpus``.
 
 **Hardware** A packet for an SM's store crosses the chip to the L2 slice that owns the address; a remote load costs
 an L2 or HBM access at the far end. Collectives keep their FIFOs in L2 as far as they fit.
@@ -11,12 +11,13 @@ reaches HBM.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
 from clusim.hardware.architecture import Architecture
+from clusim.hardware.datafiles import Entry, build, figures, pci_id
 from clusim.hardware.figures import (
     Figure,
     Preset,
@@ -25,7 +26,7 @@ from clusim.hardware.figures import (
     check_figures,
     published,
 )
-from clusim.hardware.pcie import x16_rate
+from clusim.hardware.pcie import GENERATIONS, x16_rate
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
 """Form factor: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""
@@ -35,25 +36,27 @@ FIGURES: dict[str, str] = {
     "sms": "SMs or CUs",
     "cta_slots": "CTAs",
     "memory": "B",
+    "power": "W",
     "memory_rate": "B/s",
     "memory_efficiency": "1",
-    "memory_quantum": "s",
     "memory_per_delivered": "1",
     "memory_per_read": "1",
     "memory_per_injected": "1",
-    "write_latency": "s",
-    "read_latency": "s",
-    "response_latency": "s",
     "peak_flops": "FLOP/s",
     "gemm_fraction": "1",
-    "power": "W",
     "links": "links",
     "peer_access": "true or false",
     "pcie_rate": "B/s",
+    "write_latency": "s",
+    "read_latency": "s",
+    "response_latency": "s",
+    "memory_quantum": "s",
 }
 """Parameters of a GPU by the keys of a topology file, with the unit of each; 1 is a plain number."""
 
 _OPTIONAL = ("pcie_rate", "power")
+_IDENTITY = {"name", "products", "names", "machines", "pci_ids", "gfx", "stands_for", "usual"}
+"""Fields that identify a chip; a file with ``base`` does not inherit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Gpu:
     Attributes
     ----------
     name : str
-        As topology files have it; its file has the same name with ``_`` for ``-``.
+        Name in topology files, and of its file.
     architecture : Architecture
         What it has in common with others: protocols, launching.
     figures : Preset
@@ -119,6 +122,10 @@ class Gpu:
 
     def __post_init__(self) -> None:
         """Check the figures; `preset` has what a topology file's chip can say."""
+        if self.form not in get_args(Form):
+            raise InputError(
+                f"form is {self.form!r}; it must be one of {', '.join(get_args(Form))}"
+            )
         check_figures(self.figures, FIGURES, _OPTIONAL)
         if not self.products:
             raise InputError("products is empty; give the name that its driver prints")
@@ -157,69 +164,25 @@ class Gpu:
         """True if all its links are always connected: modules, and what sits in front of switches."""
         return bool(self.planes) or self.form == "sxm"
 
-    def variant(
-        self, name: str, *, figures: Mapping[str, Figure], products: tuple[str, ...], **changes: Any
-    ) -> Gpu:
-        """Return a chip of the same family: what identifies this one is not inherited, figures not given are."""
-        own: dict[str, Any] = {
-            **dict.fromkeys(("names", "machines", "pci_ids", "gfx", "stands_for"), ()),
-            "usual": False,
-            **changes,
-        }
-        merged = {**self.figures, **figures}
-        return replace(self, name=name, figures=merged, products=products, **own)
-
     def all_figures(self) -> Iterator[Figure]:
         """Yield every figure of its own."""
         yield from self.preset.values()
 
 
-DRIVER = "the total that nvidia-smi prints, with ECC as delivered; data sheets round it"
-
-CUDA = "NVIDIA, CUDA GPU compute capability (developer.nvidia.com/cuda-gpus)"
-
-STAND_IN = assumed(
-    8.0,
-    "AMD has gfx numbers; NCCL's plan for an A100 stands in for RCCL's, whose tuner is another one",
-)
-"""Compute capability that NCCL's model takes AMD's chips for."""
-
-NO_PEERS = published(
-    False, "the driver gives GeForce cards no peer access over PCIe (cudaDeviceCanAccessPeer)"
-)
-
-COPIES = assumed(0.88, "copies reach 85 to 92% of the peak on cards that were measured")
-"""Part of the memory rate that copies reach, on chips where nobody has measured it."""
-
-GEMM = assumed(0.80, "between the A100 (0.87) and B200 (0.78), which were measured")
-"""Part of the dense peak that large matrix products reach, on chips where nobody has measured it."""
-
-MAMF = "largest matrix product rate found by search, ml-engineering accelerator benchmarks (MAMF)"
-
-PEERS = published(True, "CUDA peer access over PCIe, data centre boards")
-
-_LL_STEP = (
+_STEP = (
     "split of a remote store, SM to peer L2 visible, 450-600 ns in total: egress 150-200, SerDes 2 x 50,"
     " NVSwitch 100-150, L2 write 100; adds up to the 0.6 us of the row Ring LL NVLink of NCCL's latencies"
     " (hwLatencies, src/graph/tuning.cc)"
 )
-_RING_TRAFFIC = (
-    "user-buffer traffic of a ring all-reduce: one read and one write of S per 2(n-1)/n S bytes sent and received,"
-    " 4/7 at n = 8"
-)
-
-L2_HOLDS = "the FIFO slices under way stay in L2"
-L2_PARTLY = (
-    "plus 1/4: the FIFO slices under way (24 channels x 1-2 MiB) are about the size of L2 (40 MB)"
-)
-L2_SMALL = "plus 3/4: the FIFO slices under way exceed L2 several times (4 to 6 MB)"
+_TRAFFIC = "memory_traffic"
+"""Key of a file for the three figures ``memory_per_*``, where they are equal."""
 
 
-def common(*, linked: bool = True) -> dict[str, Figure]:
-    """Return what all GPUs have alike; `linked`: they have the NVLinks that NCCL's latencies are about."""
-    step = calibrated("100ns", _LL_STEP, "nccl-tuning")
-    if not linked:
-        step = assumed("100ns", f"as of GPUs with NVLinks: {_LL_STEP}")
+def _latencies(link: str) -> dict[str, Figure]:
+    """Return the latencies of a chip's memory; NVLinks are those that NCCL's latencies were measured on."""
+    step = calibrated("100ns", _STEP, "nccl-tuning")
+    if not link.startswith("nvlink"):
+        step = assumed("100ns", f"as of GPUs with NVLinks: {_STEP}")
     return {
         "write_latency": step,
         "read_latency": assumed(
@@ -233,28 +196,58 @@ def common(*, linked: bool = True) -> dict[str, Figure]:
     }
 
 
-def units(count: int, source: str) -> dict[str, Figure]:
-    """Return its SMs (or CUs), and how many CTAs of collectives they take."""
-    return {
-        "sms": published(count, source),
-        "cta_slots": assumed(
-            min(count, 256),
-            "as many concurrent CTAs of collectives as SMs; NCCL uses up to 64 channels",
-        ),
-    }
+def _cta_slots(sms: Figure) -> Figure:
+    return assumed(
+        min(int(str(sms.value)), 256),
+        "as many concurrent CTAs of collectives as SMs; NCCL uses up to 64 channels",
+    )
 
 
-def flops(source: str, **tera: float) -> Figure:
-    """Return dense peaks by type [TFLOP/s]."""
-    return published({kind: rate * 1e12 for kind, rate in tera.items()}, f"dense, {source}")
+def _pcie_rate(generation: object) -> Figure:
+    if not isinstance(generation, int) or generation not in GENERATIONS:
+        raise InputError(
+            f"pcie is {generation!r}; it must be a generation, {min(GENERATIONS)} to {max(GENERATIONS)}"
+        )
+    return published(x16_rate(generation, 16), f"PCIe Gen{generation} x16")
 
 
-def pcie_rate(generation: int, lanes: int = 16) -> Figure:
-    """Return the rate of the host interface."""
-    return published(x16_rate(generation, lanes), f"PCIe Gen{generation} x{lanes}")
+def gpu_of(
+    name: str, entry: Entry, families: Mapping[str, Architecture], base: Gpu | None = None
+) -> Gpu:
+    """Return the GPU of a file; figures that it does not have are those of `base`, or the usual ones.
 
-
-def traffic(share: float, why: str) -> dict[str, Figure]:
-    """Return the share of communication bytes that reaches memory."""
-    figure = assumed(share, f"{_RING_TRAFFIC}; {why}")
-    return dict.fromkeys(("memory_per_delivered", "memory_per_read", "memory_per_injected"), figure)
+    Raises
+    ------
+    InputError
+        Unknown and missing keys, values of another type, figures without unit or source; the message names the key.
+    """
+    entry = dict(entry)
+    sources = {str(key): str(text) for key, text in dict(entry.pop("sources", {})).items()}
+    given = dict(entry.pop("figures", {}))
+    without = [key for key, value in given.items() if value is None]
+    own = figures({key: item for key, item in given.items() if item is not None}, sources)
+    if _TRAFFIC in own:
+        traffic = own.pop(_TRAFFIC)
+        own |= dict.fromkeys((key for key in FIGURES if key.startswith("memory_per_")), traffic)
+    if "sms" in own:
+        own.setdefault("cta_slots", _cta_slots(own["sms"]))
+    if base is None:
+        usual = {
+            **_latencies(str(entry.get("link", ""))),
+            "pcie_rate": _pcie_rate(entry.get("pcie", 4)),
+        }
+    else:
+        usual = dict(base.figures)
+    merged = {key: figure for key, figure in {**usual, **own}.items() if key not in without}
+    entry["figures"] = {key: merged.pop(key) for key in FIGURES if key in merged} | merged
+    if "pci_ids" in entry:
+        entry["pci_ids"] = tuple(map(pci_id, entry["pci_ids"]))
+    if base is not None:
+        inherited = {item.name for item in fields(Gpu) if item.init} - _IDENTITY
+        entry = {**{key: getattr(base, key) for key in inherited}, **entry}
+    if not isinstance(entry.get("architecture"), Architecture):
+        family = str(entry.get("architecture"))
+        if family not in families:
+            raise InputError(f"architecture is {family!r}; it must be one of {', '.join(families)}")
+        entry["architecture"] = families[family]
+    return build(Gpu, {**entry, "name": name})

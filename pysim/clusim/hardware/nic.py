@@ -7,15 +7,16 @@ look. NCCL's proxy thread on the CPU posts and watches on both sides.
 `post` before the first fetch and `completion` after the last packet, each with the share of the proxy thread, `flush`
 for GPUDirect. Rate control reacts to congestion marks.
 **Not modelled** Doorbells and queues of their own, address translation misses, message rates, retransmission.
-**Parameters** The figures of `Nic`; one file of `clusim.hardware.adapters` for each vendor.
+**Parameters** The figures of `Nic`; a section of ``nics.yaml`` for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from clusim.hardware.datafiles import Entry, build, figures, pci_id
 from clusim.hardware.figures import (
     Figure,
     Preset,
@@ -101,22 +102,30 @@ class Nic:
         yield from self.figures.values()
 
 
-def adapter(transport: Transport, latency: Figure, gbps: int, **more: Figure) -> Preset:
-    """Return the figures of an adapter that NCCL reaches by a transport.
+def nic_of(name: str, entry: Entry, transports: Mapping[str, Transport]) -> Nic:
+    """Return the NIC of a section of ``nics.yaml``; figures that it does not have are those of its transport.
 
-    `gbps` is what it reports to NCCL, 0 the rate of its cable; `more` stands above what the transport says of messages.
+    `gbps` is the rate that it reports to NCCL, 0 the rate of its cable.
     """
-    figures = {
-        **transport.figures,
+    entry = dict(entry)
+    own = figures(entry.pop("figures"))
+    preset = {
+        **transports[entry.pop("transport")].figures,
         "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
         "ports": published(1, "network ports of the adapter"),
-        "latency": latency,
+        "latency": own["latency"],
     }
-    if gbps:
-        figures["speed"] = published(
-            f"{gbps} Gb/s", "rate of the adapter, as it reports it to NCCL"
-        )
-    return {**figures, **more}
+    if gbps := entry.get("gbps", 0):
+        rate = published(f"{gbps} Gb/s", "rate of the adapter, as it reports it to NCCL")
+        preset["speed"] = rate
+    return build(Nic, {**entry, "name": name}, figures={**preset, **own})
+
+
+def pci_of(entry: Entry) -> Pci:
+    """Return the PCI identity of an entry of ``nics.yaml``."""
+    vendor, device = pci_id(entry["id"])
+    rest = {key: value for key, value in entry.items() if key != "id"}
+    return build(Pci, rest, vendor=vendor, device=device)
 
 
 def _dcqcn(gbps: float) -> Preset:

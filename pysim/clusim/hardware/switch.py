@@ -4,7 +4,7 @@
 (NVLink SHARP), as do SHARP units in InfiniBand switches. PCIe and Ethernet switches cut through.
 **Model** Virtual cut-through with input buffers and virtual output queues; one reduction unit per chip.
 **Not modelled** Internal speed-up and the arbiter's pipeline; shared buffers with dynamic thresholds.
-**Parameters** The figures of `Switch`; one file of `clusim.hardware.switchgear` for each family.
+**Parameters** The figures of `Switch`; a section of ``switches.yaml`` for each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clusim.hardware.figures import Figure, Preset, check_figures, published
+from clusim.hardware.datafiles import Entry, build, figures, pci_id
+from clusim.hardware.figures import Figure, Preset, check_figures
 
 _UNITS = {
     "latency": "s",
@@ -58,13 +59,7 @@ class Switch:
         yield from self.figures.values()
 
 
-def switch_figures(
-    ports: Figure, latency: Figure, buffer: Figure | None = None
-) -> dict[str, Figure]:
-    """Return the figures of a network switch."""
-    preset = {
-        "ports": ports,
-        "latency": latency,
-        "store_and_forward": published(False, "cut-through"),
-    }
-    return preset if buffer is None else {**preset, "buffer": buffer}
+def switch_of(name: str, entry: Entry) -> Switch:
+    """Return the switch of a section of ``switches.yaml``."""
+    ids = tuple(map(pci_id, entry.get("pci_ids", ())))
+    return build(Switch, {**entry, "name": name}, figures=figures(entry["figures"]), pci_ids=ids)

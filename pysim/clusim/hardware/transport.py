@@ -7,7 +7,7 @@ a message over so many of these rails that each gets 128 KiB of it (``src/nccl_o
 **Model** Figures of a message, which adapters inherit unless they have been measured by themselves; variables that
 stand below what the user gives, from A100 or Hopper on; stripes over rails; a latency that it states to NCCL's model.
 **Not modelled** Releases of plugins other than those of NCCL's time, queue pairs, largest messages (1 GiB and more).
-**Parameters** The fields of `Transport`; one file of `clusim.hardware.transports` for each.
+**Parameters** The fields of `Transport`; a section of ``transports.yaml`` for each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
-
-AMPERE, HOPPER = 80, 90
-"""Compute capabilities from which plugins set more."""
+from clusim.hardware.datafiles import Entry, build, figures
+from clusim.hardware.figures import Preset, assumed, check_figures, published
 
 MESSAGE_UNITS = {
     "gpudirect": "true or false",
@@ -94,9 +92,9 @@ class Transport:
         return {name: value for name, value in found.items() if late or name not in self.late}
 
 
-def message(name: str, **figures: Figure) -> Preset:
-    """Return the figures of a transport: verbs', with those that differ."""
-    usual: Preset = {
+def transport_of(name: str, entry: Entry) -> Transport:
+    """Return the transport of a section of ``transports.yaml``; figures that it does not have are those of verbs."""
+    costs: Preset = {
         "plugin": published(name, "how NCCL reaches the adapter"),
         "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
         "post": assumed(
@@ -106,5 +104,7 @@ def message(name: str, **figures: Figure) -> Preset:
         "completion": assumed("750ns", f"completion entry and its poll 0.25 us, and {_THREAD}"),
         "flush": assumed("1us", "a read of GPU memory by the adapter, there and back"),
         "adaptive": assumed(False, "one path per connection unless asked for"),
+        **figures(entry.get("figures", {})),
     }
-    return {**usual, **figures}
+    late = frozenset(entry.get("late", ()))
+    return build(Transport, {**entry, "name": name}, figures=costs, late=late)

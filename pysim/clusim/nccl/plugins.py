@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.hardware import TRANSPORTS, Transport
-from clusim.hardware.transport import AMPERE
 from clusim.nccl.env import Settings, parse_env
 from clusim.nccl.versions import Version, since
 from clusim.topology.model import Fabric
 from clusim.topology.node import NicTraits
+
+_AMPERE = 80
+"""Compute capability of the A100: the first node for which plugins state the NIC's own latency."""
 
 
 def transport_of(nic: NicTraits | None) -> Transport:
@@ -24,7 +26,7 @@ def transport_of(nic: NicTraits | None) -> Transport:
 def stated_latency_us(nic: NicTraits, capability: int) -> float:
     """Return the latency that an adapter's transport states, on a machine of a compute capability [us]."""
     old_us = transport_of(nic).old_latency_us
-    return old_us if capability < AMPERE and old_us else nic.plugin_ps / 1e6
+    return old_us if capability < _AMPERE and old_us else nic.plugin_ps / 1e6
 
 
 def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:

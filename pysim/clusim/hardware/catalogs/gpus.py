@@ -2,40 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from clusim.base.errors import InputError, suggest
-from clusim.hardware import architectures, gpus
-from clusim.hardware.architecture import Architecture
-from clusim.hardware.gpu import Gpu
-from clusim.hardware.registry import objects_of
+from clusim.hardware.architecture import Architecture, architecture_of
+from clusim.hardware.datafiles import FOLDER, read
+from clusim.hardware.gpu import Gpu, gpu_of
 
 FAMILIES: dict[str, Architecture] = {
-    item.name: item for _, item in objects_of(architectures, Architecture, "ARCHITECTURE")
+    name: architecture_of(name, entry)
+    for name, entry in read(FOLDER / "architectures.yaml").items()
 }
 """Architectures by name."""
 
 
+def _paths() -> dict[str, Path]:
+    """Return the file of every GPU: those that are shipped, and those in the directories of ``CLUSIM_GPUS``."""
+    result: dict[str, Path] = {}
+    own = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
+    for folder in (FOLDER / "gpus", *own):
+        for path in sorted(folder.glob("*.py")):
+            raise InputError(f"{path.name}: GPUs are YAML files; write {path.stem}.yaml")
+        for path in sorted(folder.glob("*.yaml")):
+            if path.stem in result:
+                raise InputError(f"{path}: there is a GPU {path.stem!r} already; rename the file")
+            result[path.stem] = path
+    return dict(sorted(result.items()))
+
+
+def _read(
+    name: str, paths: Mapping[str, Path], known: dict[str, Gpu], above: tuple[str, ...] = ()
+) -> Gpu:
+    """Return a GPU after the one that its file starts from."""
+    if name in known:
+        return known[name]
+    entry = read(paths[name])
+    try:
+        start, base = entry.pop("base", None), None
+        if start is not None:
+            if start not in paths or start in (*above, name):
+                near = suggest(str(start), [item for item in paths if item not in (*above, name)])
+                raise InputError(f"base is {start!r}, which is no other GPU{near}")
+            base = _read(start, paths, known, (*above, name))
+        known[name] = gpu_of(name, entry, FAMILIES, base)
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if ".yaml: " in text else f"{paths[name].name}: {text}") from None
+    return known[name]
+
+
 def _found() -> dict[str, Gpu]:
-    """Return the GPUs, first what people mean by a short name: the usual chip, then modules, then cards."""
+    """Return the GPUs, first those that a short name means: the usual chip, then modules, then cards."""
     claimed: dict[object, str] = {}
-    found: list[Gpu] = []
-    for file, item in objects_of(gpus, Gpu, "GPU"):
-        wanted = item.name.replace("-", "_") + ".py"
-        if file != wanted:
-            raise InputError(f"{file}: name is {item.name!r}; the file must be called {wanted}")
-        for claim in _claims(item):
+    known: dict[str, Gpu] = {}
+    paths = _paths()
+    for name, path in paths.items():
+        for claim in _claims(_read(name, paths, known)):
             if claim in claimed:
-                raise InputError(f"{file}: {claim} is taken by {claimed[claim]}")
-            claimed[claim] = file
-        found.append(item)
-    found.sort(key=lambda item: (not item.usual, item.form != "sxm", item.name))
-    return {item.name: item for item in found}
+                raise InputError(f"{path.name}: {claim} is taken by {claimed[claim]}")
+            claimed[claim] = path.name
+    order = sorted(known.values(), key=lambda item: (not item.usual, item.form != "sxm", item.name))
+    return {item.name: item for item in order}
 
 
 def _claims(item: Gpu) -> Iterable[str]:
     """Yield what only one GPU can be."""
-    yield f"name {item.name!r}"
     yield from (f"PCI id {vendor:04x}:{device:04x}" for vendor, device in item.pci_ids)
     yield from (f"stands_for {what!r}" for what in item.stands_for)
     if item.usual and item.gfx:

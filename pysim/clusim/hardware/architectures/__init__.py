@@ -1,1 +1,0 @@
-"""One file per architecture of GPUs, each with an `ARCHITECTURE`."""

@@ -1,1 +1,0 @@
-"""One file per family of switches, each with its `SWITCHES`."""

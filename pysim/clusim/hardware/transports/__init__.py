@@ -1,1 +1,0 @@
-"""One file per transport by which NCCL reaches adapters, each with its `TRANSPORT`."""
