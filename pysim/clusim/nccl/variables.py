@@ -1,8 +1,8 @@
-"""Environment variables of NCCL: what clusim makes of each, and which releases read it.
+"""Environment variables of NCCL: effect in clusim, and releases that read them.
 
 The table is the single list of names: `clusim.nccl.env` reads values by it, notes and errors quote its reasons, and
-``docs/nccl-environment.md`` is `page`. Releases come from the
-sources of the tags 2.4 to 2.30 and the libraries of 2.31.2 and 2.32.3; patch releases of one minor count as one.
+``docs/nccl-environment.md`` is `page`. Releases are from the sources of the tags 2.4 to 2.30 and the libraries of
+2.31.2 and 2.32.3; patch releases of one minor count as one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Variable:
     effect : str
         ``obeyed``, ``no effect`` (accepted; results name it) or ``refused`` (an error, except for `harmless` values).
     reason : str
-        What obeys it, why it has no effect, or why it is refused.
+        Effect, or reason for no effect or refusal.
     since, until : tuple of int, or None
         First and last release that reads it; None is unknown, or later than 2.32.
     harmless : tuple of str
@@ -39,7 +39,7 @@ class Variable:
     harmless: tuple[str, ...] = ()
 
     def read_by(self, version: Version) -> bool:
-        """Return True if a release reads it, as far as that is known."""
+        """Return True if a release reads it, or if that is unknown."""
         own = version[:2]
         return (self.since or own) <= own <= (self.until or own)
 
@@ -60,7 +60,7 @@ class Variable:
 _TABLE: tuple[tuple[Effect, str, str], ...] = (
     (
         "obeyed",
-        "algorithms and protocols that the tuner may choose",
+        "permitted algorithms and protocols",
         "ALGO@2.5 PROTO@2.5",
     ),
     (
@@ -70,22 +70,22 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "obeyed",
-        "channels of every algorithm, NVLS and symmetric kernels included",
+        "channels of all algorithms, including NVLS and symmetric kernels",
         "MIN_CTAS@2.17 MAX_CTAS@2.17",
     ),
     (
         "obeyed",
-        "threads of a CTA, and bytes of a thread before another channel is used",
+        "threads per CTA, bytes per thread before another channel",
         "NTHREADS@2.4 LL128_NTHREADS@2.5 THREAD_THRESHOLDS@2.5",
     ),
     (
         "obeyed",
-        "FIFO of Simple, and by its size the chunks of collectives and messages",
+        "FIFO of Simple, chunks of collectives and messages",
         "BUFFSIZE@2.4",
     ),
     (
         "obeyed",
-        "FIFO of a protocol, and by its size the chunks of collectives; messages keep the default",
+        "FIFO of the protocol, chunks of collectives only",
         "LL_BUFFSIZE@2.7 LL128_BUFFSIZE@2.7",
     ),
     (
@@ -125,7 +125,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "obeyed",
-        "NICs that rings may enter and leave by",
+        "NICs by which rings enter and leave a node",
         "CROSS_NIC@2.5",
     ),
     (
@@ -135,17 +135,17 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "obeyed",
-        "verbs; refused where ranks of several nodes would use sockets on such NICs",
+        "verbs; refused if nodes would use sockets on such NICs",
         "IB_DISABLE@2.4 NET@2.10",
     ),
     (
         "obeyed",
-        "racks as one node; refused where hosts of a rack would be nodes",
+        "racks as one node; refused if their hosts would be nodes",
         "MNNVL_ENABLE@2.21",
     ),
     (
         "obeyed",
-        "overhead of the network in the cost model",
+        "network overhead of the cost model",
         "NET_OVERHEAD@2.18",
     ),
     (
@@ -155,7 +155,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "obeyed",
-        "CollNet: use, and fewest nodes",
+        "CollNet: use, minimum of nodes",
         "COLLNET_ENABLE@2.6 COLLNET_NODE_THRESHOLD@2.9",
     ),
     (
@@ -165,7 +165,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "obeyed",
-        "symmetric kernels: which, how many CTAs, whether at all",
+        "symmetric kernels: use, choice, CTAs",
         "SYM_KERNEL@2.27 SYM_CTAS@2.27-2.30 WIN_ENABLE@2.27 CUMEM_ENABLE@2.18",
     ),
     (
@@ -183,7 +183,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "checks and diagnostics, before or beside communication",
+        "checks and diagnostics",
         "CHECK_POINTERS@2.4 CHECK_MODE@2.29 ENABLE_VERSION_CHECK@2.29 "
         "IGNORE_COLLNET_MISMATCH@2.30 IGNORE_NET_MISMATCH@2.30 RUN_DIAGNOSTICS@2.31 "
         "RUN_RAS_DIAGNOSTICS@2.31 DIAGNOSTICS_ECC_THRESHOLD@2.31 "
@@ -192,7 +192,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "bootstrap, connection set-up and configuration files: over before the first collective",
+        "set-up before the first collective",
         "SOCKET_IFNAME@2.4 SOCKET_FAMILY@2.4 SOCKET_RETRY_CNT@2.24 "
         "SOCKET_RETRY_SLEEP_MSEC@2.24 SOCKET_POLL_TIMEOUT_MSEC@2.29 SOCKET_MAGIC@2.30-2.30 "
         "COMM_ID@2.4 HOSTID@2.5 CONF_FILE@2.23 NO_CACHE@2.29 COMM_BLOCKING@2.14 "
@@ -203,19 +203,19 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "plugins are part of the topology: NICs name their transport",
+        "the topology's NICs define the transport",
         "NET_PLUGIN@2.11 NET_PLUGIN_REF_COUNT@2.26 ENV_PLUGIN@2.28 GIN_PLUGIN@2.29 "
         "GIN_PLUGIN_REF_COUNT@2.29 RMA_PLUGIN@2.30 RMA_PLUGIN_REF_COUNT@2.30 "
         "PROFILER_PLUGIN@2.23",
     ),
     (
         "no effect",
-        "a tuner's choices are given as --algorithm, --channels or NCCL_ALGO",
+        "use --algorithm, --channels or NCCL_ALGO instead",
         "TUNER_PLUGIN@2.19",
     ),
     (
         "no effect",
-        "memory of the communicator and its handles: its amount and kind are not modelled",
+        "memory of communicators is not modelled",
         "CUMEM_HOST_ENABLE@2.23 WORK_FIFO_BYTES@2.22 WORK_FIFO_DEPTH@2.13-2.21 "
         "WORK_ARGS_BYTES@2.22 ALLOC_P2P_NET_LL_BUFFERS@2.14 DISABLE_MEM_MANAGER@2.29 "
         "SHADOW_MEMPOOL_MAX_SIZE@2.30 WIN_STRIDE@2.27 SYM_REUSE_SYSMEM_HANDLES@2.30 "
@@ -225,14 +225,14 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "user buffers are not registered here, except as symmetric windows (--symmetric)",
+        "buffers are registered only with --symmetric",
         "GRAPH_REGISTER@2.11 LOCAL_REGISTER@2.19 LEGACY_CUDA_REGISTER@2.24 "
         "SINGLE_PROC_MEM_REG_ENABLE@2.28 MULTI_SEGMENT_REGISTER@2.29 "
         "ELASTIC_BUFFER_REGISTER@2.30 NVLS_UB_SIZE@2.32",
     ),
     (
         "no effect",
-        "kernel launch and host threads: clusim has measured launch overheads of its own",
+        "clusim uses measured launch overheads",
         "LAUNCH_MODE@2.4 LAUNCH_ORDER_IMPLICIT@2.26 CGA_CLUSTER_SIZE@2.15 "
         "MEM_SYNC_DOMAIN@2.16 SET_STACK_SIZE@2.9 SET_CPU_STACK_SIZE@2.28 "
         "L1_SHARED_MEMORY_CARVEOUT@2.12 GRAPH_MIXING_SUPPORT@2.13 GRAPH_HELPER_DISABLE@2.11 "
@@ -243,7 +243,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "InfiniBand connections: paths and message costs are those of the topology's NICs and network",
+        "the topology defines InfiniBand paths and costs",
         "IB_TIMEOUT@2.4 IB_RETRY_CNT@2.4 IB_GID_INDEX@2.4 IB_ROUTABLE_FLID_GID_INDEX@2.22 "
         "IB_ROCE_VERSION_NUM@2.21 IB_ADDR_FAMILY@2.21 IB_ADDR_RANGE@2.21 IB_TC@2.4 "
         "IB_FIFO_TC@2.22 IB_TC_DEFAULT@2.31 IB_SL@2.4 IB_SL_DEFAULT@2.31 IB_PKEY@2.8 "
@@ -258,7 +258,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "a failing NIC is a fault (--fault), from which NCCL does not recover here",
+        "recovery from NIC faults is not simulated",
         "IB_RESILIENCY_PORT_FAILOVER@2.29 IB_RESILIENCY_PORT_FAILOVER_MAX_ATTEMPTS@2.29 "
         "IB_RESILIENCY_PORT_FAILOVER_PROBE_DELAY@2.29 IB_RESILIENCY_PORT_RECOVERY@2.30 "
         "IB_RESILIENCY_PORT_RECOVERY_ACK_TIMEOUT@2.30 "
@@ -271,24 +271,24 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "NICs are those of the topology, one device each unless their plugin groups them",
+        "NICs are separate devices unless their plugin groups them",
         "IB_MERGE_NICS@2.20 IB_MERGE_VFS@2.18 IB_SORT_MERGE_NICS@2.32",
     ),
     (
         "no effect",
-        "sockets: their costs are measured with the default threads and sizes",
+        "socket costs are measured with default settings",
         "SOCKET_NTHREADS@2.4 NSOCKS_PERTHREAD@2.4 SOCKET_INLINE@2.27 SOCKET_MIN_TASKSIZE@2.27 "
         "SOCKET_RCVBUF@2.27 SOCKET_SNDBUF@2.27",
     ),
     (
         "no effect",
-        "GDRCopy is not modelled: flags fly as without it",
+        "GDRCopy is not modelled",
         "GDRCOPY_ENABLE@2.9 GDRCOPY_FIFO_ENABLE@2.9 GDRCOPY_FLUSH_ENABLE@2.9 "
         "GDRCOPY_SYNC_ENABLE@2.12",
     ),
     (
         "no effect",
-        "ranks are one process per GPU, where P2P is never direct",
+        "P2P is never direct with one process per GPU",
         "P2P_DIRECT_DISABLE@2.12",
     ),
     (
@@ -298,7 +298,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "device-initiated and one-sided communication (GIN, RMA, LSA) is not simulated",
+        "device-initiated and one-sided communication is not simulated",
         "DEV_API_JIT@2.30 GDAKI_USE_RELIABLE_DB@2.29 GDAKI_FORCE_MCST@2.32 GIN_ENABLE@2.28 "
         "GIN_TYPE@2.28 GIN_ERROR_QUERY_SEC@2.28 GIN_EXCLUSIVE_CONTEXTS@2.29-2.29 "
         "GIN_GDAKI_MAX_DEST_RD_ATOMIC@2.30 GIN_GDAKI_MAX_QP_RD_ATOMIC@2.30 "
@@ -314,7 +314,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "no effect",
-        "multi-instance GPU parts are not modelled",
+        "multi-instance GPUs are not modelled",
         "MULTI_RANK_GPU_ENABLE@2.30 NET_GDR_MLOPART@2.30-2.31 TOPO_SPLIT_MLOPART@2.30",
     ),
     (
@@ -324,12 +324,12 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "refused",
-        "a fixed graph cannot be given",
+        "fixed graphs are not supported",
         "GRAPH_FILE@2.6",
     ),
     (
         "refused",
-        "channels of sends and receives are those that NCCL derives from the topology",
+        "channels of sends and receives follow from the topology",
         "MIN_P2P_NCHANNELS@2.7=1 MAX_P2P_NCHANNELS@2.7=64 NCHANNELS_PER_NET_PEER@2.12 "
         "UNPACK_DOUBLE_NCHANNELS@2.22=1 P2P_PER_CHANNEL_NET_BW@2.29=14 "
         "P2P_PER_CHANNEL_REG_NET_BW@2.31 P2P_SCHEDULE_GROUP_SIZE@2.28=8 "
@@ -337,49 +337,49 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "refused",
-        "sends and receives take LL up to 16 KiB a channel",
+        "sends and receives use LL up to 16 KiB per channel",
         "P2P_LL_THRESHOLD@2.14=16384",
     ),
     (
         "refused",
-        "chunks of collectives are those that NCCL derives",
+        "NCCL derives the chunks of collectives",
         "CHUNK_SIZE@2.12=0 PAT_NDIMS@2.31",
     ),
     (
         "refused",
-        "copies by copy engines are not simulated here",
+        "copy engines are not simulated",
         "P2P_USE_CUDA_MEMCPY@2.13=0 SHM_USE_CUDA_MEMCPY@2.13-2.30=0 "
         "SHM_MEMCPY_MODE@2.13-2.30=1 CE_CHUNK_SIZE@2.32 CE_COLL_AG_MULTICAST_THRESHOLD@2.31 "
         "CE_INTRA_GPU_MEMCPY_ENABLE@2.32 SYM_CE_THRESHOLD@2.29=8388608",
     ),
     (
         "refused",
-        "who pushes and who pulls is the topology's: key p2p",
+        "set the topology key p2p instead",
         "P2P_READ_ENABLE@2.7",
     ),
     (
         "refused",
-        "host memory is the receiver's",
+        "shared host memory belongs to the receiver",
         "SHM_LOCALITY@2.13=2",
     ),
     (
         "refused",
-        "PXN of sends and receives is used where the network needs it; NCCL_PXN_DISABLE=1 ends it",
+        "sends and receives use PXN if the network requires it; NCCL_PXN_DISABLE=1 prevents it",
         "P2P_PXN_LEVEL@2.12=2",
     ),
     (
         "refused",
-        "over a coherent link to the CPU NCCL's defaults are simulated",
+        "only the defaults are simulated on coherent CPU links",
         "NET_GDR_C2C@2.26=1 PXN_C2C@2.27=1 LL128_C2C@2.27=1",
     ),
     (
         "refused",
-        "the flush is part of the NIC's costs: key flush of nics",
+        "set the NIC's topology key flush instead",
         "GDR_FLUSH_DISABLE@2.4=0",
     ),
     (
         "refused",
-        "NICs that share a port or a GPU are grouped as their plugin does it",
+        "plugins group NICs that share a port or GPU",
         "NET_MERGE_LEVEL@2.24 NET_MERGE_POLICY@2.30 NET_FORCE_MERGE@2.24 "
         "NETDEVS_POLICY@2.28=AUTO IB_RAIL_POLICY@2.32 IB_VR_RAILS_PER_SOCKET@2.32 "
         "IB_VR_SOCKET_COUNT@2.32",
@@ -392,12 +392,12 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "refused",
-        "policies other than the default give other CTAs and copy engines, which are not simulated",
+        "other policies (CTAs, copy engines) are not simulated",
         "CTA_POLICY@2.27=0,DEFAULT",
     ),
     (
         "refused",
-        "of symmetric kernels, those of the default settings are simulated",
+        "only default symmetric kernels are simulated",
         "SYM_NOWIN_ENABLE@2.29-2.30=0 SYM_TMA_ENABLE@2.30=0",
     ),
     (
@@ -412,7 +412,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "refused",
-        "2.4 alone compares sizes with it; NCCL_ALGO=Ring or Tree says the same",
+        "only 2.4 reads it; use NCCL_ALGO=Ring or Tree",
         "TREE_THRESHOLD@2.4-2.4 LL_THRESHOLD@2.4-2.4",
     ),
 )
@@ -442,9 +442,9 @@ VARIABLES = _variables()
 """Every variable by its name."""
 
 _HEADS: dict[Effect, str] = {
-    "obeyed": "obeyed by",
-    "no effect": "no effect, because",
-    "refused": "refused, because",
+    "obeyed": "controls",
+    "no effect": "reason",
+    "refused": "reason",
 }
 
 
@@ -454,13 +454,13 @@ def page() -> str:
     lines = [
         "# Environment variables of NCCL",
         "",
-        "Find out what `--env NAME=VALUE` does: of `run`, `explain`, `nccl-tests`, `sweep` and `what-if`, and of the",
+        "Look up the effect of `--env NAME=VALUE` in `run`, `explain`, `nccl-tests`, `sweep` and `what-if`, and of the",
         "environment in a replayed log. [nccl.md](nccl.md#environment) has the syntax.",
         "This page is generated from `pysim/clusim/nccl/variables.py`.",
         "",
-        f"The table has {len(VARIABLES)} variables: all that NCCL 2.18 to 2.32 reads, and some older ones.",
-        f"{counts[0]} are obeyed; {counts[1]} are accepted without effect, and results name them; {counts[2]} are",
-        "refused, except for NCCL's default (in brackets). A name that is not in the table is an error.",
+        f"The table has {len(VARIABLES)} variables: all that NCCL 2.18 to 2.32 reads, and some older variables.",
+        f"{counts[0]} are obeyed; {counts[1]} are accepted without effect, and results list them; {counts[2]} are",
+        "refused, except for NCCL's default (in brackets). Other names are errors.",
     ]
     for effect, head in _HEADS.items():
         lines += [
