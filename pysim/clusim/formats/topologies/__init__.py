@@ -1,7 +1,9 @@
-"""Topologies of other tools: NCCL and RCCL XML, `nvidia-smi topo -m`, graphs, ASTRA-sim and SimAI files.
+"""Topologies of other tools.
 
-Every importer fills a description with the keys of topology files. What the file does not say is taken from the
-hardware presets and listed, line by line, as an `Assumption`.
+Formats: NCCL and RCCL XML, `nvidia-smi topo -m`, graphs, ASTRA-sim and SimAI files and others.
+
+Every importer fills a description with the keys of topology files. Values that the file does not contain
+are set from the hardware presets, and each is listed as an `Assumption`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ KINDS = {
     "htsim": "htsim topology text (.topo)",
     "infragraph": "InfraGraph YAML or JSON",
 }
-"""Kinds of files, by the name that `--kind` takes."""
+"""Kinds of files, by the value of `--kind`."""
 
 WITH_CPUS = ("nccl-xml", "nccl-graph", "lstopo", "smi", "smi-nvlink", "rocm-smi", "infragraph")
 """Kinds of files that describe the processors of a node, or leave them out."""
@@ -44,13 +46,14 @@ class Given(TypedDict, total=False):
     Attributes
     ----------
     kind : str, optional
-        What it is, one of `KINDS`; found out from its content otherwise.
+        Its kind, one of `KINDS`; by default detected from its content.
     chip : str, optional
-        What its GPUs are, if the file does not say, e.g. ``h100-sxm5``.
+        Model of its GPUs if the file does not name it, e.g. ``h100-sxm5``.
     cpu : str, optional
-        What its processors are, e.g. ``epyc-milan``. NUMA nodes of one socket (NPS, SNC) are then one processor.
+        Model of its processors, e.g. ``epyc-milan``. NUMA nodes of one socket (NPS, SNC) then form one
+        processor.
     group : str, optional
-        Which machine, by number or name, of a file that holds several.
+        Number or name of the node to import from a file with several.
     """
 
     kind: str | None
@@ -89,12 +92,12 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 
 def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None = None) -> Imported:
-    """Read a partial topology XML (of ``NCCL_TOPO_FILE``) and put it onto a machine.
+    """Read a partial topology XML (of ``NCCL_TOPO_FILE``) and overlay it on a node.
 
     Parameters
     ----------
     machine : str
-        A preset, a topology file, or another XML: what is there, and what the file leaves out.
+        A preset, a topology file or another XML: the existing hardware, and all values that the file omits.
     chip : str, optional
         As of `import_file`.
     """
@@ -113,7 +116,7 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
 
 
 def detect(text: str) -> str | None:
-    """Return the kind of a file by its content, None if it is none of `KINDS`."""
+    """Return the kind of a file by its content, None if it is not in `KINDS`."""
     from clusim.formats.topologies.detection import detect_kind
 
     return detect_kind(text)
@@ -154,7 +157,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
 
 
 def is_measured(text: str) -> bool:
-    """Return True if a text is what nvbandwidth prints."""
+    """Return True if a text is output of nvbandwidth."""
     from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
 
     return is_nvbandwidth(text)

@@ -1,10 +1,9 @@
-"""Shared parts of importers: the description that they fill, and the list of their assumptions.
+"""Shared parts of importers: the description they fill, and the list of their assumptions.
 
-A `Draft` collects nodes and links in the keys of topology files. Whatever the imported file does not say is noted with
-`Draft.assume`: where, what was taken, and why. `Draft.finish` returns the `Imported` result, which can be written as a
-topology file with the assumptions at its top, or turned into a fabric.
-
-An imported description as a topology file: the assumptions as comments, ranges where nodes and links repeat.
+A `Draft` collects graph nodes and links in the keys of topology files. `Draft.assume` notes each value
+that the imported file does not contain: where it applies, the assumed value and the reason.
+`Draft.finish` returns the `Imported` result, which can be turned into a fabric or written as a topology
+file, with the assumptions as comments at its top and ranges where graph nodes and links repeat.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def _flow(value: Any) -> str:
 
 
 def _grouped_nodes(nodes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield nodes in order, joining runs of consecutive numbers that are alike: ``gpu0..7``."""
+    """Yield graph nodes in order; equal ones with consecutive numbers are joined: ``gpu0..7``."""
     run: list[tuple[str, int]] = []
     keys: dict[str, Any] = {}
     for name, own in [*nodes.items(), ("", {})]:
@@ -96,18 +95,18 @@ CHIP_OPTION = "`clusim topo import --chip NAME`"
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Something the file does not say.
+    """Assumed value that the file does not contain.
 
     Attributes
     ----------
     where : str
-        The nodes, links or lines it is about.
+        The graph nodes, links or lines that it concerns.
     what : str
-        What was taken.
+        The assumed value.
     why : str
-        The reason, with the source of the figure where there is one.
+        The reason, with the source of the number if it has one.
     settles : str
-        What settles it, if every answer depends on it; empty: it decides little.
+        The input that settles it, if every result depends on it; empty if it has little effect.
     """
 
     where: str
@@ -127,15 +126,15 @@ class Imported:
     Attributes
     ----------
     kind : str
-        What the file is: one of `clusim.formats.topologies.KINDS`.
+        Kind of the file, one of `clusim.formats.topologies.KINDS`.
     title : str
-        The same in words.
+        The kind in words.
     data : dict
         The description, with the keys of topology files.
     assumptions : tuple of Assumption
-        What the file does not say.
+        Values that the file does not contain.
     counts : dict
-        What the description holds: number of ``gpus``, ``nics``, ``nvlinks`` ...
+        Contents of the description: number of ``gpus``, ``nics``, ``nvlinks`` ...
     """
 
     kind: str
@@ -154,7 +153,7 @@ class Imported:
         return topology_text(self.data, self.title, self.assumptions)
 
     def fabric(self) -> Fabric:
-        """Return the fabric the description stands for."""
+        """Return the fabric of the description."""
         from clusim.topology.loading import build
 
         return build(self)
@@ -162,7 +161,7 @@ class Imported:
 
 @dataclass(slots=True)
 class Draft:
-    """A description being made.
+    """An incomplete description.
 
     Attributes
     ----------
@@ -171,9 +170,9 @@ class Draft:
     settings : dict
         Top-level keys other than nodes and links.
     notes : dict
-        What was assumed, why, and what settles it -> what it is about.
+        Assumed value, reason and settling input -> the places that it concerns.
     cpu : Cpu or None
-        The processors, given by the user; None: as the file says.
+        Processors given by the user; None: as in the file.
     """
 
     where: str
@@ -208,16 +207,16 @@ class Draft:
         return name
 
     def source(self, what: str, text: str) -> None:
-        """Note where something comes from, or what the file calls it."""
+        """Note the origin of an element, or its name in the file."""
         self.settings.setdefault("sources", {})[what] = printable(text, 400)
 
     def assume(self, where: str | Iterable[str], what: str, why: str, *, settles: str = "") -> None:
-        """Note what was taken that the file does not say; equal notes about several nodes are joined.
+        """Note an assumed value; equal notes of several nodes are joined.
 
         Parameters
         ----------
         settles : str
-            What settles it, if every answer depends on it.
+            The input that settles it, if every result depends on it.
         """
         names = [where] if isinstance(where, str) else list(where)
         self.notes.setdefault((what, why, settles), []).extend(names)
@@ -238,7 +237,7 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})")
 
 
 def _joined(names: list[str]) -> str:
-    """Write names compactly, all of them: ``gpu0..7, nic2``; numbered ones in order, others as the file has them."""
+    """Write names compactly, ``gpu0..7, nic2``: numbered ones in order, others in file order."""
     found = list(dict.fromkeys(names))
     matches = [_NUMBERED.fullmatch(name) for name in found]
     if not all(matches):
@@ -261,7 +260,7 @@ _TIERS = {"root": "cpus", "nvswitch": "nvswitches", "pcie": "pcie_switches"}
 
 
 def _counts(data: Mapping[str, Any]) -> dict[str, int]:
-    """Count what people ask about: GPUs, adapters, switches, links by what they are."""
+    """Count GPUs, NICs, switches, and links by type."""
     counts = dict.fromkeys(("gpus", "hosts", "nics", "cpus", "pcie_switches", "nvswitches"), 0)
     for name, keys in data["nodes"].items():
         which = f"{keys['kind']}s"

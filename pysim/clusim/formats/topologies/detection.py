@@ -1,4 +1,4 @@
-"""Detection of a file's kind by its content alone."""
+"""Detection of a file's kind by its content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def without_prompt(text: str) -> str:
 
 
 def detect_kind(text: str) -> str | None:
-    """Return the kind, None if it is none we know."""
+    """Return the kind, None if it is unknown."""
     head = without_prompt(text).lstrip("\ufeff \t\r\n")
     if head.startswith("<"):
         return _of_xml(head)

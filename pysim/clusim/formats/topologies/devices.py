@@ -15,7 +15,7 @@ _AMD = {143: 0x17, 23: 0x17, 24: 0x17, 159: 0x17, 175: 0x19, 25: 0x19, 191: 0x1A
 
 
 def processor(arch: str, vendor: str, family: int | None, model: int | None) -> tuple[Cpu, str]:
-    """Return what is known of a CPU, and why it was taken (empty if the file names it)."""
+    """Return the model of a CPU, and the reason if it is assumed (empty if the file names it)."""
     arch, vendor = arch.lower(), vendor.lower()
     if arch in ("ppc64", "ppc64le"):
         return _usual("power"), ""

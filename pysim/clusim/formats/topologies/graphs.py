@@ -1,9 +1,9 @@
-"""GraphML and node-link JSON, as networkx and others write them: attributes of many names -> kinds, rates, latencies.
+"""Importer of GraphML and node-link JSON, as networkx and others write them.
 
-A graph that `clusim.to_networkx` made keeps everything. In any other, words in attributes or names say what a node is;
-bandwidths and delays without a unit are taken as Gb/s and ns, and everything that was guessed is listed.
-
-GraphML and node-link JSON as plain dicts, without networkx, which reads XML with a parser that trusts it.
+A graph written by `clusim.to_networkx` is restored in full. In other graphs, words in attributes or
+names identify the kind of a node; rates and latencies are read from attributes with various names.
+Bandwidths and delays without a unit are read as Gb/s and ns, and every guess is listed. networkx is not
+used: its XML parser trusts its input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Attributes = dict[str, Any]
 
 @dataclass(slots=True)
 class TextGraph:
-    """A graph as read: attributes of nodes and edges as they are."""
+    """A graph with the unchanged attributes of its nodes and edges."""
 
     directed: bool = False
     settings: Attributes = field(default_factory=dict)
@@ -165,7 +165,7 @@ def _is_ours(graph: TextGraph) -> bool:
 
 
 def _native(graph: TextGraph, draft: Draft) -> None:
-    """Take over a graph that `clusim.to_networkx` made."""
+    """Restore a graph written by `clusim.to_networkx`."""
     settings = {k: v for k, v in graph.settings.items() if k in _keys(Topology, "nodes", "links")}
     sources = settings.pop("sources", {})
     draft.name = str(settings.pop("name", None) or draft.name)
@@ -288,7 +288,7 @@ class _Reader:
             chip = self._chip(attributes, name)
             self.draft.node(name, "gpu", chip=known_chip(self.draft, chip, name), **keys)
         elif kind in ("host", "memory"):
-            # Host memory alone would be no endpoint of a job.
+            # A graph node of host memory only could not be an endpoint of a job.
             self.draft.node(name, "host", **keys)
         else:
             latency = self._latency(attributes, name)
@@ -458,7 +458,7 @@ def _tier(label: str, attributes: Attributes) -> str:
 
 
 def _rate_unit(suffix: str) -> str:
-    """Return the unit that the end of an attribute's name gives: ``bandwidth_gbps``, ``bw_GBps``."""
+    """Return the unit in the suffix of an attribute's name: ``bandwidth_gbps``, ``bw_GBps``."""
     match = re.match(r"([kmgtKMGT]?)(b(?:it|yte)?|B)", suffix)
     if match is None:
         return ""

@@ -1,8 +1,9 @@
-"""Topology files of htsim (``.topo``): a fat tree of two or three tiers, by its radixes, rates and latencies.
+"""Importer of htsim topology files (``.topo``): fat trees of two or three tiers.
 
-``Nodes``, ``Tiers`` and ``Podsize`` first, then a section per tier, 0 being the switches that hosts are on. The links
-of a section go down from its switches; ``Bundle`` is how many of them are parallel. As in htsim, the number of switches
-follows from the numbers of ports, which must fit each other.
+A file gives radixes, rates and latencies: first ``Nodes``, ``Tiers`` and ``Podsize``, then one section
+per tier. Tier 0 has the switches to which hosts are connected. The links of a section are the downlinks
+of its switches; ``Bundle`` is the number of parallel links. As in htsim, the number of switches follows
+from the port counts, which must be consistent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES, Draft
 from clusim.formats.values import fail, printable
 
 HEAD_LINE = re.compile(r"^[^\S\n]*(?:nodes|tiers|podsize)[^\S\n]+[0-9]+[^\S\n]*$", re.I | re.M)
-"""Two of these tell a file."""
+"""Header line; two such lines identify a file."""
 
 _KEYS: Final = (
     "downlink_speed_gbps", "radix_up", "radix_down", "queue_up", "queue_down", "oversubscribed", "bundle",
@@ -170,7 +171,7 @@ def read_htsim(text: str, draft: Draft, chip: str | None) -> None:
 
 
 def _join(tree: _Tree, draft: Draft) -> None:
-    """Add the links: of hosts, of switches in their pod, and of these to every core of their place in the pod."""
+    """Add the links: host to leaf, leaf to spine in a pod, spine to the cores of its position."""
     down = tree.tiers[0].get("radix_down")
     keys = [_keys(tree.tiers[number]) for number in range(tree.num_tiers)]
     for host in range(tree.nodes):
@@ -188,7 +189,7 @@ def _join(tree: _Tree, draft: Draft) -> None:
 
 
 def _keys(tier: _Tier) -> dict[str, Any]:
-    """Return what the links below the switches of a tier are."""
+    """Return the keys of a tier's downlinks."""
     return {
         "type": "ethernet400",
         "rate": f"{tier.get('downlink_speed_gbps')} Gb/s",

@@ -24,14 +24,14 @@ ACCELERATORS: Final = (0x10DE, 0x1002)
 
 
 def gts(speed: str | None) -> float | None:
-    """Return the signalling rate that a file gives (``16.0 GT/s PCIe``, ``8 GT/s``) [GT/s]; None if it gives none."""
+    """Return the signalling rate of ``16.0 GT/s PCIe`` or ``8 GT/s`` [GT/s], None if missing."""
     match = re.match(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s", speed or "")
     value = float(match[1]) if match else 0.0
     return value or None
 
 
 def generation(speed: str | None) -> int | None:
-    """Return the PCIe generation next to the rate that a file gives; None if it gives none."""
+    """Return the PCIe generation nearest to the rate in the file, None if it is missing."""
     rate = gts(speed)
     if rate is None:
         return None
@@ -41,12 +41,12 @@ def generation(speed: str | None) -> int | None:
 def identify(
     machine: ImportedMachine, device: ImportedDevice, forced: str | None, where: str
 ) -> tuple[str, str]:
-    """Return the chip of a GPU, and why it was taken (empty if the file says it).
+    """Return the chip of a GPU, and the reason if it is assumed (empty if the file names it).
 
     Raises
     ------
     ClusimError
-        The GPU has a product name that is not known; it is not replaced by another GPU.
+        The product name of the GPU is unknown; it is not replaced by another GPU.
     """
     gpu = device.gpu or ImportedGpu()
     known = gpu_by_pci(device.vendor, device.device) or gpu_by_product(gpu.product)
@@ -99,6 +99,6 @@ def _not_known(device: ImportedDevice, unknown_words: object, words: str) -> Ite
 
 
 def _card(device: ImportedDevice) -> str:
-    """Return a card of the device's PCIe generation, for files that say nothing else."""
+    """Return a PCIe card of the device's generation, for files without other identification."""
     cards = standing("card")
     return cards[min(generation(device.speed) or 4, max(cards))].name

@@ -1,6 +1,7 @@
 """Nodes as NCCL and `nvidia-smi` describe them: CPUs, their PCIe trees, GPUs, links, NICs.
 
-The parsers build a `ImportedMachine` from a file; `clusim.formats.topologies.wiring` makes nodes and links of it.
+The parsers build an `ImportedMachine` from a file; `clusim.formats.topologies.wiring` turns it into
+graph nodes and links.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 BusId = tuple[int, ...] | str
-"""Domain, bus, device and function; the text itself if it is no PCI address."""
+"""Domain, bus, device and function; the text if it is not a PCI address."""
 
 HIDDEN = "hidden switch"
 """Bus id of an NVSwitch that a virtual machine does not see."""
@@ -31,7 +32,7 @@ def bus_id(text: str) -> BusId:
 
 @dataclass(slots=True)
 class Peer:
-    """Links from a GPU to something: `count` of them to `target`, a device of PCI class `tclass`."""
+    """`count` parallel links from a GPU to `target`, a device of PCI class `tclass`."""
 
     target: BusId
     count: int
@@ -43,20 +44,20 @@ class Peer:
 
 @dataclass(slots=True)
 class ImportedGpu:
-    """Description of a GPU beyond its PCI device.
+    """Description of a GPU in addition to its PCI device.
 
     Attributes
     ----------
     stated : bool
-        The file comes from a run, or names the links itself: links it does not name do not exist.
+        True if the file is from a run or lists links: links that are not listed do not exist.
     asked : bool
-        The driver was asked: links that are not named do not exist, whatever the chip is.
+        True if the file reports the driver's answer: links that are not listed do not exist, for any chip.
     product : str
         Name of the product; empty if the file does not name it.
     told : list of Peer or None
-        The links that NCCL is told of; None: `peers`, which are there.
+        The links that NCCL reads; None: equal to the existing links, `peers`.
     c2c_MBps : int
-        Rate of a coherent link to the CPU [MB/s]; 0 is none.
+        Rate of a coherent link to the CPU [MB/s]; 0 without such a link.
     """
 
     dev: int | None = None
@@ -75,7 +76,7 @@ class ImportedGpu:
 
 @dataclass(slots=True)
 class Net:
-    """A network interface: a port of an adapter, or a virtual one.
+    """A network interface: a port of a NIC, or a virtual interface.
 
     Attributes
     ----------
@@ -84,7 +85,7 @@ class Net:
     port : int or None
         Number of the port of an InfiniBand device.
     collective : bool
-        It takes part in reductions in the network.
+        True if it supports in-network reductions.
     """
 
     name: str = ""
@@ -99,12 +100,12 @@ class Net:
 
 @dataclass(slots=True)
 class ImportedDevice:
-    """A PCI device: a bridge with devices below it, a GPU, or an adapter.
+    """A PCI device: a bridge with devices below it, a GPU, or a NIC.
 
     Attributes
     ----------
     told_speed, told_width
-        What NCCL is told of its slot, where that is not `speed` and `width`.
+        Slot speed and width that NCCL reads if they differ from `speed` and `width`.
     """
 
     bus: BusId = ""
@@ -142,7 +143,7 @@ class ImportedDevice:
 
 @dataclass(slots=True)
 class ImportedCpu:
-    """A NUMA node, the devices below it, and interfaces without a device of their own."""
+    """A NUMA node, the devices below it, and interfaces without a PCI device."""
 
     numa: int | None = None
     arch: str = ""
@@ -162,14 +163,14 @@ class ImportedCpu:
 
 @dataclass(slots=True)
 class ImportedMachine:
-    """Everything a file says.
+    """Content of a file.
 
     Attributes
     ----------
     hint : str
-        Words that may name the machine: the file's name, its comments.
+        Words that may identify the node: the file's name, its comments.
     guess : tuple of str, or None
-        What its GPUs probably are, and why.
+        Probable model of its GPUs, and the reason.
     """
 
     cpus: list[ImportedCpu] = field(default_factory=list)

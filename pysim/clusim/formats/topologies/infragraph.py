@@ -39,9 +39,9 @@ class InfraLink:
     text : str
         Its name and description.
     rate, latency : str
-        Quantities with units; empty if the file has none.
+        Quantities with units; empty if missing in the file.
     transfers : float
-        Signalling rate [GT/s]; 0 if the file has none.
+        Signalling rate [GT/s]; 0 if missing in the file.
     """
 
     text: str = ""
@@ -61,11 +61,11 @@ class InfraNode:
     kind : str
         Its choice, one of `KINDS`; of a custom component, its type.
     description : str
-        In the file's words.
+        Text in the file.
     instance : int
-        Number of the instance it is part of, over the complete file.
+        Number of its instance, over the complete file.
     device : str
-        Device whose component it is.
+        Device of the component.
     attributes : dict
         Annotations.
     """
@@ -341,7 +341,7 @@ class _File:
         return labels
 
     def _missing(self, place: Path, device: str, name: str) -> list[str]:
-        """Note an edge to a component that is not there, which the format's own tools leave out."""
+        """Note an edge to a missing component; the format's tools omit such edges as well."""
         line = self.document.place(place)[0]
         note = (
             f"line {line}", "edges left out",
@@ -445,7 +445,7 @@ class _File:
         return re.compile(r"\.".join(parts) + r"(?=\.|$)")
 
     def _measured(self, link: InfraLink, said: Mapping[str, str], at: Path) -> None:
-        """Take bandwidth and latency from annotations."""
+        """Set bandwidth and latency from annotations."""
         try:
             if text := said.get("bandwidth", ""):
                 link.rate = re.sub(r"([kMGT]?[bB])ps$", r"\1/s", text.strip())

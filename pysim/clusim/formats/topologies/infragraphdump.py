@@ -1,9 +1,9 @@
-"""A topology as an InfraGraph file: a device for every kind of node, instances, edges with bandwidth and latency.
+"""Export of a topology as an InfraGraph file: devices, instances and edges.
 
-Nodes of one kind with the same structure are instances of one device, network switches are devices of their own.
-Descriptions have the names of hardware presets, by which an import finds them again: a GPU's product, a switch, an
-adapter, ``12 x nvlink3`` for parallel links. The bandwidth of a link is that of all its parallel links together.
-Buffers, routing, packet formats and NCCL's channels have no place in the format.
+Nodes with the same structure are instances of one device; network switches are separate devices.
+Descriptions contain the names of hardware presets, by which an import recognises the components: a GPU's
+product, a switch, a NIC, ``12 x nvlink3`` for parallel links. The bandwidth of an edge is the sum of its
+parallel links. The format cannot represent buffers, routing, packet formats and NCCL's channels.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Writer:
     # Devices.
 
     def _machines(self, zones: dict[int, list[Node]]) -> None:
-        """Write nodes (machines): one device for those that are the same."""
+        """Write nodes; equal nodes share one device."""
         inner: dict[int, list[Link]] = defaultdict(list)
         for link in self.fabric.links:
             if self._inside(link):

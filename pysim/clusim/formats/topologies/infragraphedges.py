@@ -1,4 +1,4 @@
-"""Edges of an InfraGraph file between hardware: ports, slots and other passive components are part of them."""
+"""Edges of an InfraGraph file between hardware; passive components (ports, slots) are merged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Near = dict[str, list["Edge"]]
 
 @dataclass(slots=True)
 class Edge:
-    """An edge between nodes that are hardware; `text` has the words of all edges that it is made of."""
+    """An edge between hardware components; `text` has the words of all edges merged into it."""
 
     a: str
     b: str
@@ -30,9 +30,9 @@ class Edge:
 def contracted(
     graph: InfraGraph, roles: dict[str, str]
 ) -> tuple[list[Edge], list[tuple[str, str]]]:
-    """Return the edges between hardware, and what was left out, why; passive components leave `roles`.
+    """Return the edges between hardware, and the omitted components with the reason.
 
-    A passive component of more than two edges becomes a switch.
+    Passive components are removed from `roles`; one with more than two edges becomes a switch.
     """
     near: Near = defaultdict(list)
     for order, one in enumerate(graph.edges):

@@ -1,4 +1,4 @@
-"""The hardware that an InfraGraph file means: components as nodes, edges as links, passive components left out."""
+"""Hardware of an InfraGraph file: components as graph nodes, edges as links."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class _Reader:
         self._memories()
         self._usage()
 
-    # What components are.
+    # Roles of components.
 
     def _find_roles(self) -> None:
         machines = {n.instance for n in self.graph.nodes.values() if n.kind in ("xpu", "host")}
@@ -129,7 +129,7 @@ class _Reader:
         return "custom"
 
     def _split_switches(self) -> None:
-        """Decide about switches whose words say nothing: those of GPUs alone are NVSwitches."""
+        """Classify unidentified switches: NVSwitches if joined only to GPUs and switches."""
         near: dict[str, set[str]] = defaultdict(set)
         for edge in self.edges:
             near[edge.a].add(self.roles[edge.b])
@@ -142,7 +142,7 @@ class _Reader:
             self.draft.assume(label, what, "by what is joined to it; its words do not say")
 
     def _drop_control(self) -> None:
-        """Leave out links that carry no data between GPUs, and what only such links join."""
+        """Drop links without data between GPUs, and the components that only these links join."""
         kept = [edge for edge in self.edges if self._carries_data(edge)]
         dropped = [label for edge in self.edges for label in (edge.a, edge.b)]
         joined = {end for edge in kept for end in (edge.a, edge.b)}
@@ -333,7 +333,7 @@ class _Reader:
         self.draft.link(one, two, **self._figures(keys, edge))
 
     def _figures(self, keys: dict[str, Any], edge: Edge) -> dict[str, Any]:
-        """Add rate and latency of the file where they differ from those of the type."""
+        """Add rate and latency of the file if they differ from those of the link type."""
         own = LINKS[keys["type"]]
         where = f"{self.names[edge.a]}-{self.names[edge.b]}"
         usual = parse_rate(str(own["rate"].value)).bytes_per_s
@@ -403,10 +403,10 @@ class _Reader:
         link = pcie_type(generation, width)
         return gpu_pcie(link) if gpus else link
 
-    # What a file leaves out.
+    # Hardware that a file omits.
 
     def _memories(self) -> None:
-        """Give every CPU memory, where the file has none."""
+        """Add memory to every CPU if the file does not contain memory."""
         if any(role == "memory" for role in self.roles.values()):
             return
         for label, cpu in self.cpus.items():
@@ -422,7 +422,7 @@ class _Reader:
             )
 
     def _usage(self) -> None:
-        """Set channels and levels by what NCCL would find on the first node, and the usual network of one."""
+        """Set channels and levels as NCCL would on the first node; add its usual network."""
         alone = len(self.zones) == 1
         prefix = "" if alone else "n0/"
         one = Draft(self.draft.where, self.draft.name)

@@ -1,8 +1,8 @@
-"""hwloc's XML, as ``lstopo box.xml`` writes it: packages, NUMA nodes, the PCIe tree, GPUs and adapters, NVLinks.
+"""Importer of hwloc's XML (``lstopo box.xml``): CPUs, PCIe tree, GPUs, NICs, NVLinks.
 
-hwloc shows every PCIe bridge: a root port of the CPU, and of a switch its port up and its ports down. NCCL, and the
-topology files of this project, know switches: a port up and what is below its ports down. Speeds of links are GB/s of
-all lanes together, as they were when the file was made.
+hwloc lists every PCIe bridge: the root ports of a CPU, and the upstream and downstream ports of a
+switch. NCCL and clusim's topology files have switches instead: an upstream port and all devices below
+its downstream ports. Link speeds are in GB/s of all lanes together, measured when the file was written.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Host:
     # The PCIe tree.
 
     def _below_port(self, port: XmlElement) -> list[ImportedDevice]:
-        """Return what is below a root complex, a root port, or a port down of a switch."""
+        """Return the devices below a root complex, a root port, or a downstream port of a switch."""
         found: list[ImportedDevice] = []
         top = port.get("bridge_type").startswith("0")
         for child in port.all("object"):
@@ -151,7 +151,7 @@ class _Host:
         return found
 
     def _switch(self, up: XmlElement) -> ImportedDevice:
-        """Return a switch by its port up; what is below its ports down is below it."""
+        """Return the switch of an upstream port, with the devices below its downstream ports."""
         switch = self._pci(up)
         for child in up.all("object"):
             if child.get("type") == "Bridge":
@@ -241,7 +241,7 @@ class _Host:
     # NVLinks.
 
     def _nvlinks(self) -> None:
-        """Read the matrix of NVLinks; without one they are those that are usual with the chip."""
+        """Read the matrix of NVLinks; without a matrix the chip's usual links are assumed."""
         matrix = next(
             (
                 e
@@ -277,7 +277,7 @@ class _Host:
             self.draft.assume("NVLinks of GPUs to CPUs", "left out", "no figures of such links")
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
-        """Add the links from a GPU to another device, by what they carry together [MB/s]."""
+        """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
         assert device.gpu is not None
         chip = gpu_by_pci(device.vendor, device.device) or gpu_by_product(device.gpu.product)
         each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000

@@ -33,7 +33,7 @@ class Matrix:
         return [name for name in self.names if is_gpu(name)]
 
     def word(self, a: str, b: str) -> str:
-        """Return the path between two devices, empty if the file does not say."""
+        """Return the path between two devices, empty if it is missing in the file."""
         return self.words.get((a, b)) or self.words.get((b, a), "")
 
     def level(self, a: str, b: str) -> int:

@@ -1,8 +1,8 @@
-"""A machine of a fabric as NCCL would write it: the topology XML of ``NCCL_TOPO_DUMP_FILE``.
+"""Export of a fabric's node as NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``).
 
-What NCCL asks of a machine is there: processors, the tree of PCIe, GPUs with the NVLinks that NCCL is told of, adapters
-with their rates. PCI addresses are made up, in the order of the tree; so are names of interfaces. Lengths of wires,
-buffers and the network between machines have no place in the format.
+The file contains all that NCCL reads: processors, the PCIe tree, GPUs with the NVLinks that NCCL reads,
+and NICs with their rates. PCI addresses and interface names are synthetic, in the order of the tree. The
+format cannot represent wire lengths, buffers and the network between nodes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD", "arm": "ARM", "power
 _NAMES = {"efa": "rdmap", "slingshot": "cxi", "tcp": "eth"}
 _UNKNOWN = {"vendor": "0xffff", "device": "0xffff"}
 _DOMAIN, _SWITCHES = 0x0F00, 0x0E00
-"""PCI domains of made-up addresses, of devices and of NVSwitches: those of real machines are others."""
+"""PCI domains of synthetic addresses (devices, NVSwitches), which real systems do not use."""
 
 _THREADS = 16
-"""Threads of a processor in the masks of CPUs, which nothing here reads."""
+"""Threads of a processor in the CPU masks, which clusim does not read."""
 
 
 def dump_system(fabric: Fabric) -> str:
@@ -43,7 +43,7 @@ def dump_system(fabric: Fabric) -> str:
 
 
 class _Machine:
-    """One machine: its nodes, and PCI addresses as they are given away."""
+    """One node: its graph nodes, and the PCI addresses assigned to them."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
@@ -83,7 +83,7 @@ class _Machine:
         return found
 
     def _below(self, parent: str) -> Iterator[XmlElement]:
-        """Yield what is joined to a CPU or a switch by PCIe, or to a CPU by a coherent link, and not yet placed."""
+        """Yield unplaced devices that PCIe joins to a CPU or switch, or a coherent link to a CPU."""
         self.placed.add(parent)
         below: dict[str, Link] = {}
         for other, link in self.links[parent]:
@@ -98,7 +98,7 @@ class _Machine:
                 yield self._device(name, link)
 
     def _hangs(self, name: str, link: Link) -> bool:
-        """Return True if a device is at the end of a link: of PCIe, or of a coherent one if it has no other."""
+        """Return True if a device is at the end of a PCIe link, or of a coherent link without PCIe."""
         slots = [own.cls for _, own in self.links[name]]
         return link.cls == "pcie" or (
             link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
@@ -144,7 +144,7 @@ class _Machine:
         return found
 
     def _add_links(self, element: XmlElement) -> None:
-        """Add the NVLinks that NCCL is told of, now that every GPU has an address."""
+        """Add the NVLinks that NCCL reads; every GPU has an address by now."""
         if element.tag != "pci" or not element.children or element.children[0].tag != "gpu":
             return
         gpu = element.children[0]
@@ -167,7 +167,7 @@ class _Machine:
         return found
 
     def _told(self, told: Mapping[str, int]) -> Counter[str]:
-        """Return what NCCL is told of, which does not tell switches apart, the same way."""
+        """Return the links that NCCL reads, by target address; all switches have one address."""
         found: Counter[str] = Counter()
         for to, count in told.items():
             if to == SWITCH:
@@ -213,7 +213,7 @@ class _Machine:
         return found
 
     def _speed_Gbps(self, node: Node, known: Nic | None) -> float:
-        """Return the rate of an adapter [Gb/s]: what it reports, that of its cable, or what it is sold with."""
+        """Return the rate of a NIC [Gb/s]: as reported, else of its cable, else nominal."""
         if node.nic is not None and node.nic.speed_Bps:
             return node.nic.speed_Bps * 8 / 1e9
         uplink = self.uplinks.get(node.name)
@@ -227,7 +227,7 @@ def _identity(vendor: int, device: int) -> dict[str, object]:
 
 
 def _slot(link: Link | None, count: int) -> dict[str, object]:
-    """Return speed and lanes of a PCIe link, nothing of what is none."""
+    """Return speed and lanes of a PCIe link, empty and 0 for other links."""
     if link is None or link.cls != "pcie":
         return {"link_speed": "", "link_width": 0}
     rate = link.rate.bytes_per_s

@@ -1,9 +1,8 @@
-"""NCCL's XML files: which of the two kinds it is, and the way from there to nodes and links.
+"""Importer of NCCL's XML files: topologies, and graphs with NCCL's rings and trees.
 
-NCCL's graph XML: the rings and trees it found, from which a machine that allows them is rebuilt.
-
-A graph names GPUs and adapters, the kind of path between them (``typeintra``, ``typeinter``) and a rate per channel.
-The machine is the smallest that carries all channels at once; every part of it is an assumption.
+A graph names GPUs and NICs, the kinds of path between them (``typeintra``, ``typeinter``) and a rate per
+channel. The node rebuilt from it is the smallest that carries all channels at once; every part of this
+node is an assumption.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
 
 
 def _by_nvlinks(total_GBps: float) -> Gpu:
-    """Return the usual chip whose NVLinks carry the channels of a GPU, with a seventh to spare for old releases."""
+    """Return the usual chip with enough NVLinks for a GPU's channels (8/7, for old releases)."""
     usual = [chip for chip in GPUS.values() if chip.usual and chip.form == "sxm" and chip.links]
     rates = {chip.links * nccl_link_GBps(chip.compute_capability): chip for chip in reversed(usual)}
     enough = [rate for rate in rates if total_GBps <= rate * 8 / 7]
@@ -183,7 +182,7 @@ def _add_tree(
     nets: list[int],
     draft: Draft,
 ) -> None:
-    """Put GPUs and adapters below switches and CPUs, as near to each other as the path types say."""
+    """Place GPUs and NICs below switches and CPUs at the distances of the path types."""
     names = list(devices)
     sockets = 2 if graph.intra in ("SYS", "NVL", "NVB") and len(names) > 1 else 1
     half = -(-len(names) // sockets)

@@ -1,8 +1,8 @@
-"""The machine that NCCL prints as a tree behind ``=== System``: CPUs, PCIe, GPUs, NVLinks, adapters, with its rates.
+"""Importer of the tree that NCCL prints after ``=== System``: CPUs, PCIe, GPUs, NICs.
 
-NCCL writes rates of its own (12 GB/s for PCIe Gen3 x16, 20 for an NVLink of an A100), from which generation, lanes and
-numbers of links follow; a GPU's model, speeds of memory and the like are not there. Links that it does not print do
-not exist: it asked the driver.
+NCCL prints nominal rates (12 GB/s for PCIe Gen3 x16, 20 for an NVLink of an A100), from which PCIe
+generation, lanes and number of links are derived. GPU model and memory rates are not printed. Links that
+are not printed do not exist: NCCL queried the driver.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GTS = {
 """NCCL's rate of 16 lanes of a generation [GB/s]."""
 
 _LOCAL_GBps = 1000.0
-"""Rates from here on stand for no link at all."""
+"""Rates from this value on mean that the device is local, without a link."""
 
 _ARCHITECTURES = {1: "x86_64", 2: "ppc64", 3: "arm64"}
 _VENDORS = {1: "GenuineIntel", 2: "AuthenticAMD", 3: "Shanghai"}
@@ -43,7 +43,7 @@ _NUMBERS = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class PrintedNode:
-    """A line: how deep it is, by which link at which rate [GB/s], and what."""
+    """A printed line: depth in the tree, link type, rate [GB/s], name and note."""
 
     depth: int
     link: str
@@ -59,21 +59,21 @@ def read_print(
     links_of: Callable[[float], int],
     adapters: Sequence[tuple[str, str]] = (),
 ) -> Imported:
-    """Return the machine of a print.
+    """Return the node of a print.
 
     Parameters
     ----------
     chip : str
-        What its GPUs are.
+        Model of its GPUs.
     links_of : callable
-        Takes NCCL's rate of NVLinks [GB/s], returns how many these are.
+        Maps NCCL's rate of NVLinks [GB/s] to the number of links.
     adapters : sequence of (str, str)
-        Names and kinds (``IB``, ``RoCE``) of adapters by number.
+        Names and kinds (``IB``, ``RoCE``) of NICs by number.
 
     Raises
     ------
     TopologyError
-        If it makes no sense.
+        If the print is inconsistent.
     """
     draft = Draft(where, "log")
     draft.source("import", f"NCCL's === System lines: {where}")
@@ -176,7 +176,7 @@ class _Reader:
 
 
 def _slot(bw: float) -> tuple[str | None, int | None]:
-    """Return speed and lanes of a rate; nothing for what is no link."""
+    """Return speed and lanes of a rate; None for both if it is not a link."""
     if bw >= _LOCAL_GBps or bw <= 0:
         return None, None
     for lanes in (16, 8, 4):

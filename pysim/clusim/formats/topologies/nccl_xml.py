@@ -20,7 +20,7 @@ from clusim.formats.xmltext import XmlElement
 
 MAX_COUNT = 1024
 MAX_HEAD = 20_000
-"""Characters of a file in which comments are looked at for what machine it is."""
+"""Number of characters of a file in which comments are searched for the node's name."""
 
 _GROUP_TITLE = "a file of mapping groups, a machine each"
 
@@ -231,7 +231,7 @@ _GROUP_NAME = re.compile(
 
 
 def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) -> None:
-    """Read what the name of a group says: GPU and CPU models, and the rate of every adapter."""
+    """Read the name of a group: GPU and CPU models, and the rate of each NIC."""
     for cpu in machine.cpus:
         for device in list(cpu.walk()):
             _fill_slots(device, draft)

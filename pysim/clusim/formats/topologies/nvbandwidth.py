@@ -1,7 +1,8 @@
-"""Measurements of nvbandwidth between GPUs and hosts, as JSON (``-j``) or tables, beside the bandwidth of a topology.
+"""Measurements of nvbandwidth (JSON of ``-j``, or tables), compared with a topology.
 
-Copies of one pair at a time are compared: what can flow from one end to the other over wires that belong to neither of
-the others, less the headers of packets of copy engines (``_ce``) or of kernels (``_sm``).
+Only copies of one pair at a time are compared. The reference is the maximum flow between the two ends
+over wires that do not belong to other devices, less the packet headers of copy engines (``_ce``) or of
+kernels (``_sm``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from clusim.topology.model import Fabric
 
 MAX_DEVICES = 1024
 _LOW = 0.9
-"""Part of the median of its test, and of what the wires carry, below which a pair is named."""
+"""Share of a test's median and of the wires' bandwidth below which a pair is reported."""
 
 _JSON = re.compile(r'\A\s*\{\s*"nvbandwidth"\s*:')
 _RUNNING = re.compile(r"^Running (\w{1,80})\.\s*$", re.M)
@@ -38,7 +39,7 @@ _PAIRS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BandwidthTest:
-    """A test: its name and matrix [GB/s], None where nothing was measured; the line it begins in, 0 in JSON."""
+    """A test: name, matrix [GB/s] (None: not measured), first line in the file (0 in JSON)."""
 
     name: str
     rows: tuple[tuple[float | None, ...], ...]
@@ -46,7 +47,7 @@ class BandwidthTest:
 
     @property
     def values(self) -> list[float]:
-        """Return the measured values, without those of a GPU with itself [GB/s]."""
+        """Return the measured values [GB/s], without the diagonal."""
         alone = len(self.rows) == 1
         return [
             value
@@ -57,14 +58,14 @@ class BandwidthTest:
 
 
 def is_nvbandwidth(text: str) -> bool:
-    """Return True if a text is what nvbandwidth prints."""
+    """Return True if a text is output of nvbandwidth."""
     return _JSON.match(text) is not None or (
         _RUNNING.search(text) is not None and "bandwidth (GB/s)" in text
     )
 
 
 def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
-    """Return the tests of a file that measured bandwidths; raises `TopologyError` if there is none."""
+    """Return the bandwidth tests in a file; raise `TopologyError` if it does not contain any."""
     where = printable(path, 200)
     try:
         text = read_text(path, where)
@@ -111,7 +112,7 @@ def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
 
 
 def _checked(rows: Sequence[Sequence[object]], where: str) -> tuple[tuple[float | None, ...], ...]:
-    """Return a matrix; refuses one that is none."""
+    """Return `rows` as a matrix; refuse other data."""
     width = len(rows[0]) if rows else 0
     if not 1 <= width <= MAX_DEVICES or len(rows) not in (1, width):
         raise TopologyError(f"{where}: {len(rows)} x {width} values; must be one row, or a square")
@@ -127,7 +128,7 @@ def _checked(rows: Sequence[Sequence[object]], where: str) -> tuple[tuple[float 
 
 
 def compared(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
-    """Return what the tests say of a machine: a line for each, and warnings where it and they do not agree."""
+    """Compare a topology with measurements; findings are warnings where they disagree."""
     paths = _Paths(machine)
     found: list[Finding] = []
     left = [test.name for test in tests if _PAIRS.fullmatch(test.name) is None]
@@ -205,7 +206,7 @@ class _Paths:
         return ~host[classes.codes] if len(host) else np.zeros(len(self.arrays.wires), bool)
 
     def of(self, test: str, row: int, column: int) -> tuple[str, float]:
-        """Return what a place of the matrix of a test is called, and what can flow there."""
+        """Return the label of a matrix element of a test, and the maximum flow of its pair."""
         match = _PAIRS.fullmatch(test)
         kind, way, engine = (match[1], match[2], match[3]) if match else ("", "", "ce")
         ranks = self.machine.ranks
@@ -236,7 +237,7 @@ class _Paths:
         return self.known[key]
 
     def _ends(self, rank: int) -> tuple[int, ...]:
-        """Return what tells ranks apart whose ways may be different."""
+        """Return the cache key of a rank: the rank, or its node if there are more than 64 ranks."""
         many = self.num_ranks > 64
         return (int(self.arrays.zone_of(rank)),) if many else (rank,)
 
@@ -252,7 +253,7 @@ class _Paths:
         engine: str,
         only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None,
     ) -> float:
-        """Return what can flow, less what headers take on the wires at the ends."""
+        """Return the maximum flow of a pair, less headers on the wires at its two ends."""
         rate = max_flow(self.arrays, [pair[0]], [pair[1]], only=only)
         return rate * min(self._share(node, engine, only) for node in pair) if rate else 0.0
 
@@ -262,7 +263,7 @@ class _Paths:
         engine: str,
         only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None,
     ) -> float:
-        """Return which part of what leaves a node is payload: of its fastest kind of wires."""
+        """Return the payload share of a graph node's output, for its most efficient packet format."""
         wires = self.arrays.wires
         mask = wires["src"] == node
         if only is not None:

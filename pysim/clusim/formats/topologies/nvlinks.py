@@ -1,4 +1,4 @@
-"""Links between GPUs: to each other, to NVSwitches that the file shows or hides, to CPUs; and what it leaves unsaid."""
+"""Links of GPUs to each other, to listed or hidden NVSwitches and to CPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def connect_gpus(
     work = _Links(draft, gpus, by_bus, cpu_of)
     silent = not any(gpu.peers or gpu.gcn or gpu.asked for _, gpu, _ in gpus)
     if silent and not any(gpu.c2c_MBps for _, gpu, _ in gpus):
-        # NCCL asks the driver about GPUs of which a file lists no NVLinks.
+        # NCCL queries the driver about GPUs without NVLinks in the file.
         work.usual()
         return
     for name, gpu, chip in gpus:
@@ -65,7 +65,7 @@ class _Links:
         self.told: dict[str, Counter[str]] = {}
 
     def add(self, name: str, peer: Peer, chip: Gpu) -> None:
-        """Sort one entry of a GPU by what it leads to."""
+        """Sort one link entry of a GPU by the kind of its remote end."""
         other = self.by_bus.get(peer.target)
         base = (peer.tclass or 0) >> 8
         to = SWITCH if peer.target == HIDDEN else other
@@ -93,7 +93,7 @@ class _Links:
             )
 
     def hear(self, name: str, told: list[Peer]) -> None:
-        """Note what NCCL is told of a GPU, where that is not what is there."""
+        """Note the links of a GPU that NCCL reads, which differ from the existing links."""
         counts = self.told[name] = Counter()
         for peer in told:
             to = SWITCH if peer.target == HIDDEN else self.by_bus.get(peer.target)
@@ -117,7 +117,7 @@ class _Links:
             self.draft.link(a, b, count=count, **direct_keys(self.chip[a], xgmi=xgmi))
 
     def complete(self) -> None:
-        """Give GPUs at NVSwitches the links of their chip that the file does not list."""
+        """Add the links of GPUs at NVSwitches that their chip has and the file does not list."""
         for name, gpu, chip in self.gpus:
             listed = self.hidden[name] + sum(counts[name] for counts in self.switches.values())
             full = sum(chip.planes)
@@ -142,7 +142,7 @@ class _Links:
                 )
 
     def tell(self) -> None:
-        """Note the links that NCCL is told of, if they are not those that are there."""
+        """Note the links that NCCL reads if they differ from the existing links."""
         there: dict[str, Counter[str]] = {name: Counter() for name, _, _ in self.gpus}
         for link in self.draft.links:
             if str(link.get("type", "")).startswith(("nvlink", "xgmi-")):

@@ -1,9 +1,9 @@
-"""A partial topology XML put onto a whole machine, as NCCL fills in what a file of ``NCCL_TOPO_FILE`` leaves out.
+"""Overlay of a partial topology XML on a node, as NCCL completes ``NCCL_TOPO_FILE``.
 
-Such files, of cloud vendors for their virtual machines, place GPUs and adapters and say little else. NCCL keeps what
-the file says, drops devices that are not there, and asks the machine for the rest: here another XML of it stands for
-the machine. Devices are the same by their PCI address or, if no address of the file is one of the machine (a preset's
-are made up), by their order.
+Such files, of cloud vendors for their virtual machines, place GPUs and NICs and contain little more.
+NCCL keeps the values of the file, drops devices that do not exist, and queries the system for the rest;
+here another XML replaces the system. Devices are matched by PCI address or, if no address of the file
+occurs in that XML (a preset's are synthetic), by their order.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _LINKS = ("nvlink", "xgmi")
 
 @dataclass(slots=True)
 class Combined:
-    """The XML of both, and in what the file differs from the machine it was put onto."""
+    """The combined XML, and the differences between the file and the node below it."""
 
     text: str
     differences: list[Assumption] = field(default_factory=list)
 
 
 def combine(text: str, where: str, machine: str, name: str) -> Combined:
-    """Put the XML `text`, of a file called `where`, onto that of a machine called `name`.
+    """Overlay the XML `text`, of a file called `where`, on that of a node called `name`.
 
     Raises
     ------
     TopologyError
-        One of them is no such XML, or they have no device in common.
+        One of them is not such an XML, or they have no device in common.
     """
     told, real = parse_xml(text, where), parse_xml(machine, name)
     for root, which in ((told, where), (real, name)):
@@ -54,7 +54,7 @@ class _Overlay:
     def __init__(self, told: XmlElement, real: XmlElement, name: str) -> None:
         self.told, self.real, self.name = told, real, name
         self.differences: list[Assumption] = []
-        self.same: dict[int, XmlElement] = {}  # device of the machine, by id(), -> that of the file
+        self.same: dict[int, XmlElement] = {}  # id() of a device of the node -> device of the file
         self.parent = {id(c): element for element in real.walk() for c in element.children}
 
     def run(self, where: str) -> None:
@@ -82,7 +82,7 @@ class _Overlay:
         if item not in self.differences:
             self.differences.append(item)
 
-    # Which is which.
+    # Matching of devices.
 
     def _match(self, where: str) -> None:
         mine = {bus_id(e.get("busid")): e for e in self._devices(self.told) if e.get("busid")}
@@ -117,17 +117,17 @@ class _Overlay:
                 f"has no GPU or adapter of {self.name}: no address is the same, and no device says its class",
             )  # fmt: skip
 
-    # What is said.
+    # Devices in both.
 
     def _fill(self, mine: XmlElement, other: XmlElement) -> None:
-        """Take what the file does not say of a device from the machine, and note where they disagree."""
+        """Fill in a device's missing attributes from the node, and note differences."""
         for name, value in other.attributes.items():
             own = mine.get(name)
             if not own or (name == "link_width" and own == "0"):
                 mine.attributes[name] = value
             elif name in _COMPARED and _plain(own) != _plain(value) and value not in ("", "0"):
                 if name in _TOLD:
-                    # What NCCL is told; data take the link that the machine has.
+                    # NCCL reads the value of the file; data use the link of the node.
                     mine.attributes[name], mine.attributes[_TOLD[name]] = value, own
                 what = f"NCCL is told of {_COMPARED[name]} {printable(own, 24)}"
                 if name not in _TOLD:
@@ -146,7 +146,7 @@ class _Overlay:
                 self._fill_nets(found, child)
 
     def _fill_gpu(self, mine: XmlElement, other: XmlElement, where: str) -> None:
-        """Fill in a GPU; NVLinks of the file are what NCCL is told of, those of the machine are there."""
+        """Fill in a GPU; NCCL reads the NVLinks of the file, and those of the node exist."""
         for name, value in other.attributes.items():
             mine.attributes.setdefault(name, value)
         told = mine.all(*_LINKS)
@@ -167,7 +167,7 @@ class _Overlay:
 
     @staticmethod
     def _fill_nets(mine: XmlElement, other: XmlElement) -> None:
-        """Fill in interfaces: those of the same name, else in their order."""
+        """Fill in interfaces from those of the same name, otherwise in their order."""
         names = {net.get("name") for net in other.all("net")}
         unnamed = [net for net in mine.all("net") if net.get("name") not in names]
         for net in other.all("net"):
@@ -180,7 +180,7 @@ class _Overlay:
                 found.attributes.setdefault(name, value)
 
     def _processors(self) -> None:
-        """Fill in processors: those of the same number, else the one that most devices belong to."""
+        """Fill in processors from the one with most of their devices, else by number."""
         real = {cpu.get("numaid"): cpu for cpu in self.real.all("cpu")}
         homes: dict[int, Counter[str]] = {}
         for other in self._devices(self.real):
@@ -203,7 +203,7 @@ class _Overlay:
                 if not cpu.get(name):
                     cpu.attributes[name] = value
 
-    # What is not in both.
+    # Devices in one of the two.
 
     def _drop(self, element: XmlElement) -> None:
         """Leave out GPUs and adapters of the file that the machine does not have; NCCL does not find them."""
@@ -225,7 +225,7 @@ class _Overlay:
             )
 
     def _home(self, other: XmlElement) -> XmlElement:
-        """Return what stands for a switch or CPU of the machine, which is added where the file has none."""
+        """Return the file's element for a switch or CPU of the node; add it if it is missing."""
         if other.tag == "system":
             return self.told
         found = self.same.get(id(other))
@@ -239,7 +239,7 @@ class _Overlay:
         return found
 
     def _targets(self) -> None:
-        """Let links of the machine lead to the addresses that the file gives its GPUs."""
+        """Change targets of the node's links to the addresses of its GPUs in the file."""
         moved: dict[BusId, str] = {}
         for other in self._devices(self.real):
             found = self.same.get(id(other))
@@ -253,7 +253,7 @@ class _Overlay:
 
 
 def _kind(element: XmlElement) -> str:
-    """Return True if a device is a GPU or an adapter; empty: neither, or it is not said."""
+    """Return ``gpu`` or ``nic``; empty for another device or an unknown class."""
     text = element.get("class").lower()
     if element.all("gpu") or text.startswith(("0x03", "0x12")):
         return "gpu"

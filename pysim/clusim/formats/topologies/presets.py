@@ -1,4 +1,4 @@
-"""Names of the hardware presets that importers refer to, and definitions for what has no preset."""
+"""Names of the hardware presets of importers, and definitions of hardware without preset."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def product_chip(draft: Draft, text: str) -> str:
 
 
 def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
-    """Return the chip of GPUs that `what` does not name, why it was taken, and what settles it."""
+    """Return the assumed chip of unnamed GPUs, the reason (with `what`) and the settling input."""
     hint = gpu_by_words(Path(draft.where).name)
     if hint is not None and hint[0] is not None:
         return hint[0].name, "the file's name says so", ""
@@ -70,7 +70,7 @@ def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
 
 
 def unnamed_chip() -> str:
-    """Return the chip of GPUs that nothing is known of."""
+    """Return the chip assumed for GPUs without any identification."""
     found = stand_in("anything")
     if found is None:
         raise InternalError("no GPU stands for anything")
@@ -147,11 +147,11 @@ class Adapter:
     name : str
         Its preset.
     kind : str
-        Network it is for: ``ib``, ``roce``, ``efa``, ``slingshot``, ``tcp``.
+        Type of its network: ``ib``, ``roce``, ``efa``, ``slingshot``, ``tcp``.
     gbps : float
         Rate [Gb/s].
     why : str
-        Why it was taken; empty if the file says.
+        Reason of the assumption; empty if the file names it.
     """
 
     name: str
@@ -184,7 +184,7 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
 
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
-    """Return the adapters for a network by rate [Gb/s]: those of a family, or the usual ones."""
+    """Return the NICs for a network by rate [Gb/s]: those of a family, or the usual models."""
     own = [nic for nic in ADAPTERS.values() if nic.kind == kind]
     told = family if kind in ("ib", "roce") else ""
     same = {nic.gbps: nic.name for nic in own if told and nic.family == told}
@@ -206,7 +206,7 @@ def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str
 
 
 def network_of(adapters: Mapping[str, Adapter]) -> tuple[dict[str, Any], list[str]] | None:
-    """Return what the fastest adapters of a machine are usually joined by, and which ones take part."""
+    """Return the usual network of a node's fastest NICs, and the names of these NICs."""
     if not adapters:
         return None
     kind, rate = max(

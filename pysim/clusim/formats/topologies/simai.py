@@ -1,8 +1,8 @@
-"""Topology files of SimAI's and HPCC's ns-3: a line of counts, the ids of switches, and a line per link.
+"""Topology files of SimAI's and HPCC's ns-3: counts, switch ids, and one line per link.
 
-SimAI: ``nodes gpus_per_server nvswitches switches links gpu_type``, where GPUs come first, then NVSwitches, then
-network switches; a link of a GPU to a network switch has its adapter inside, which gets a node of its own here.
-HPCC and ASTRA-sim's ns-3: ``nodes switches links``, hosts and switches.
+SimAI: ``nodes gpus_per_server nvswitches switches links gpu_type``, with GPUs first, then NVSwitches,
+then network switches. A link from a GPU to a network switch implies a NIC, which becomes a separate
+graph node here. HPCC and ASTRA-sim's ns-3: ``nodes switches links``, hosts and switches.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class _Servers:
         )
 
     def _add_hosts(self) -> None:
-        """Add what the file leaves out of a machine: a CPU with memory, and a PCIe switch for each GPU."""
+        """Add parts of a node that the file omits: a CPU with memory, and a PCIe switch per GPU."""
         if not self.network:
             return
         hosts: set[int] = set()

@@ -1,7 +1,7 @@
-"""`nvidia-smi nvlink`: which NVLinks of every GPU are up (-s), what they can do (-c), where they lead (-p, -R).
+"""Importer of `nvidia-smi nvlink`: link states (-s), capabilities (-c), remote ends (-p, -R).
 
-The answers of one machine may follow each other in a text. Only -p and -R say where a link leads, by the PCI address
-at its other end; the text does not say which GPU is at which address, but `nvidia-smi` counts GPUs in the order of
+A text may contain several reports of one node. Only -p and -R contain the remote end of a link, as a PCI
+address. The text does not contain the GPUs' addresses, but `nvidia-smi` numbers GPUs in the order of
 their addresses.
 """
 
@@ -59,7 +59,7 @@ class _Links:
 
     @property
     def count(self) -> int:
-        """Return how many are up; without their states, how many lead somewhere, or can be used."""
+        """Return the number of links that are up; without states, with a remote end or usable."""
         if self.up or self.down:
             return len(self.up)
         return len(self.remote) or sum(self.able.values())
@@ -71,9 +71,9 @@ class _Links:
 
 
 def named_gpus(text: str) -> dict[int, str]:
-    """Return the products by number of the GPU, from ``GPU 0: NAME`` and the table that `nvidia-smi` prints.
+    """Return products by GPU number, from ``GPU 0: NAME`` and the table of `nvidia-smi`.
 
-    The table of an old driver cuts long names off (``Tesla V100-SXM2...``); those are left out.
+    Old drivers truncate long names in the table (``Tesla V100-SXM2...``); these are skipped.
     """
     found = [*GPU_LINE.finditer(text), *_TABLE_ROW.finditer(text)]
     return {int(match[1]): match[2] for match in found if not match[2].endswith("...")}
@@ -124,7 +124,7 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
 
 
 def _parse(text: str, draft: Draft) -> dict[int, _Links]:
-    """Return what is said of every GPU; a GPU may be there once for each question."""
+    """Return the links of every GPU; a GPU may occur once in each report."""
     heads = list(GPU_LINE.finditer(text))
     ends = [match.start() for match in heads[1:]] + [len(text)]
     found: dict[int, _Links] = {}
@@ -161,7 +161,7 @@ def _take(links: _Links, line: re.Match[str]) -> str:
 
 
 def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Links]) -> None:
-    """Give GPUs the links to where these lead."""
+    """Add the links of GPUs by their remote ends."""
     texts = {bus: text for links in found.values() for bus, text, _ in links.remote.values()}
     order = sorted(texts, key=lambda bus: bus if isinstance(bus, tuple) else ())
     at = dict(zip(order, sorted(found), strict=False))
@@ -184,7 +184,10 @@ def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Li
 
 
 def _both_ways(found: dict[int, _Links], at: dict[BusId, int]) -> bool:
-    """Return True if all links come back from the GPUs at these addresses, also by their numbers if these are told."""
+    """Return True if all links are mutual with GPUs at these addresses.
+
+    Link numbers must match as well if the text contains them.
+    """
     ways = Counter(
         (number, at[bus]) for number, links in found.items() for bus, _, _ in links.remote.values()
     )
@@ -202,7 +205,7 @@ def _both_ways(found: dict[int, _Links], at: dict[BusId, int]) -> bool:
 def _join(
     draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Links], *, switched: bool
 ) -> None:
-    """Give GPUs their links: to NVSwitches, or the same number to every other GPU."""
+    """Add the links of GPUs: to NVSwitches, or the same number to every other GPU."""
     for number, device in devices.items():
         gpu, count = device.gpu, found[number].count
         if gpu is None or not count:

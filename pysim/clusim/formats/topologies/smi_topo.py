@@ -1,8 +1,11 @@
-"""`nvidia-smi topo -m` (and ``-p2p``), `rocm-smi --showtopo`: a PCIe tree that fits the distances.
+"""Importer of `nvidia-smi topo -m` (and ``-p2p``) and `rocm-smi --showtopo`.
 
-The matrices give the kind of path between any two devices: PIX at most one switch, PXB several switches, PHB the host
-bridge of a CPU, NODE host bridges of one NUMA node, SYS across NUMA nodes, NV# that many NVLinks. Devices that are PIX
-share a switch, groups that are PXB share a switch above theirs, and everything of a NUMA node shares a CPU.
+Builds a PCIe tree that fits the distances.
+
+The matrices contain the kind of path between each pair of devices: PIX at most one switch, PXB several
+switches, PHB the host bridge of a CPU, NODE host bridges of one NUMA node, SYS across NUMA nodes, NV#
+that number of NVLinks. Devices with PIX between each other share a switch, groups with PXB share a
+switch one level up, and all devices of a NUMA node share a CPU.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ MAX_AROUND = 4000
 """Characters in front of a table in which names of GPUs are looked for."""
 
 MOST_LINKS = 18
-"""Links of the GPUs with most of them: more than these between all pairs means NVSwitches."""
+"""Largest number of NVLinks of a GPU; a larger sum over all pairs implies NVSwitches."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAG = re.compile(r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s|\s*[>|#]+\s)")
@@ -86,7 +89,7 @@ def parse_matrix(text: str, where: str) -> Matrix:
 
 
 def _no_gaps(matrix: Matrix, rows: set[str], where: str) -> None:
-    """Refuse a table that has no row of either of two GPUs, as nothing says how they are joined."""
+    """Refuse a table without the rows of two or more GPUs: the path between these is unknown."""
     missing = [name for name in matrix.gpus if name not in rows]
     if len(missing) > 1:
         raise fail(
@@ -192,7 +195,7 @@ def _nic_class(name: str) -> int:
 
 
 def _symmetric(matrix: Matrix, draft: Draft) -> None:
-    """Take the shorter path if the two halves of the table differ; return the GPUs without a row."""
+    """Use the shorter path if the halves of the table differ, and note the GPUs without a row."""
     rows = {name for name, _ in matrix.words}
     missing = [name.lower() for name in matrix.gpus if name not in rows]
     if missing and rows:
@@ -277,7 +280,7 @@ def _add_xgmi(
 
 
 def _from_p2p(matrix: Matrix, draft: Draft) -> None:
-    """Turn a table of what works into distances: pairs that work share switches, others are at the CPU."""
+    """Turn a table of working pairs into distances: these share switches, others only a CPU."""
     for pair, word in matrix.words.items():
         matrix.words[pair] = "PXB" if word == "OK" else "PHB"
     draft.assume(
@@ -381,9 +384,10 @@ def _add_tree(
 
 
 def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
-    """Join NUMA nodes that are parts of one socket (NPS of AMD, SNC of Intel), if the processor is given.
+    """Join the NUMA nodes of one socket (NPS of AMD, SNC of Intel) if the processor is given.
 
-    Returns the number of NUMA nodes of a socket. Two sockets are assumed, as a table does not tell them apart.
+    Returns the number of NUMA nodes of a socket. Two sockets are assumed, as a table does not distinguish
+    them.
     """
     top = max(matrix.numa.values(), default=0) + 1
     each = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
@@ -412,9 +416,9 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
 
 
 def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
-    """Join what is near the same processors where no NUMA node is named, as in virtual machines.
+    """Join devices with the same CPU affinity if NUMA nodes are missing (virtual machines).
 
-    Returns whether that places the GPUs.
+    Returns True if this places the GPUs.
     """
     gpus = matrix.gpus
     if matrix.numa or any(name not in matrix.near for name in gpus):

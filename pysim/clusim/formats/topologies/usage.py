@@ -1,7 +1,7 @@
-"""Use of an imported node: number of channels, rings along direct links, and peer-to-peer paths.
+"""Use of an imported node: number of channels, rings on direct links, peer-to-peer paths.
 
-The file says nothing of it; NCCL finds out when it runs. Rings are sought so that no two of them share a direction of a
-link, the way NCCL's search does on meshes.
+Topology files do not contain these; NCCL determines them at run time. Rings are searched such that no
+two of the rings share a wire, as in NCCL's search on meshes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from clusim.hardware import gpu
 
 MAX_RING_GPUS = 32
 MAX_STEPS = 60_000
-"""The search gives up after so many steps and keeps the rings it has."""
+"""Maximum steps of the search, which then keeps the rings found until then."""
 
 Capacity = Counter[tuple[int, int]]
 """Links from a GPU to another that no ring uses yet."""
@@ -89,7 +89,10 @@ def find_rings(count: int, mesh: Capacity) -> list[list[int]]:
 
 
 def _cycle(count: int, left: Capacity, steps: int) -> tuple[list[int], int]:
-    """Return a cycle through all GPUs, those links first of which most are left; depth first, within `steps`."""
+    """Return a cycle through all GPUs, and the remaining steps.
+
+    Depth-first search within `steps` that prefers the links with the most remaining capacity.
+    """
     near = {
         a: sorted((b for b in range(count) if left[a, b] > 0), key=lambda b: (-left[a, b], b))
         for a in range(count)

@@ -41,7 +41,7 @@ _DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 
 
 def wire_machine(machine: ImportedMachine, draft: Draft, chip: str | None = None) -> None:
-    """Fill `draft` with the nodes and links of `machine`; `chip` says what its GPUs are."""
+    """Fill `draft` with the graph nodes and links of `machine`; `chip` is its GPU model."""
     _Wiring(machine, draft, chip).run()
 
 
@@ -84,7 +84,7 @@ class _Wiring:
         names = [self.names[id(device)] for device in self.gpus]
         set_usage(self.draft, names, self.chips[id(self.gpus[0])])
 
-    # What is there.
+    # Existing devices.
 
     def _find_gpus(self) -> None:
         found = [device for device in self.machine.walk() if device.gpu is not None]
@@ -156,7 +156,7 @@ class _Wiring:
             )
         self.nets += [(net, device, cpu) for net in device.nets]
 
-    # What they are.
+    # Device models.
 
     def _identify(self) -> None:
         for device in self.gpus:
@@ -257,7 +257,10 @@ class _Wiring:
             )
 
     def _beside(self, device: ImportedDevice) -> int:
-        """Return how many GPUs share the NVLink-C2C of this one's CPU, 0 if it has none or the file names the CPU."""
+        """Return the number of GPUs on the CPU of this GPU if they share its NVLink-C2C.
+
+        0 if the GPU does not have NVLink-C2C, or the file names the CPU.
+        """
         if id(device) not in self.chips or GPUS[self.chips[id(device)]].form != "superchip":
             return 0
         for cpu in self.machine.cpus:
@@ -268,7 +271,7 @@ class _Wiring:
         return 0
 
     def _newest(self, device: ImportedDevice) -> int:
-        """Return the PCIe generation a device has or, if the file does not say, probably has."""
+        """Return the PCIe generation of a device in the file, otherwise its probable generation."""
         given = generation(device.speed)
         if given is None and id(device) in self.chips:
             given = GPUS[self.chips[id(device)]].pcie
@@ -297,7 +300,7 @@ class _Wiring:
             self.draft.link(name, parent, type=link)
 
     def _told(self, device: ImportedDevice, names: list[str], link: str) -> None:
-        """Note the slot that NCCL is told of, if it is another one than is there."""
+        """Note the PCIe slot that NCCL reads if it differs from the existing slot."""
         if not device.told_speed and device.told_width is None:
             return
         gen = generation(device.told_speed or device.speed)
@@ -308,7 +311,7 @@ class _Wiring:
             self.draft.settings.setdefault("told_pcie", {}).update(dict.fromkeys(names, slot))
 
     def _pcie(self, device: ImportedDevice, name: str, gen: int, width: int, why: str) -> str:
-        """Return the link type of a device's connection to what is above it."""
+        """Return the type of the link between a device and its parent."""
         given, lanes = generation(device.speed), device.width
         said = printable(device.speed, 24) if device.speed else ""
         if given is None:
@@ -421,14 +424,14 @@ def _slot_gen(gbps: float) -> int:
 
 
 def _said(*parts: str, line: int) -> str:
-    """Return what the file calls something, and where."""
+    """Return the names of an element in the file, and its line."""
     words = [*dict.fromkeys(part for part in parts if part)]
     words += [f"line {line}"] if line else []
     return ", ".join(words) or "not named"
 
 
 def _distinct(numbers: list[int | None]) -> bool:
-    """Return True if all numbers are there, differ, and can be part of a name."""
+    """Return True if all numbers are given, differ, and can be part of a name."""
     given = [number for number in numbers if number is not None and 0 <= number < 10**6]
     return len(given) == len(numbers) == len(set(given))
 
