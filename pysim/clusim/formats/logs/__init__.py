@@ -1,7 +1,7 @@
 """Logs of NCCL and RCCL, and tables of nccl-tests, read into plain columns and understood.
 
-`read_logs` gives a `Log`: communicators and who is in them, rings, trees, transports, the sequence of collectives, and
-what was measured. It imports nothing of the simulator.
+`read_logs` returns a `Log`: communicators and their ranks, rings, trees, transports, the sequence of
+collectives, and measurements. This package does not import the simulator.
 """
 
 from clusim.formats.logs.anomalies import Anomaly, find_anomalies

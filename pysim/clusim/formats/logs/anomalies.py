@@ -27,11 +27,11 @@ from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
 CONTRADICTION = "ranks contradict"
-"""The kind of what lines say of ranks that cannot all be so."""
+"""Kind of anomalies: lines about ranks that contradict each other."""
 
 
 _OTHER_UNIT = 300
-"""Factor between what two columns say from which on they are in different units, and not just of different sizes."""
+"""Smallest factor between two columns that implies different units, not sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _job(log: Log) -> Iterator[Anomaly]:
 
 
 def _contradictions(log: Log) -> Iterator[Anomaly]:
-    """Compare what handles with one commId say of its size and of their ranks."""
+    """Compare sizes and ranks of handles with the same commId."""
     facts = log.facts
     sizes: dict[tuple[int, int], Member] = {}
     told: set[tuple[int, int, int]] = set()
@@ -155,7 +155,7 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
 
 
 def _sizes_of_calls(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
-    """Compare how many ranks calls say that a communicator has with what it said itself."""
+    """Compare the numbers of ranks in calls with those of the communicator's handles."""
     facts = log.facts
     odd = {h: facts.miscounts[h] for h in communicator.handles if h in facts.miscounts}
     if odd:
@@ -341,7 +341,7 @@ def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterat
 
 
 def _first_odd(operations: Repeating) -> int:
-    """Return the line of the first operation of which ranks say different things."""
+    """Return the line of the first operation about which ranks disagree."""
     for part in operations.parts():
         rows = np.flatnonzero(part.column("agree") == 0)
         if len(rows):
@@ -388,7 +388,7 @@ def _calls(log: Log) -> Iterator[Anomaly]:
 
 
 def _unit(run: TableRun) -> str:
-    """Return what is wrong with the times of a table: with sizes they make the bandwidths beside them."""
+    """Return the error if sizes over times differ from the bandwidths of a table, else empty."""
     if not run.values:
         return ""
     time, algbw = run.column("time"), run.column("algbw")

@@ -24,9 +24,9 @@ _BEHIND = tuple(np.frombuffer(text, np.uint8) for text in (b"]", b"/", b"/", b"-
 
 @dataclass(slots=True)
 class Branches:
-    """Trees of lines: `rows` are the lines' rows in the scan, `rank` whose they are; the others have a value a tree.
+    """Trees of lines: `rows` in the scan and `rank` are per line, the rest is per tree.
 
-    `line` is the place of a tree's line in `rows`, `numbers` has channel, parent, rank and children.
+    `line` is the index of a tree's line in `rows`; `numbers` has channel, parent, rank and children.
     """
 
     rows: Positions
@@ -45,7 +45,7 @@ def find_branches(scan: Scan, among: NDArray[np.bool_]) -> Branches | None:
     begin, end = scan.message[rows] + len("Trees"), scan.ends[scan.regular[rows]]
     for _ in range(2):
         end = end - (buffer[end - 1] == ord(" "))
-    # All bytes of these lines, and which of them are digits.
+    # All bytes of these lines, and the mask of digits.
     length = end - begin
     first = np.concatenate(([0], np.cumsum(length)))
     at = np.arange(first[-1]) - np.repeat(first[:-1] - begin, length)
@@ -67,7 +67,7 @@ def find_branches(scan: Scan, among: NDArray[np.bool_]) -> Branches | None:
         own = kind == number
         fine[own] &= np.isin(buffer[front[own]], _BEFORE[number])
         fine[own] &= np.isin(buffer[behind[own]], _BEHIND[number])
-    # With what belongs between the numbers a line is full: there is nothing else in it.
+    # The numbers and the expected separators cover the line in full.
     written = np.bincount(which, behind - start + minus, len(rows)).astype(np.int64)
     good = (count > 0) & (count % _SIX == 0) & (written + count // _SIX * _PER_CHANNEL == length)
     good &= np.bincount(which, ~fine, len(rows)) == 0

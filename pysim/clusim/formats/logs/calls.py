@@ -1,7 +1,8 @@
-"""The calls of a log in the order they were made: few distinct ones, and which of them came when.
+"""The calls of a log: a table of distinct calls, and the sequence of indices into it.
 
-A collective is a call of its communicator; the sends and receives of a communicator with one opCount are one call, as
-NCCL launches them together. Names are this project's: ``allreduce``, ``all_gather``, ...
+A collective is a call of its communicator; the sends and receives of a communicator with one opCount
+form one call, because NCCL launches them together. Names are clusim's: ``allreduce``, ``all_gather``,
+...
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MOST_BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """A call, as far as the log tells it.
+    """A logged call.
 
     Attributes
     ----------
@@ -36,11 +37,11 @@ class LoggedCall:
     bytes : int
         The largest buffer of a rank [bytes].
     algorithm, protocol : str
-        As the tuner's line has them; empty if there is none. `channels` is 0 then.
+        As in the tuner's line; empty without such a line, with 0 as `channels`.
     messages : tuple of (source, target, bytes)
         Of a group of sends and receives: ranks of the communicator.
     model_us : float
-        What NCCL's own tuner expected [us]; -1 if it was not printed.
+        Estimate of NCCL's tuner [us]; -1 if it was not printed.
     """
 
     comm: int
@@ -82,12 +83,12 @@ class CallTable:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Number of times that each distinct call was made."""
+        """Number of occurrences of each distinct call."""
         return np.bincount(np.array(self.call, np.int64), minlength=len(self.distinct))
 
 
 def logged_operation(name: str) -> str:
-    """Return the operation of a log's name, empty if clusim has no program for it."""
+    """Return the operation of a name in a log, empty if clusim cannot simulate it."""
     found = find_operation(name)
     return found.name if found is not None and found.name in OF_NCCL else ""
 
@@ -245,7 +246,7 @@ def _add_message(
 def _messages(
     log: Log, table: CallTable, comm: int, found: dict[tuple[int, int, int], list[int]]
 ) -> LoggedCall | None:
-    """Return the call of a group of sends and receives; of ranks that did not log, what symmetry says."""
+    """Return the call of a group of sends and receives; unlogged ranks are assumed symmetric."""
     communicator = log.communicators[comm]
     n = communicator.n_ranks
     inside = {key: max(counts) for key, counts in found.items() if max(key[:2]) < n}
@@ -271,7 +272,7 @@ def _messages(
 
 
 def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
-    """Take the rows of nccl-tests as calls."""
+    """Add the rows of nccl-tests as calls."""
     for run in log.runs:
         operation = logged_operation(run.collective())
         comm = next((c for c in log.communicators if c.run == run.number and c.n_ranks > 1), None)

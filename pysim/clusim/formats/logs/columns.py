@@ -1,4 +1,4 @@
-"""Growing columns: whole numbers kept in the smallest type that holds them."""
+"""Growing columns of integers in the smallest type that holds them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row_hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
 
 
 def ordinals(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return for each row how many rows with the same keys came before it."""
+    """Return for each row the number of earlier rows with the same keys."""
     value = row_hash(*keys)
     n = len(value)
     order = np.argsort(value, kind="stable")
@@ -54,7 +54,7 @@ def ordinals(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 class Rows:
-    """Rows of a few whole numbers that come one at a time."""
+    """Rows of a few integers, added one at a time."""
 
     def __init__(self, *names: str) -> None:
         """Start empty, with these columns."""
@@ -90,7 +90,7 @@ class Rows:
 
 
 class Columns:
-    """Columns that grow by whole arrays."""
+    """Columns to which arrays are appended."""
 
     def __init__(self, *names: str) -> None:
         """Start empty, with these columns."""
@@ -113,7 +113,7 @@ class Columns:
             part[name] = translated(part[name], values)
 
     def columns(self) -> dict[str, NDArray[np.integer]]:
-        """Return the columns, and forget the parts they came in."""
+        """Return the columns, and release the arrays that were appended."""
         whole: dict[str, NDArray[np.integer]] = {}
         for name in self.names:
             parts = [part.pop(name) for part in self._parts]
@@ -123,12 +123,12 @@ class Columns:
 
 
 class OwnedRows:
-    """Rows of columns by whose they are: a look at one owner's takes the time of its rows, and not of all."""
+    """Rows of columns grouped by owner; access to an owner's rows does not read the others."""
 
     def __init__(
         self, owners: NDArray[np.integer], columns: Mapping[str, NDArray[np.integer]]
     ) -> None:
-        """Group by owners, numbers from 0; rows of negative ones are nobody's."""
+        """Group by owners, numbers from 0; rows with negative owners are dropped."""
         self._columns = columns
         self._order = np.argsort(owners, kind="stable")
         most = int(owners.max()) if len(owners) else NONE

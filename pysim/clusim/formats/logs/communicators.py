@@ -23,7 +23,7 @@ _MACHINE_RANKS = 1 << 10
 """GPUs of one machine at most."""
 
 _MOST_PLACES = 1 << 19
-"""Ranks in all of which a host is noted that others' lines tell."""
+"""Maximum total number of ranks for which hosts in other ranks' lines are noted."""
 
 _MOST_LOOKS = 1_000_000
 """Comparisons of a handle with a communicator before it is compared only with the `_LAST`."""
@@ -36,7 +36,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
 
 @dataclass(slots=True)
 class LoggedCommunicator:
-    """A communicator; `members` has the handle of each rank that logged, `assumed` what was concluded and not read."""
+    """A communicator; `members` has the handles by logged rank, `assumed` the inferred facts."""
 
     number: int
     run: int
@@ -182,7 +182,7 @@ def _new(found: list[LoggedCommunicator], member: Member, n_ranks: int) -> Logge
 def _key(
     member: Member, n_ranks: int, of_member: dict[int, LoggedCommunicator], pid: int
 ) -> tuple[object, ...] | None:
-    """Return what a handle shares only with handles of its own communicator, if the log says it."""
+    """Return a key that handles of one communicator share, None if it is not in the log."""
     if member.comm_id:
         return ("id", member.comm_id, n_ranks)
     parent = of_member.get(member.parent)
@@ -210,7 +210,7 @@ class _Candidate:
 
 
 class _Open:
-    """Communicators of one run and size whose handles have nothing in common that the log says."""
+    """Communicators of one run and size with handles that the log does not connect by a key."""
 
     def __init__(self, facts: RawLog, signatures: _Signatures) -> None:
         self._facts, self._signatures = facts, signatures
@@ -238,12 +238,12 @@ class _Open:
         return best.communicator
 
     def add(self, communicator: LoggedCommunicator, number: int) -> None:
-        """Keep a communicator whose first handle this is."""
+        """Store a communicator with its first handle."""
         self._all.append(_Candidate(communicator, number))
         self._join(self._all[-1], number)
 
     def _of_rank(self, rank: int, looks: _Looks) -> list[_Candidate]:
-        """Return those that lack a rank, in order; only the last if too many were looked at already."""
+        """Return the candidates without a rank, in order; only the last above the search limit."""
         if looks.left <= 0:
             return [c for c in self._all[-_LAST:] if c.lacks(rank)]
         kept, seen = self._lacking.get(rank, ([], 0))
@@ -276,7 +276,7 @@ def _devices(runs: Sequence[TableRun]) -> dict[tuple[int, str, int, int], int]:
 
 
 class _sizes:  # noqa: N801 - used as a function with a memory
-    """Number of ranks of a handle that does not say it itself."""
+    """Number of ranks of a handle that does not contain it."""
 
     def __init__(self, facts: RawLog, runs: Sequence[TableRun]) -> None:
         self._runs = {run.number: run.n_ranks for run in runs if run.n_ranks}
@@ -323,7 +323,7 @@ def _used(facts: RawLog) -> set[int]:
 
 
 def _place_by_labels(facts: RawLog, communicator: LoggedCommunicator) -> None:
-    """Give handles without rank the rank their launcher tagged them with, if that is possible for all."""
+    """Set missing ranks of handles to their launcher's labels, if this is possible for all."""
     labels = [facts.processes[facts.members[h].process].label for h in communicator.unplaced]
     free = all(
         0 <= label < communicator.n_ranks and label not in communicator.members for label in labels
@@ -337,10 +337,10 @@ def _place_by_labels(facts: RawLog, communicator: LoggedCommunicator) -> None:
 
 
 class _Described:
-    """Notes hosts, bus addresses and names of communicators' GPUs, and what had to be assumed.
+    """Recorder of hosts, bus addresses and names of communicators' GPUs, and of assumptions.
 
-    Of ranks that logged their lines tell it. What one line, or a run's list of devices, tells of many others is noted
-    of so many in all: a small file could else fill the memory with the same names again and again.
+    Ranks that logged are described by their lines. Descriptions of other ranks, from one line or a run's
+    device list, are limited in total: otherwise a small file could fill the memory with repeated names.
     """
 
     def __init__(self, facts: RawLog, runs: Sequence[TableRun]) -> None:
@@ -405,7 +405,7 @@ class _Described:
 
 
 def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
-    """Note the hosts of a communicator, and what the log does not say of it."""
+    """Note the hosts of a communicator, and the facts that the log does not contain."""
     missing = communicator.n_ranks > sum(
         0 <= r < communicator.n_ranks for r in communicator.members
     )
@@ -446,9 +446,9 @@ def _ranks(ranks: Sequence[int]) -> str:
 def rings_of(
     members: Iterable[Member], n_ranks: int, links: Iterable[tuple[int, ...]]
 ) -> dict[int, list[int]]:
-    """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours.
+    """Return the rings by channel, as rank 0 printed them or from all ranks' neighbours.
 
-    `links` has channel, the rank before, the rank, and the rank behind it.
+    `links` has channel, previous rank, rank, and next rank.
     """
     rings: dict[int, list[int]] = {}
     cut: set[int] = set()

@@ -1,7 +1,7 @@
-"""Numbers and names in a buffer of text, many rows at once: what makes reading logs fast.
+"""Vectorised parsing of numbers and names in a buffer of text, for fast log reading.
 
-All functions take `buffer`, the bytes of some lines as uint8 with `PADDING` more behind them, and arrays of
-positions in it.
+`buffer` contains the bytes of some lines as uint8, followed by `PADDING` more; positions are indices
+into it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PADDING = 256
-"""Bytes every buffer has behind its text, so that fixed-width looks never leave it."""
+"""Bytes after the text of a buffer, so that fixed-width reads stay inside it."""
 
 Positions = NDArray[np.int64]
 
@@ -24,7 +24,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def words(buffer: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return the view whose element i is the 8 bytes from position i on."""
+    """Return the view with the 8 bytes from position i on as element i."""
     return np.ndarray((len(buffer) - 7,), np.dtype("<u8"), buffer.data, 0, (1,))
 
 
@@ -62,7 +62,7 @@ def _number(
 def decimals(
     buffer: NDArray[np.uint8], start: Positions, end: Positions
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return the decimal numbers written in [start, end), and which of them are numbers."""
+    """Return the decimal numbers written in [start, end), and a mask of the valid numbers."""
     return _number(buffer, start, end, _DECIMAL, 10)
 
 
@@ -76,13 +76,13 @@ def hexadecimals(
 def hashes(
     buffer: NDArray[np.uint8], start: Positions, end: Positions, width: int
 ) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each text [start, end), of which `width` bytes (a multiple of 8) are looked at."""
+    """Return a 64-bit hash of `width` bytes (multiple of 8) of each text [start, end)."""
     view = words(buffer)
     length = np.minimum(end - start, width)
     value = length.astype(np.uint64) * _MIX
     for j in range(0, min(width, -(-int(length.max(initial=0)) // 8) * 8), 8):
         left = np.clip(length - j, 0, 8).astype(np.uint64)
-        # A shift by 64 bits means nothing to the processor: two shifts for eight whole bytes.
+        # A shift by 64 bits is undefined: eight full bytes need two shifts.
         mask = ~((~np.uint64(0) << (left * np.uint64(4))) << (left * np.uint64(4)))
         value = (value ^ (view[np.where(left > 0, start + j, 0)] & mask)) * _MIX
         value ^= value >> np.uint64(29)

@@ -1,10 +1,10 @@
-"""Takes off what launchers and collectors of logs put around lines, a block at a time.
+"""Removal of text that launchers and log collectors add around lines, block by block.
 
-Docker's JSON around lines, colours, Ray's names of actors and its counts of repeats, torchrun's and Kubernetes' names
-go whatever follows. Tables of nccl-tests that were pasted lose the pipes of a web page, the tags of a launcher inside
-rows, and get back the ``#`` of their titles and lists.
-A host, rank or time in front of a table of nccl-tests goes if the title of the table has one: what stands in front of
-NCCL's own lines tells ranks and times, and is read.
+Always removed are Docker's JSON around lines, colours, Ray's actor names and repeat counts, and the
+names of torchrun and Kubernetes. Pasted tables of nccl-tests lose the pipes of a web page and a
+launcher's tags inside rows, and the ``#`` of their titles and lists is restored. A host, rank or time
+before the lines of a table is removed if the title of the table has one. Prefixes of NCCL's lines
+contain ranks and times, and are parsed instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAGGED = re.compile(
     rb"\[(?:[\w.-]{1,200}@)?(\d{1,9},\d{1,9})\]<std(?:out|err|diag)>:",
     re.MULTILINE,
 )
-"""Ranks as PRRTE (Open MPI 5) writes them, with the job's name, and as Open MPI 4 does behind times."""
+"""Rank tags of PRRTE (Open MPI 5), with the job's name, and of Open MPI 4 after times."""
 
 _COMPOSED = re.compile(rb"[a-z][\w.-]{0,80}-\d{1,9} +\| ")
 _TITLE = re.compile(rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE)
@@ -102,20 +102,20 @@ class Dressing:
     """Line prefixes and suffixes of one file; `repeats` counts the lines that Ray omitted."""
 
     def __init__(self) -> None:
-        """Know nothing of the file yet."""
+        """Start before the first line of the file."""
         self._tables = False
         self.repeats = 0
 
     def off(self, data: bytes) -> bytes:
-        """Return a block of whole lines without it; the lines stay as many."""
-        # A search for a byte takes a tenth of that for several, and most blocks have nothing of all this.
+        """Return a block of complete lines without added text; the number of lines stays the same."""
+        # Most blocks have no added text; a search for one byte is ten times faster than one for several.
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        if b"\xc2" in data:  # what was copied from a page
+        if b"\xc2" in data:  # copied from a web page
             data = data.replace(b"\xc2\xa0", b" ")
         if b"<" in data and b"]<std" in data:
             data = _TAGGED.sub(rb"[\1]<stdout>:", data)
-        if b"\t" in data:  # tables that went through a spreadsheet or an editor
+        if b"\t" in data:  # tables from a spreadsheet or an editor
             data = data.replace(b"\t", b" ")
         firsts = _first_bytes(data)
         if ord("{") in firsts and b'{"log":"' in data:
@@ -155,7 +155,7 @@ def _first_bytes(data: bytes) -> set[int]:
 
 
 def _composed(data: bytes) -> bool:
-    """Return True if a line has a name in front of it, as Docker Compose puts it there: ``worker-1  | ``."""
+    """Return True if a line has a name as prefix, as of Docker Compose: ``worker-1  | ``."""
     at = data.find(b" | ")
     while at >= 0:
         start = data.rfind(b"\n", 0, at) + 1

@@ -12,7 +12,7 @@ from clusim.formats.logs.lines import label_of, stamp_ns
 Positions = NDArray[np.int64]
 
 FRONT_BYTES = 48
-"""Longest front that is looked at."""
+"""Longest front that is parsed."""
 
 OTHER = -2
 """It is another line's text."""
@@ -34,10 +34,11 @@ def front(text: bytes) -> tuple[int, int]:
 
 
 def stamps(buffer: NDArray[np.uint8], start: Positions, end: Positions) -> Positions:
-    """Return the times of the fronts [start, end) that look like the first of them, -1 for the others.
+    """Return the times of fronts [start, end) in the format of the first, -1 for the others.
 
-    One front is read with care; the others that have digits at the same places and the same text between them differ
-    from it by what the digits say: seconds, minutes and so on count as much as they did in the first.
+    Only the first front is parsed in full. Fronts with digits at the same positions and the same text
+    between them differ from it by their digits, each with the weight (seconds, minutes, ...) that it has in
+    the first.
     """
     times = np.full(len(start), NONE, np.int64)
     if len(start) < _LEAST_ROWS:
@@ -65,7 +66,7 @@ def stamps(buffer: NDArray[np.uint8], start: Positions, end: Positions) -> Posit
 
 
 def _weights(text: bytes, base: int) -> NDArray[np.int64] | None:
-    """Return by how much each digit of a time of day counts [ns]; 0 for what is no digit or part of a date."""
+    """Return the weight of each digit of a time of day [ns]; 0 for other characters and dates."""
     weights = np.zeros(len(text), np.int64)
     for i, byte in enumerate(text):
         if not 48 <= byte <= 57:
@@ -75,6 +76,6 @@ def _weights(text: bytes, base: int) -> NDArray[np.int64] | None:
             if 48 <= other <= 57 and (stamp := stamp_ns(changed)) >= 0:
                 weights[i] = (stamp - base) * (other - byte)
                 break
-    # Months and years are not worth the same everywhere: only what is worth less than a day is changed.
+    # Months and years differ in length: only digits with a weight below a day may vary.
     weights[np.abs(weights) >= 10**9 * 3600 * 24] = 0
     return weights if weights.any() else None

@@ -127,7 +127,7 @@ def _channel(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _link(text: str) -> tuple[int, ...] | None:
-    """Return the channel of a ring, a rank before, the rank, and the one behind it."""
+    """Return the channel of a ring, the previous rank, the rank, and the next rank."""
     match = _LINK.match(text)
     return None if match is None else tuple(int(match[i]) for i in range(1, 5))
 
@@ -159,10 +159,8 @@ def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
-    """Return the trees of a line, as `_branch` does, and whether that is all of it."""
-    if _TREES_NOW.fullmatch(
-        text
-    ):  # as it is since 2.8; the line is long, and there is one for each rank
+    """Return the trees of a line, as `_branch` does, and True if they are complete."""
+    if _TREES_NOW.fullmatch(text):  # format since 2.8; one long line per rank
         numbers = [int(number) for number in _INTEGER.findall(text)]
         if not _legal(max(numbers[::6]), *numbers):
             return [], False
@@ -171,7 +169,7 @@ def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
     rows: list[tuple[int, ...]] = []
     found = _TREES.findall(text)
     for channel, left, more_left, rank, right, more_right in found:
-        # Up to 2.4 the parent comes first, later the children.
+        # Up to 2.4 the parent precedes the children, later it follows them.
         if more_left:
             up, downs = int(right), [left, *more_left[1:].split("/")]
         elif more_right:
@@ -373,16 +371,16 @@ HANDLERS |= {
 }
 
 BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern", "===")
-"""Messages that are understood without anything in front of them."""
+"""Messages that are understood without a header."""
 
 
 def by_shape(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Understand a message by what it looks like, where its first word does not tell."""
+    """Understand a message by its format if its first word does not identify it."""
     if "|" in text and _cost(facts, thread, line, text):
         return True
     if "coll channels" in text:
         return _counts(facts, thread, line, text)
-    if text.startswith(("--", "Paths from ", " (")):  # how paths were found, of altered builds
+    if text.startswith(("--", "Paths from ", " (")):  # path search of modified builds
         facts.count(facts.notes, text.split("->")[0], line)
         return True
     if text.startswith(" "):

@@ -31,10 +31,10 @@ _MOST_DIGITS = 9
 
 
 def find_handles(scan: Scan, among: NDArray[np.bool_]) -> dict[int, NamedHandle]:
-    """Return what those of these rows say that are written as `ncclCommInitRank` of 2.18 and later writes them.
+    """Return the handles in those rows that have the format of `ncclCommInitRank` since 2.18.
 
-    ``NAME comm 0x.. rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 61000 commId 0x.. - Init COMPLETE``; what has more or
-    less words, or numbers that no communicator has, is not among them.
+    ``NAME comm 0x.. rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 61000 commId 0x.. - Init COMPLETE``. Rows with
+    more or fewer words, or with impossible numbers, are skipped.
     """
     view, spaces, buffer = words(scan.buffer), scan.spaces, scan.buffer
     rows = np.flatnonzero(among)

@@ -1,8 +1,9 @@
-"""Inference of the collective and the number of ranks of an nccl-tests table that names neither.
+"""Inference of collective and number of ranks of an nccl-tests table without their names.
 
-The size is that of the largest buffer and the count that of a block: they differ by the number of ranks where a buffer
-has a block per rank. A reduction is named by collectives that reduce only, a root by those that have one. The ratio of
-both bandwidths, as far as they are printed, has room for one number of ranks or for several.
+The size column is of the largest buffer, and the count column of a block: they differ by the number of
+ranks if a buffer has a block per rank. Only reducing collectives name a reduction, and only rooted
+collectives a root. The ratio of the two bandwidths, within their printed precision, permits one number
+of ranks or several.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CLOSE = 0.05
 """Tolerance of a bus bandwidth, which is rounded."""
 
 _LEAST_GBPS = 0.2
-"""Bandwidths below this are printed too coarsely to tell collectives apart [GB/s]."""
+"""Bandwidths below this are printed too coarsely to distinguish collectives [GB/s]."""
 
 _TESTS = [item for item in OPERATIONS.values() if item.test and item.test != "hypercube"]
 _USUAL = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce")
@@ -62,7 +63,7 @@ def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
     Returns
     -------
     name : str
-        The collective, several (``a, b or c``) if all fit, or nothing.
+        The collective, several (``a, b or c``) if all fit, or empty.
     n_ranks : int
         0 if the rows leave it open.
     """
@@ -95,7 +96,7 @@ def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int
 
 
 def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, int]:
-    """Return the collectives without those of which a table is unusual."""
+    """Return the collectives without those for which such a table is unusual."""
     reducing = {item: n for item, n in found.items() if item.reduces}
     # All-to-all and messages were given the reduction of the command line in some releases only.
     same = bool(rows.n_ranks) or set(found.values()) == set(reducing.values())
@@ -106,7 +107,10 @@ def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, 
 
 
 def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) -> int | None:
-    """Return the number of ranks of which a collective has the rows' ratio, 0 if it is open, None if there is none."""
+    """Return the number of ranks for which a collective has the rows' bandwidth ratio.
+
+    0 if several numbers fit, None if no number does.
+    """
     n_ranks = rows.n_ranks or (blocks if item.blocks and blocks > 1 else 0)
     if n_ranks < rows.least and n_ranks:
         return None
@@ -140,11 +144,11 @@ def _usual(item: Operation) -> int:
 
 
 def _bus_over_algorithm(rows: TableColumns) -> float:
-    """Return the middle of busbw / algbw of rows that are not rounded to nothing, nan if there is none."""
+    """Return the median busbw / algbw of rows with enough precision, nan without such rows."""
     big = rows.algbw > 1 if (rows.algbw > 1).any() else rows.algbw > _LEAST_GBPS
     if not big.any():
         return float("nan")
-    ratios = np.sort(rows.busbw[big] / rows.algbw[big])  # what is no number comes last
+    ratios = np.sort(rows.busbw[big] / rows.algbw[big])  # nan is sorted last
     if np.isnan(ratios[-1]):
         return float("nan")
     return float(ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
@@ -169,7 +173,7 @@ def _fits(item: Operation, rows: TableColumns, blocks: int) -> bool:
     if rooted != item.rooted and (rooted or rows.header):
         return False
     if item.rooted and item.blocks and not rooted:
-        return False  # gather and scatter came when every table had a root
+        return False  # gather and scatter are newer than the releases with a root in every table
     reduced = any(op in _REDUCTIONS for op in rows.ops)
     if reduced and not item.reduces:
         if item.test not in ("alltoall", "sendrecv"):

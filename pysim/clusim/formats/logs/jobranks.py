@@ -1,7 +1,7 @@
-"""GPU and node of every rank of every communicator: one numbering of the job's GPUs.
+"""GPU and node of every rank of every communicator, in one numbering of the job's GPUs.
 
-A GPU is known by its bus address, else by its device index, else by the order of the ranks on its host. Machines of
-ranks that did not log are assumed to be like those that did.
+A GPU is identified by its bus address, otherwise by its device index, otherwise by the order of the
+ranks on its host. Nodes of ranks that did not log are assumed equal to those of ranks that did.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 
 USUAL_GPUS = 8
-"""GPUs of a machine where nothing tells how many it has."""
+"""Assumed GPUs of a node if the log does not contain their number."""
 
 MOST_GPUS = 16
 """GPUs of a machine up to which device indices are believed."""
@@ -31,13 +31,13 @@ class JobRanks:
     Attributes
     ----------
     hosts : list of str
-        Host of every rank of the job; invented names for machines that did not log start with ``(``.
+        Host of every rank of the job; invented names for nodes that did not log start with ``(``.
     devices : list of int
-        Index of its GPU in the machine.
+        Index of its GPU in the node.
     of : dict
         Number of a communicator -> rank of the job of each of its ranks.
     assumed : list of str
-        What had to be assumed, one line each.
+        Assumptions, one line each.
     """
 
     hosts: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class JobRanks:
 
 
 def add_runs(log: Log) -> None:
-    """Add a communicator for every run of nccl-tests whose ranks are known and about which NCCL printed nothing."""
+    """Add a communicator for each nccl-tests run with known ranks but without NCCL lines."""
     have = {communicator.run for communicator in log.communicators}
     for run in log.runs:
         if run.number in have or run.n_ranks < 2 or not run.sizes:
@@ -110,7 +110,7 @@ class _Buses:
         return member.nvml if 0 <= member.nvml < MOST_GPUS else NONE
 
     def index(self, communicator: LoggedCommunicator, rank: int) -> int:
-        """Return the index of a rank's GPU, NONE if nothing tells it."""
+        """Return the index of a rank's GPU, NONE if it is unknown."""
         host = communicator.host_of.get(rank, "")
         bus = communicator.bus_of.get(rank, NONE)
         if bus == NONE:
@@ -149,12 +149,12 @@ def job_ranks(log: Log) -> JobRanks:
 
 
 def _require_room(log: Log, found: JobRanks) -> None:
-    """Refuse a log whose lines were torn if its ranks need more machines than its lines can be of.
+    """Refuse a log with torn lines if its ranks need more nodes than its lines can be from.
 
     Raises
     ------
     InputError
-        Names the two places that contradict each other.
+        Names the two lines that contradict each other.
     """
     whole = max(log.communicators, key=lambda c: (c.n_logged, c.n_ranks), default=None)
     if whole is None:
@@ -236,7 +236,7 @@ def _places(
 
 
 def _assume_alike(indices: list[int], by_host: dict[str, list[int]]) -> None:
-    """Give ranks of machines that did not log the GPUs of one that did."""
+    """Assign the GPU indices of a node that logged to ranks of nodes that did not."""
     pattern = next(
         (
             [indices[r] for r in ranks]

@@ -1,4 +1,4 @@
-"""Texts that were seen before, by their hash: a few hundred of them answer for millions of lines."""
+"""Cache of texts by their hash: a few hundred texts cover millions of lines."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class KnownTexts:
     """A number for each text that was seen, looked up by many hashes at once."""
 
     def __init__(self) -> None:
-        """Start with nothing known."""
+        """Start empty."""
         self._keys = np.zeros(0, np.uint64)
         self._values = np.zeros(0, np.int64)
 
     def look(self, keys: NDArray[np.uint64], make: Callable[[int], int]) -> NDArray[np.int64]:
-        """Return the number of each key; `make` gives that of a new one, from the index of one row with it."""
+        """Return the number of each key; `make` computes a new one from the index of its row."""
         values = self._find(keys)
         missing = np.flatnonzero(values == _MISSING)
         if len(missing) == 0:

@@ -36,7 +36,10 @@ _LONGEST_HOST = 255
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """A piece of a line. `level` is empty for text without an NCCL header, `cut` says another header ended it."""
+    """Part of a line.
+
+    `level` is empty for text without an NCCL header; `cut` is True if another header ended it.
+    """
 
     host: str
     pid: int
@@ -59,12 +62,12 @@ def label_of(line: bytes) -> int:
 
 
 def clean(line: bytes) -> bytes:
-    """Return a line without the tags of mpirun, which may stand anywhere in it."""
+    """Return a line without the tags of mpirun, which may occur at any position."""
     return _TAG.sub(b"", line) if b">:" in line else line
 
 
 def token(text: bytes) -> tuple[bytes, str, int, int] | None:
-    """Return what stands in front, host, process and thread of ``host:pid:tid``, or None."""
+    """Return tag, host, process and thread of ``host:pid:tid``, or None."""
     match = _TOKEN.match(text)
     if match is None:
         return None
@@ -72,12 +75,12 @@ def token(text: bytes) -> tuple[bytes, str, int, int] | None:
 
 
 def _host(host: str, before: bytes, known: Collection[str]) -> str:
-    """Return the host name without what is glued in front of it, as far as it can be told."""
+    """Return the host name without text glued to its start, if the name is known."""
     if not before or host in known:
         return host
     ends = (host[at:] for at in range(max(0, len(host) - _LONGEST_HOST), len(host)))
     fitting = [name for name in ends if name in known]
-    if before[-1:].isspace():  # a name of its own, unless it is the last column of a table
+    if before[-1:].isspace():  # a separate word is a name, unless it is the last column of a table
         fitting = [name for name in fitting if _LAST_COLUMN.fullmatch(host[: -len(name)])]
         fitting = fitting if _NUMBERS.fullmatch(before) else []
     return max(fitting, key=len) if fitting else host
@@ -91,7 +94,7 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
     line : bytes
         The line.
     known : collection of str
-        Host names that are known; a name right behind other text is cut to the longest of them that fits.
+        Known host names. A name directly after other text is cut to the longest known name at its end.
     """
     found: list[LinePart] = []
     start, head = 0, LinePart("", -1, -1, -1, "", "", 0)

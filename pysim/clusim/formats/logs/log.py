@@ -1,12 +1,10 @@
 """Logs as objects: communicators, operations and anomalies of one or more files.
 
-Handles of communicators in logs whose lines ranks wrote into each other: what is torn is what it is a part of.
-
-What is whole is known from many lines: hosts, processes, ids and addresses of communicators, numbers of ranks. A part
-of one of these (an id that lacks its last digits, a process number of which the first are gone) is that one, if it can
-be only one; else it is left out and counted. Nothing of this is done where no line was torn.
-
-Host names that collisions between ranks tore: a process is known by its number, its few odd names are mended.
+Logs with lines that ranks wrote into each other are repaired. Hosts, processes, ids and addresses of
+communicators and numbers of ranks are known from many intact lines. A fragment of such a value (an id
+without its last digits, a process number without its first) is replaced by the complete value if only
+one fits; otherwise it is dropped and counted. A process with a torn host name is recognised by its
+number, and its few deviating names are corrected. Logs without torn lines are not modified.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _FEW, _MANY, _RECENT = 3, 10, 256
 
 
 def merge_torn_names(facts: RawLog) -> None:
-    """Give the lines of processes with torn host names to the processes they are of."""
+    """Assign the lines of processes with torn host names to the right processes."""
     hosts: dict[str, int] = {}
     by_pid: dict[int, list[int]] = {}
     for number, process in enumerate(facts.processes):
@@ -64,7 +62,7 @@ def merge_torn_names(facts: RawLog) -> None:
 
 
 def _move_members(facts: RawLog, moved: dict[int, int]) -> dict[int, int]:
-    """Give the handles of torn processes to the right ones; return which handles are others' under a wrong name."""
+    """Move handles of torn processes to the right processes; return the handles to be merged."""
     replaced: dict[int, int] = {}
     for old, new in moved.items():
         own = facts.processes[new].members
@@ -86,14 +84,14 @@ def _move_members(facts: RawLog, moved: dict[int, int]) -> dict[int, int]:
 
 
 _SHARE = 4
-"""A process with so many times fewer lines than the usual one of its log may be a torn name."""
+"""A process with this factor fewer lines than is usual in its log may be a torn name."""
 
 _MOST_MEMBERS = 1 << 14
-"""Handles up to which they are settled; a job of so many does not write all of them into one file."""
+"""Maximum number of handles to repair; larger jobs do not write all handles into one file."""
 
 
 def settle_torn(facts: RawLog) -> None:
-    """Give what torn lines say to the handles it is about; leave out what cannot be told."""
+    """Assign the content of torn lines to the right handles; drop ambiguous content."""
     torn = facts.spliced or facts.cut_calls or facts.rejoined
     if not torn or len(facts.members) > _MOST_MEMBERS:
         return
@@ -117,12 +115,12 @@ def settle_torn(facts: RawLog) -> None:
 
 
 def _part_of(part: str, whole: str) -> bool:
-    """Return True if a text is what is left of another: its begin or its end."""
+    """Return True if a text is a fragment of another: its start or its end."""
     return part != whole and len(part) > 0 and (whole.startswith(part) or whole.endswith(part))
 
 
 def _processes(facts: RawLog) -> set[int]:
-    """Give handles of torn processes to the whole ones; return those that are nobody's."""
+    """Move handles of torn processes to intact processes; return handles without a process."""
     lines = sorted(process.lines for process in facts.processes if process.lines)
     usual = lines[len(lines) * 3 // 4] if lines else 0
     whole = [p for p in facts.processes if p.lines and p.lines * _SHARE > usual]
@@ -145,7 +143,7 @@ def _processes(facts: RawLog) -> set[int]:
             for other in whole
         )
         if alone or (not fitting and _missed(facts, process, whole)):
-            continue  # a host or a process of which there are few lines
+            continue  # intact, but with few lines
         if len(fitting) == 1:
             new = facts.processes.index(fitting[0])
             for handle in process.members:
@@ -162,7 +160,7 @@ def _processes(facts: RawLog) -> set[int]:
 
 
 def _missed(facts: RawLog, process: Process, whole: list[Process]) -> bool:
-    """Return True if a process of few lines is a rank that a whole process's communicator lacks."""
+    """Return True if a process with few lines is a missing rank of a known communicator."""
     if process.host not in {other.host for other in whole}:
         return False
     own = {
@@ -198,13 +196,13 @@ def _numbers(facts: RawLog) -> None:
 
 
 def _handles(facts: RawLog, own: list[int], lost: set[int]) -> dict[int, int]:
-    """Return which handles of a process are parts of which; those of which nothing is known are lost."""
+    """Return the complete handle of each fragment; add ambiguous fragments to `lost`."""
     whole = [n for n in own if facts.members[n].comm_id and facts.members[n].pointer]
     moved: dict[int, int] = {}
     known: dict[tuple[int, int], int] = {}
     for (
         number
-    ) in whole:  # two whole handles of one rank of one communicator: one of their addresses is torn
+    ) in whole:  # two complete handles of one rank of a communicator: one has a torn address
         member = facts.members[number]
         first = known.setdefault((member.comm_id, member.rank), number)
         if first != number and member.rank != NONE:
@@ -222,7 +220,7 @@ def _handles(facts: RawLog, own: list[int], lost: set[int]) -> dict[int, int]:
 
 
 def _headless(facts: RawLog, lost: set[int]) -> dict[int, int]:
-    """Return whose the handles are of which only lines without headers speak: those of their addresses."""
+    """Return the matching handle, by address, of handles without a header in any line."""
     of: dict[tuple[int, int], list[int]] = {}
     headless = []
     for process in facts.processes:
@@ -239,7 +237,7 @@ def _headless(facts: RawLog, lost: set[int]) -> dict[int, int]:
 
 
 def _without_ids(facts: RawLog, done: set[int]) -> None:
-    """Give handles of which no line says the id that of the one communicator that lacks ranks of other processes."""
+    """Set missing ids of handles if only one incomplete communicator lacks their process."""
     handles = [n for n in range(len(facts.members)) if n not in done]
     of: dict[tuple[int, int, int], list[int]] = {}
     for number in handles:
@@ -273,7 +271,7 @@ def _same(part: Member, whole: Member) -> bool:
 
 
 def _take_over(new: Member, old: Member) -> None:
-    """Add what was said of a part to the whole."""
+    """Add the values of a fragment to the complete handle."""
     new.orders = old.orders | new.orders
     new.counts = new.counts or old.counts
     new.system = new.system or old.system
@@ -287,7 +285,7 @@ def _take_over(new: Member, old: Member) -> None:
 
 
 Tree = dict[int, tuple[int, tuple[int, ...]]]
-"""A tree by rank: its parent, -1 for none, and its children."""
+"""A tree by rank: its parent (-1 for the root) and its children."""
 
 
 @dataclass(frozen=True)
@@ -347,17 +345,17 @@ class Log:
 
     @cached_property
     def _members(self) -> dict[int, list[Member]]:
-        """The handles of communicators that were asked for."""
+        """Cache of the handles by communicator."""
         return {}
 
     @cached_property
     def _rings(self) -> dict[int, dict[int, list[int]]]:
-        """The rings of communicators that were asked for."""
+        """Cache of the rings by communicator."""
         return {}
 
     @cached_property
     def _owners(self) -> NDArray[np.int64]:
-        """The communicator of each handle, NONE for those of none."""
+        """Communicator of each handle, NONE for handles without a communicator."""
         owners = np.full(max(len(self.facts.members), 1), NONE, np.int64)
         for communicator in self.communicators:
             owners[communicator.handles] = communicator.number
@@ -394,7 +392,7 @@ class Log:
 
     @property
     def hosts(self) -> dict[str, list[str]]:
-        """The hosts and the names of their GPUs as far as they were printed."""
+        """Hosts, and the names of their GPUs if they were printed."""
         found: dict[str, dict[str, str]] = {}
         for process in self.facts.processes:
             if process.host and process.lines:
@@ -419,7 +417,7 @@ def read_logs(names: Iterable[str]) -> Log:
     Raises
     ------
     InputError
-        If a file cannot be opened, or there is nothing of NCCL, RCCL or nccl-tests in any.
+        If a file cannot be opened, or no file contains lines of NCCL, RCCL or nccl-tests.
     """
     reader = LogReader()
     with uncollected():
@@ -451,8 +449,10 @@ def _name_runs(
     communicators: list[LoggedCommunicator],
     operations: Repeating,
 ) -> None:
-    """Name what a run measured after its calls, if they are all of one kind and nothing else tells it."""
-    run_of = np.array([c.run for c in communicators] + [NONE], np.int64)  # the last is for none
+    """Name the test of a run without a name after its calls, if all are of one kind."""
+    run_of = np.array(
+        [c.run for c in communicators] + [NONE], np.int64
+    )  # the last is for calls without a communicator
     names: dict[int, set[int]] = {}
     for communicator, name, _ in operations.tally("communicator", "name").tolist():
         names.setdefault(int(run_of[communicator]), set()).add(name)

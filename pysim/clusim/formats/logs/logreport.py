@@ -23,7 +23,7 @@ _PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS
 
 
 def report(log: Log, *, everything: bool = False) -> str:
-    """Return the summary of a log as text; long lists are cut unless `everything` is asked for."""
+    """Return the summary of a log as text; `everything` disables the limit of long lists."""
     most = 10**9 if everything else 1
     parts = [_head(log)]
     parts += _communicators(log, most)
@@ -70,7 +70,7 @@ def _head(log: Log) -> list[str]:
 
 
 def _communicators(log: Log, most: int) -> list[list[str]]:
-    """Return a part for each communicator; those that say the same are one."""
+    """Return a section for each communicator; equal sections are merged."""
     bodies: dict[tuple[str, ...], list[LoggedCommunicator]] = {}
     looked = log.communicators[: 256 * most]
     for communicator in looked:

@@ -1,6 +1,9 @@
-"""The lines of NCCL and RCCL about communicators, networks and settings; `graphs` has those about channels.
+"""Log lines of NCCL and RCCL about communicators, networks and settings.
 
-A handler takes the facts, the thread that wrote, the line number and the message, and returns whether it understood.
+Lines about channels are in `graphs`.
+
+Arguments of a handler are the facts, the writing thread, the line number and the message. It returns
+True if it has understood the message.
 """
 
 from __future__ import annotations
@@ -132,7 +135,7 @@ _FIELDS = {
 
 
 def _details(pairs: dict[str, str]) -> Iterator[tuple[str, int]]:
-    """Yield the numbers by their attribute; one that is written in another base is none."""
+    """Yield the numbers by attribute; numbers in another base are skipped."""
     for name, text in pairs.items():
         if name in _FIELDS:
             attribute, base = _FIELDS[name]
@@ -168,7 +171,7 @@ def _version(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _timings_of(text: str) -> tuple[int, int, dict[str, float]] | None:
-    """Return rank, number of ranks, and the times [s] it took to begin."""
+    """Return rank, number of ranks, and the times of initialisation [s]."""
     match = _TIMINGS.match(text)
     if match is None:
         return None
@@ -220,7 +223,7 @@ def setting_of(text: str) -> tuple[str, str] | None:
 
 
 def environment(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Note a setting, whatever its name starts with."""
+    """Note a setting, with any prefix of its name."""
     found = setting_of(text)
     return found is not None and note_setting(facts, facts.threads[thread].process, *found)
 
@@ -262,7 +265,7 @@ def _noted(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _nvls_trees(text: str) -> list[tuple[int, ...]]:
-    """Return the trees of a line, by channel; none if one has a rank that cannot be."""
+    """Return the trees of a line, by channel; empty if one contains an impossible rank."""
     trees = [tuple(map(int, found)) for found in _NVLS_TREE.findall(text)]
     return trees if max(map(max, trees), default=0) < MOST_RANKS else []
 

@@ -1,6 +1,6 @@
-"""Calls of all ranks matched to operations of communicators, with the algorithm each used where the log tells it.
+"""Calls of all ranks matched to operations of communicators, with logged algorithms.
 
-What the tuner chose for calls: its n-th line for a thread, name and size belongs to the n-th call of these.
+The tuner's n-th line for a thread, name and size belongs to the n-th call with these.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ Numbers = NDArray[np.integer]
 
 
 def find_choices(facts: RawLog, *sizes: list[NDArray[np.int64]]) -> list[Numbers]:
-    """Return the tuner's choice for each call, NONE where it was not printed by the same thread.
+    """Return the tuner's choice for each call, NONE if the same thread did not print it.
 
-    The device in front of a tuner's line need not be that of the call: a thread that drives GPUs prints one line
-    for the calls of all, on whatever device it is then. So what no line of the same device fits is matched without it.
+    The device in the header of a tuner's line can differ from that of the call: a thread that drives several
+    GPUs prints one line for the calls of all, with the current device. Calls without a line of the same
+    device are therefore matched without the device.
 
     Parameters
     ----------
     sizes : lists of ndarray
-        By part of the calls: the size of each kind of call [B]; the first ones in which a line is found count.
+        By part of the calls: the size of each kind of call [B]; the first list with a matching line counts.
 
     Returns
     -------
@@ -60,7 +61,7 @@ def _without_device(facts: RawLog) -> NDArray[np.int64]:
 
 @dataclass
 class _Matching:
-    """Calls by part, what was chosen for them, and which lines of the tuner no call has yet."""
+    """Calls by part, their choices, and the tuner's lines that are not assigned to a call yet."""
 
     facts: RawLog
     parts: list[RepeatingPart]
@@ -70,7 +71,7 @@ class _Matching:
     def attach(
         self, speaker: NDArray[np.int64], sizes: list[NDArray[np.int64]], *, named: bool
     ) -> None:
-        """Give calls without a choice that of a free line of their speaker with their size, and name if it has one."""
+        """Assign free tuner lines to calls without a choice, by speaker, size and name if present."""
         lines, key, numbers = self._lines(speaker, named=named)
         if len(lines) == 0:
             return
@@ -105,7 +106,7 @@ class _Matching:
     def _lines(
         self, speaker: NDArray[np.int64], *, named: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-        """Return the free lines with or without a name, in the order of what they say, that, and their choices."""
+        """Return the free lines with or without a name, sorted by key, with keys and choices."""
         facts, tunings = self.facts, self.facts.tunings.columns()
         has_name = np.array([bool(choice[0]) for choice in facts.choices])
         lines = np.flatnonzero(self.free)
@@ -130,7 +131,7 @@ class _Matching:
         *,
         named: bool,
     ) -> NDArray[np.int64]:
-        """Return for each kind of call which key it has, NONE if it is none of them."""
+        """Return the index of each kind of call among `keys`, NONE if it is missing."""
         name = part.kinds["name"].astype(np.int64)
         spoken = speaker[part.kinds["thread"].astype(np.int64)]
         key = row_hash(spoken, sizes, name if named else np.full_like(name, NONE))
@@ -144,7 +145,7 @@ DATATYPES = tuple(item.name for item in BY_NUMBER)
 TYPE_BYTES = np.array([item.size_bytes for item in BY_NUMBER], np.int64)
 
 MOST_ALIKE = 1 << 15
-"""Kinds of operations, by size and what was chosen, that are told apart in summaries."""
+"""Maximum number of kinds of operations, by size and choice, in summaries."""
 
 _POINT = ("Send", "Recv")
 
@@ -155,7 +156,10 @@ def _has_blocks(name: str) -> bool:
 
 
 def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the size of each call as nccl-tests counts it: what the largest buffer holds [B], 0 for unknown types."""
+    """Return the size of each call as defined by nccl-tests: its largest buffer [B].
+
+    0 for unknown types.
+    """
     kind = calls["type"].astype(np.int64)
     each = np.where(kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0)
     many = np.array([_has_blocks(name) for name in facts.names] or [False])
@@ -177,9 +181,10 @@ def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np
 def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) -> Repeating:
     """Return the operations in the order of their first line.
 
-    Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (how many calls
-    were found), `agree` (1 if they say the same), `stream`, `choice`, `time_ns` and `line` of the first. Calls of one
-    communicator with one opCount and name are one operation; a Send or Recv is one of its own, its `rank` the caller's.
+    Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (number
+    of calls found), `agree` (1 if they are equal), `stream`, `choice`, `time_ns` and `line` of the first.
+    Calls of one communicator with one opCount and name form one operation; each Send or Recv is a separate
+    operation, with the caller as `rank`.
     """
     of_member = np.full(max(len(facts.members), 1), NONE, np.int64)
     n_ranks = np.ones(max(len(facts.members), 1), np.int64)
@@ -192,7 +197,7 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
     sizes = [message_bytes(facts, part.kinds, n_ranks[part.kinds["member"]]) for part in parts]
     of_a_rank = [message_bytes(facts, part.kinds, np.ones(1, np.int64)) for part in parts]
     choices = find_choices(facts, of_a_rank, sizes)
-    # Calls of one operation have one opCount: those of some of them at a time, as what finds them takes memory.
+    # Calls of one operation share one opCount; opCounts are matched in shares to limit memory.
     shares = 1 + len(facts.calls) // _TOGETHER
     share = [
         (part.column("op_count") % shares).astype(np.min_scalar_type(shares)) for part in parts
@@ -235,7 +240,7 @@ def _merged(parts: list[RepeatingPart]) -> Repeating:
             whole.add({name: part.column(name) for name in whole.names})
         return whole
     lines = [part.column("line") for part in parts]
-    # As operations are dealt out by opCount, the lines of any part are spread as those of all.
+    # Shares are selected by opCount, so that the lines of each share are distributed as those of all.
     longest = max(lines, key=len)
     limits = longest[:: max(1, PART_ROWS // len(parts))][1:]
     cuts = [np.concatenate(([0], np.searchsorted(own, limits), [len(own)])) for own in lines]
@@ -284,7 +289,7 @@ def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Col
 def _reduced(
     what: np.ufunc, values: NDArray[np.integer], starts: NDArray[np.int64]
 ) -> NDArray[np.integer]:
-    """Return the least or largest value of each group of rows; none where there are no rows."""
+    """Return the smallest or largest value of each group of rows; empty without rows."""
     return np.asarray(what.reduceat(values, starts)) if len(starts) else values
 
 
@@ -314,17 +319,17 @@ def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
 def alike(
     operations: Repeating, ranks: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Return what operations differ in, how many there are of each, and how many kinds are left out.
+    """Return the kinds of operations, their counts, and the number of omitted kinds.
 
     Parameters
     ----------
     ranks : ndarray
-        Number of ranks by communicator, the last one for operations of none.
+        Number of ranks by communicator, the last for operations without a communicator.
 
     Returns
     -------
     kinds : ndarray, shape (at most `MOST_ALIKE`, 6)
-        Ranks, name, size [B], type, reduction and choice; the rarest are left out if there are more.
+        Ranks, name, size [B], type, reduction and choice; above the limit the rarest are omitted.
     counts : ndarray
         Operations of each.
     """

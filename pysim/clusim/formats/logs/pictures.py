@@ -21,7 +21,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def ring_picture(ring: Sequence[int], hosts: Mapping[int, str]) -> str:
-    """Return a ring in one line; ``=>`` where it goes from one machine to the next."""
+    """Return a ring in one line; ``=>`` marks a hop to another node."""
     if not ring:
         return "(empty)"
     text = str(ring[0])
@@ -47,7 +47,7 @@ def tree_picture(tree: Tree, hosts: Mapping[int, str]) -> str:
 def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, str]) -> str:
     seen = {root}
     text, rank = str(root), root
-    # Chains are followed without recursion: they may be as long as there are ranks.
+    # Iterative: a chain can contain all ranks, too many for recursion.
     stack: list[tuple[int, list[int]]] = []
     while True:
         down = [child for child in children.get(rank, []) if child not in seen]

@@ -13,25 +13,25 @@ from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.routes import LoggedRoute, parse_route
 
 MAX_KINDS = 500
-"""Kinds of lines that are told apart; what comes later is counted together."""
+"""Maximum number of distinct kinds of lines; further kinds are counted together."""
 
 MOST_HANDLES = 1 << 17
-"""Handles of communicators that are told apart; what lines say of later ones is counted and not used."""
+"""Maximum number of communicator handles; lines about later handles are only counted."""
 
 MOST_THREADS = 1 << 17
-"""Threads of processes that are told apart."""
+"""Maximum number of distinct threads."""
 
 MOST_LOGGED_CALLS = 1 << 26
-"""Lines of calls that are kept; later ones are counted."""
+"""Maximum number of stored calls; later lines are counted."""
 
 MOST_CHOSEN = 1 << 24
-"""Lines of the tuner's choices that are kept; later ones are counted."""
+"""Maximum number of stored tuner lines; later lines are counted."""
 
 MOST_COMMUNICATORS = 1 << 15
-"""Communicators that are told apart; handles of later ones are counted and not used."""
+"""Maximum number of distinct communicators; handles of later ones are only counted."""
 
 MOST_CHOICES = 1 << 16
-"""Choices of the tuner that are told apart; later ones are taken as one of which nothing is known."""
+"""Maximum number of distinct tuner choices; later choices become one unknown choice."""
 
 MOST_PATH_LINES = 1 << 17
 """Lines of paths between devices that are kept."""
@@ -88,7 +88,7 @@ class LoggedPattern:
 
 @dataclass(frozen=True, slots=True)
 class SystemNode:
-    """A line of the topology print: how deep, by which link at which bandwidth [GB/s], and what."""
+    """A line of the topology print: depth, link, bandwidth [GB/s], and name."""
 
     depth: int
     link: str
@@ -99,7 +99,7 @@ class SystemNode:
 
 @dataclass(slots=True)
 class Member:
-    """One rank's handle of one communicator, as its own lines tell it."""
+    """One rank's handle of one communicator, as described by its lines."""
 
     process: int
     thread: int
@@ -143,7 +143,7 @@ class Member:
 
 @dataclass(slots=True)
 class Miscount:
-    """Calls of a handle that say another number of ranks than it has: how many, and what and where the first says."""
+    """Calls with another number of ranks than their handle: count, and values of the first."""
 
     calls: int
     n_ranks: int
@@ -178,7 +178,7 @@ class RawLog:
     """All that is read; lines are numbered through over all files, see `place`."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start empty."""
         self.files: list[str] = []
         self.file_lines: list[int] = []
         self.lines = 0
@@ -267,7 +267,7 @@ class RawLog:
         return found
 
     def _lost(self) -> int:
-        """Return the thread that stands for all that are too many."""
+        """Return the placeholder of all threads beyond the limit."""
         if self.lost_thread == NONE:
             self.lost_thread = len(self.threads)
             self.threads.append(Thread(self.process_of("", NONE), NONE, NONE))
@@ -279,7 +279,7 @@ class RawLog:
         return process is not None and (process, tid, device) in self._thread
 
     def route_of(self, text: str) -> int:
-        """Return the number of the transport written as `text`, or NONE if it is none we know."""
+        """Return the number of the transport written as `text`, or NONE if it is unknown."""
         found = self._route.get(text)
         if found is None:
             route = parse_route(text)
@@ -300,7 +300,7 @@ class RawLog:
         return found
 
     def choice_of(self, choice: Choice) -> int:
-        """Return the number of a tuner's choice; `UNKNOWN_CHOICE` stands for all that are too many."""
+        """Return the number of a tuner's choice, `UNKNOWN_CHOICE` above the limit."""
         found = self._choice.get(choice)
         if found is None and len(self.choices) >= MOST_CHOICES:
             choice = UNKNOWN_CHOICE
@@ -346,17 +346,17 @@ class RawLog:
         return member != NONE and self.members[member].run == self.run
 
     def speaks_of(self, thread: int, member: int) -> None:
-        """Note that what `thread` says from now on is about `member`."""
+        """Attribute the following lines of `thread` to `member`."""
         speaker = self.threads[thread]
         speaker.member = member
         self._device[speaker.process, speaker.device] = member
 
     def member_at(self, thread: int, pointer: int, line: int) -> int:
-        """Return the handle at an address, new if nothing was said about it yet."""
+        """Return the handle at an address; create it at the first mention."""
         bound = self.bindings.get((self.threads[thread].process, pointer))
         if bound:
             return bound[-1][1]
-        # Until 2.8 a communicator is first named when it is complete: what was said before is about it.
+        # Until 2.8 a communicator is first named when it is complete: the lines before are about it.
         said = self.threads[thread].member
         run = self.run_at(line)
         if said != NONE and not self.members[said].pointer and self.members[said].run == run:
@@ -366,7 +366,7 @@ class RawLog:
         return self.new_member(thread, line, pointer)
 
     def member_of(self, thread: int, line: int, rank: int = NONE) -> int:
-        """Return the handle `thread` most likely speaks of; `rank` is the rank it calls its own."""
+        """Return the most likely handle of a line of `thread`; `rank` is the rank in the line."""
         speaker = self.threads[thread]
         found = speaker.member
         if found == NONE or not self._fits(found, rank):
@@ -379,7 +379,7 @@ class RawLog:
         return found
 
     def _by_rank(self, speaker: Thread, rank: int) -> int:
-        """Return the process's handle of this rank; without a rank, that of a process with one device."""
+        """Return the process's handle of a rank; without a rank, its last if it has one device."""
         device: int | None = None
         last = NONE
         handles = self._of_run.get((speaker.process, self.run), [])
@@ -425,7 +425,7 @@ class RawLog:
         found.count += 1
 
     def miscounted(self, member: int, n_ranks: int, line: int, calls: int = 1) -> None:
-        """Note calls that say another number of ranks than their handle has."""
+        """Note calls with another number of ranks than their handle."""
         known = self.miscounts.setdefault(member, Miscount(0, n_ranks, line))
         known.calls += calls
 
@@ -442,14 +442,14 @@ class RawLog:
         self._single_tunings.add(*row)
 
     def room(self, columns: Columns | Repeating, rows: int) -> bool:
-        """Return True if so many more lines are kept in these columns; counts them if not."""
+        """Return True if these columns are below their limit; otherwise count the lines."""
         if len(columns) < (MOST_LOGGED_CALLS if columns is self.calls else MOST_CHOSEN):
             return True
         self.later_calls += rows
         return False
 
     def settle(self) -> None:
-        """Move what came one at a time to the columns; nothing more is read after this."""
+        """Move rows that were added one at a time to the columns; reading must be complete."""
         table: tuple[tuple[Rows, Columns | Repeating], ...] = (
             (self._single_calls, self.calls),
             (self._single_tunings, self.tunings),
@@ -461,7 +461,7 @@ class RawLog:
                 rows.clear()
 
     def next_run(self, line: int) -> None:
-        """Begin a new run: what speaks of communicators from this line on means others."""
+        """Start a new run: lines from this one on are about new communicators."""
         if self.run_open:
             self.run += 1
             self._run_starts.append(line)

@@ -29,17 +29,17 @@ from clusim.formats.logs.tables import TableReader
 Positions = NDArray[np.int64]
 
 SINGLE_LINES, SINGLE_BYTES = 500_000, 128
-"""Lines that are read one at a time: so many, and one more for so many bytes of the logs [B]."""
+"""Limit of lines read one at a time: `SINGLE_LINES`, plus one per `SINGLE_BYTES` of logs [B]."""
 
 _PREFIX_BYTES = 64
 _CHOICE_BYTES = 128
 
 
 class _Lines(NamedTuple):
-    """Lines of a block that are read one at a time: their numbers from the block's first, and their rows if any.
+    """Lines of a block that are read one at a time, with their rows in the scan if any.
 
-    `rank` is by row that of a line which is understood but for the handle it is of; `NONE` for others. `named` are by
-    row the lines that name handles.
+    `rank` is, by row, the rank of a line with an unknown handle that is otherwise understood; `NONE` for
+    others. `named` has, by row, the lines that name handles.
     """
 
     scan: Scan
@@ -53,10 +53,10 @@ class _Lines(NamedTuple):
 
 
 class LogReader:
-    """Reads any number of logs, one after the other; `facts` and `tables` have what they say."""
+    """Reader of any number of logs in sequence; `facts` and `tables` have their content."""
 
     def __init__(self) -> None:
-        """Start with nothing read."""
+        """Start empty."""
         self.facts = RawLog()
         self.tables: list[TableReader] = []
         self._prefixes, self._stamps, self._choices = KnownTexts(), KnownTexts(), KnownTexts()
@@ -119,7 +119,7 @@ class LogReader:
         single.close()
 
     def _block(self, data: bytes, line: int, single: SingleLines) -> None:
-        """Read one block whose first line has the number `line`."""
+        """Read one block; `line` is the number of its first line."""
         facts, scan = self.facts, Scan.of(data)
         facts.lines = line + len(scan.starts) - 1
         facts.nccl_lines += int(np.count_nonzero(scan.has_nccl))
@@ -134,7 +134,7 @@ class LogReader:
         connections, routes = self._connections(scan, data, regular & ~done)
         branches = find_branches(scan, regular & ~done)
         named = find_handles(scan, regular & ~done)
-        # Which lines are looked at one at a time, and which row of the scan each is, NONE if it is not regular.
+        # Lines to read one at a time, and the row of each in the scan, NONE if it is not regular.
         singles = scan.has_nccl.copy()
         spliced = int(np.count_nonzero(regular)) < int(np.count_nonzero(singles))
         singles[scan.regular[done]] = False
@@ -172,7 +172,7 @@ class LogReader:
             self._calls(scan, data, calls, threads, line)
 
     def _bound(self, singles: NDArray[np.bool_], cheap: Positions) -> None:
-        """Take lines off those that are read one at a time if there are too many but the cheap ones."""
+        """Limit the lines that are read one at a time, without counting cheap lines."""
         facts = self.facts
         dear = singles.copy()
         dear[cheap] = False
@@ -183,7 +183,7 @@ class LogReader:
         singles[rows[left:]] = False
 
     def _singles(self, single: SingleLines, lines: _Lines) -> Positions:
-        """Read lines one at a time, in order; return by row the handles of those that are understood but for these."""
+        """Read lines one at a time, in order; return by row the handles of lines with a rank."""
         facts = self.facts
         scan, data, line = lines.scan, lines.data, lines.first
         handles = np.full(len(scan.regular), NONE, np.int64)
@@ -222,7 +222,7 @@ class LogReader:
     def _connections(
         self, scan: Scan, data: bytes, among: NDArray[np.bool_]
     ) -> tuple[Connections | None, Positions]:
-        """Return the connections among these rows, and their routes; those with unknown routes are left out."""
+        """Return the connections among these rows and their routes, without unknown routes."""
         found = find_connections(scan, among)
         if found is None:
             return None, np.zeros(0, np.int64)
@@ -236,7 +236,7 @@ class LogReader:
         return found.only(good), routes[good]
 
     def _threads(self, scan: Scan) -> tuple[Positions, NDArray[np.bool_]]:
-        """Return the thread of each row, and which rows are regular also in what stands in front."""
+        """Return the thread of each row, and a mask of the rows that also have a regular front."""
         facts, n = self.facts, len(scan.regular)
         good = np.ones(n, np.bool_)
         threads = np.zeros(n, np.int64)
@@ -270,9 +270,9 @@ class LogReader:
         return known[threads]
 
     def _fronts(self, scan: Scan, good: NDArray[np.bool_]) -> dict[int, int]:
-        """Look at what stands in front of headers: times are kept, rows with other text are no longer good.
+        """Parse the fronts before headers: store times, remove rows with other text from `good`.
 
-        Returns the ranks launchers put in front, by one row each.
+        Returns the rank labels of launchers, each by one row.
         """
         line_start = scan.starts[scan.regular]
         fronts = np.flatnonzero(good & (scan.token > line_start))
@@ -348,7 +348,7 @@ class LogReader:
         return chosen
 
     def _skip_noise(self, scan: Scan, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Count the rows whose first 16 bytes are known to start lines that say nothing; return them."""
+        """Count the rows with the first 16 bytes of a known unused kind; return their mask."""
         skipped = np.zeros(len(among), np.bool_)
         rows = np.flatnonzero(among)
         if len(rows) == 0 or not self._noise:
@@ -376,7 +376,7 @@ class LogReader:
         )
         process = self._process_of(thread)
         member = self._resolve(process, calls, data, lines, thread)
-        if (member < 0).any():  # an address that is none
+        if (member < 0).any():  # not an address
             facts.cut_calls += int(np.count_nonzero(member < 0))
             self._calls(scan, data, calls.only(member >= 0), threads, line)
             return
@@ -402,7 +402,7 @@ class LogReader:
         )  # fmt: skip
 
     def _compare_sizes(self, member: Positions, calls: Calls, lines: Positions) -> None:
-        """Note the calls that say another number of ranks than their handle has."""
+        """Note the calls with another number of ranks than their handle."""
         facts = self.facts
         handles, which = np.unique(member, return_inverse=True)
         sizes = np.array([facts.members[h].n_ranks for h in handles.tolist()], np.int64)
@@ -455,7 +455,10 @@ class LogReader:
         return member
 
     def _settled_places(self) -> Positions:
-        """Return the handle of each place that has only one, as long as there are no new handles; NONE for others."""
+        """Return the handle of each place with a single handle, NONE for others.
+
+        Valid until a new handle is added.
+        """
         known = np.full(len(self._places) + 1, NONE, np.int64)  # the last is for no place
         if self._settled_at == len(self.facts.members):
             known[: len(self._settled)] = self._settled
@@ -476,7 +479,7 @@ def _pairs(process: Positions, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def require_something(facts: RawLog, tables: list[TableReader]) -> None:
-    """Refuse files in which nothing of NCCL or nccl-tests was found."""
+    """Refuse files without lines of NCCL or nccl-tests."""
     if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
         return
     said = (facts.notes, facts.warnings, facts.timeouts, facts.environment, facts.clean_hosts)

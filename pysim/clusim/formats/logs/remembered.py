@@ -1,4 +1,4 @@
-"""Texts that ranks write again and again: what is read of one is kept for the next."""
+"""Cache of parsed texts that ranks write repeatedly."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LONGEST = 256
 
 
 def remembered(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Let a function of a text, whose result nobody changes, remember the short texts it saw last.
+    """Cache a function of a text for recent short texts; results must not be modified.
 
-    All ranks write most of their lines alike, and programs start again: three of four messages were there before.
+    Ranks write mostly equal lines, and programs restart: three of four messages are repeats.
     """
     known = lru_cache(MOST_TEXTS)(parse)
 

@@ -1,7 +1,7 @@
-"""Columns of many rows that say little new: what rows have in common is kept once, what counts on as small steps.
+"""Compressed columns of many rows: equal values stored once, counters as small offsets.
 
-A job makes the same calls again and again. Of each it is then kept which of those it is, and its number, line and time
-from the first ones of its part on: 6 bytes, or 10 with times.
+A job repeats the same calls. Each call is stored as the index of its kind, and its number, line and time
+relative to the smallest of its part: 6 bytes, or 10 with times.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from clusim.formats.logs.columns import row_hash, small, translated
 Column = NDArray[np.integer]
 
 PART_ROWS = 1 << 15
-"""Rows that are looked at together for what they have in common."""
+"""Number of rows that are compressed together."""
 
 
 class RepeatingPart(NamedTuple):
-    """Some rows: `kinds` has a value for each kind of row in every column, `which` the kind of each row.
+    """Some rows: `kinds` has the columns' values by kind of row, `which` the kind of each row.
 
-    `running` are the other columns: the least value, and by row what is to be added to it.
+    `running` has the other columns: the smallest value, and the offset of each row from it.
     """
 
     kinds: dict[str, Column]
@@ -41,7 +41,10 @@ class RepeatingPart(NamedTuple):
 
 
 class Repeating:
-    """Columns that grow by whole arrays; values of `running` are close to each other, those of the others few."""
+    """Columns to which arrays are appended.
+
+    Values of `running` columns are close to each other; the other columns have few distinct values.
+    """
 
     def __init__(self, *names: str, running: tuple[str, ...]) -> None:
         """Start empty, with these columns."""
@@ -57,7 +60,7 @@ class Repeating:
         return self._length
 
     def __getitem__(self, name: str) -> Column:
-        """Return a whole column."""
+        """Return a column in full."""
         found = [part.column(name) for part in self.parts()]
         return small(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
@@ -134,7 +137,7 @@ def _steps(values: Column) -> tuple[int, Column]:
 
 
 def _narrow(values: Column) -> Column:
-    """Return whole numbers from 0 in the smallest type that holds them; all 0 take no memory."""
+    """Return integers from 0 in the smallest type that holds them; all zeros need no memory."""
     top = int(values.max())
     if top == 0:
         return np.broadcast_to(np.zeros(1, np.uint8), len(values))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class LoggedRoute:
     """Path of data from one rank to another.
 
-    `kind` is P2P, SHM, NET or COLLNET; `how` tells more (IPC, CUMEM, MNNVL, direct, indirect, or the network's name);
-    `nic` and `proxy` (the rank whose network card is used, for PXN) are -1 where there is none.
+    `kind` is P2P, SHM, NET or COLLNET; `how` has details (IPC, CUMEM, MNNVL, direct, indirect, or the
+    network's name). `nic` and `proxy` (the rank that owns the NIC, for PXN) are -1 if they are unused.
     """
 
     kind: str
@@ -47,7 +47,7 @@ _NET = re.compile(
 
 
 def parse_route(text: str) -> LoggedRoute | None:
-    """Return the transport written as `text`, or None if it is none we know or is cut."""
+    """Return the transport written as `text`, or None if it is unknown or truncated."""
     if match := _P2P.match(text):
         how, via = match[1], match[2]
         if via is not None:

@@ -1,8 +1,7 @@
-"""A block of lines looked at as arrays: where its regular NCCL lines are, who wrote them, and what its calls say.
+"""Vectorised scan of a block of lines: its regular NCCL lines, their writers, and calls.
 
-A line is *regular* if it has one header, ``host:pid:tid [device] NCCL INFO ``, and the word NCCL nowhere else but in
-names of variables (``NCCL_...``).
-All others are left to `lines.parts`, one at a time.
+A line is *regular* if it has one header, ``host:pid:tid [device] NCCL INFO ``, and further occurrences
+of NCCL only in names of variables (``NCCL_...``). `lines.parts` reads all other lines one at a time.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Scan:
         good = (view[at] == header & mask) & ((view[at + 8] & tail_mask) == tail)
         good &= at - starts[line] >= 10
         at, line = at[good], line[good]
-        # Backwards: "] ", the device, "[", a space, the token, and what is in front of it.
+        # Backwards: "] ", the device, "[", a space, the token, and the front.
         close = at - 2
         good = (buffer[at - 1] == _SPACE) & (buffer[close] == ord("]"))
         bracket = close - 2
@@ -99,7 +98,10 @@ class Scan:
         return words(self.buffer)[at]
 
     def _behind_label(self, start: Positions) -> Positions:
-        """Return where lines begin behind ``[1,0]<stdout>:`` or ``12: ``; ``2026-...`` and the like begin nowhere."""
+        """Return the starts of lines after ``[1,0]<stdout>:`` or ``12: ``.
+
+        Lines such as ``2026-...`` get a position outside the text.
+        """
         at, buffer = start.copy(), self.buffer
         tagged = np.flatnonzero(buffer[start] == ord("["))
         if len(tagged):
@@ -121,7 +123,7 @@ class Scan:
         return at
 
     def candidates(self, rests: bool) -> NDArray[np.bool_]:
-        """Return which lines without NCCL in them may say something: comments, tables, bare messages, and `rests`."""
+        """Return the mask of usable lines without NCCL: comments, tables, messages and `rests`."""
         found = np.zeros(len(self.starts), np.bool_)
         rows = np.flatnonzero(~self.has_nccl & (self.ends > self.starts))
         if len(rows) == 0:
@@ -207,9 +209,9 @@ def _equal(
 
 
 def find_calls(scan: Scan) -> tuple[Calls | None, NDArray[np.bool_]]:
-    """Return the calls of a block, and which rows of the scan they are.
+    """Return the calls of a block, and the mask of their rows in the scan.
 
-    A row that starts like a call but is not written as one is no call: `lines` gets a second look at it.
+    A row that starts as a call in another format is not a call; `lines` reads it again.
     """
     view, spaces = words(scan.buffer), scan.spaces
     chosen = np.zeros(len(scan.regular), np.bool_)
@@ -239,7 +241,7 @@ def find_calls(scan: Scan) -> tuple[Calls | None, NDArray[np.bool_]]:
     if len(rows) == 0:
         return None, chosen
 
-    # Token k lies between the spaces before[k] and before[k + 1]; RCCL has two more tokens in front of the seventh.
+    # Token k is between the spaces before[k] and before[k + 1]; RCCL has two more tokens before the seventh.
     plain = spaces[first + np.arange(7)[:, None]]
     more = spaces[np.minimum(first + acc + np.arange(6, 20)[:, None], len(spaces) - 1)]
 

@@ -1,4 +1,4 @@
-"""Lines about settings among the regular lines of a block: ranks write the same ones, so each text is read once."""
+"""Settings among the regular lines of a block; equal texts of ranks are read once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BYTES = 128
 
 
 class SettingLines:
-    """Notes settings in `facts`; what was noted for a process is not looked at again."""
+    """Recorder of settings in `facts`; repeated settings of a process are skipped."""
 
     def __init__(self, facts: RawLog) -> None:
-        """Start with nothing known."""
+        """Start without known texts."""
         self._facts = facts
         self._texts, self._noted = KnownTexts(), KnownTexts()
         self._settings: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Lines that are read one at a time: everything but the regular calls, and what is left of collisions between ranks."""
+"""Lines that are read one at a time: all but regular calls, and fragments of torn lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOISE_FACTOR = 0x9E3779B97F4A7C15
 _OPEN_HEADS = 64
 _TORN_WORK = 200_000
 _TORN_BYTES = 2000
-"""Lines that are looked at more closely than others: so many, and one more for so many bytes of the logs."""
+"""Limit of the work on torn lines: `_TORN_WORK`, plus one per this number of log bytes."""
 
 _LONGEST = 65536
 _HEADS_LIVE = 20_000
@@ -40,7 +40,7 @@ class SingleLines:
     """Reads the lines of one file that need a look each."""
 
     def __init__(self, facts: RawLog, tables: TableReader, noise: dict[int, str]) -> None:
-        """Read into `facts` and `tables`; kinds of lines that say nothing go to `noise` by their first 16 bytes."""
+        """Read into `facts` and `tables`; `noise` has unused kinds of lines by first 16 bytes."""
         self.facts, self.tables, self._noise = facts, tables, noise
         self._heads: list[tuple[str, int]] = []
         self._seen: dict[str, int] = {}
@@ -69,7 +69,7 @@ class SingleLines:
             self.facts.unread += 1
             return
         label = label_of(raw)
-        if match := _TORCH.search(line):  # its lines go to another stream, which cuts ours
+        if match := _TORCH.search(line):  # PyTorch's lines are in another stream, which cuts NCCL's
             if match.start():
                 self._open_head(line[: match.start()].decode("utf-8", "replace"), number)
             line = line[match.start() :]
@@ -81,7 +81,7 @@ class SingleLines:
             self._part(part, number, line, label)
 
     def _afford(self, work: int) -> bool:
-        """Return True if lines that others tore may still be looked at so much closer."""
+        """Return True, and count the work, if the limit for torn lines permits it."""
         facts = self.facts
         if facts.torn_work + work > _TORN_WORK + facts.bytes // _TORN_BYTES:
             return False
@@ -134,7 +134,7 @@ class SingleLines:
         return thread
 
     def message(self, thread: int, number: int, text: str, *, cut: bool = False) -> None:
-        """Read what follows a header."""
+        """Read the message after a header."""
         facts = self.facts
         if facts.threads[thread].in_system and system_line(facts, thread, number, text):
             return
@@ -155,7 +155,7 @@ class SingleLines:
         self._learn_noise(kind, text, word)
 
     def _other(self, thread: int, number: int, text: str, word: str) -> bool:
-        """Understand a message whose first word is no key."""
+        """Understand a message without a handler for its first word."""
         facts = self.facts
         if _CALL.match(text):
             return self._call(thread, number, text)
@@ -193,7 +193,7 @@ class SingleLines:
         return True
 
     def _learn_noise(self, kind: str, text: str, word: str) -> None:
-        """Remember how a frequent kind of line starts that says nothing, so that more are only counted."""
+        """Store the start of a frequent unused kind of line; further lines are only counted."""
         times = self._seen.get(kind, 0) + 1
         if len(self._seen) < 4096 or kind in self._seen:
             self._seen[kind] = times
@@ -252,7 +252,7 @@ class SingleLines:
         return self._bare_message(bare, number, word)
 
     def _bare_system(self, text: str, number: int) -> bool:
-        """Read a line of a topology print whose headers somebody cut off."""
+        """Read a line of a topology print without headers."""
         if self._bare == NONE:
             return False
         thread = self.facts.bare_threads[self._bare]
@@ -261,7 +261,7 @@ class SingleLines:
         return system_line(self.facts, thread, number, text.removeprefix(self._indent))
 
     def _bare_message(self, text: str, number: int, word: str) -> bool:
-        """Read a message whose header somebody cut off: all up to a heading belong together."""
+        """Read a message without header; all messages up to a heading belong together."""
         facts = self.facts
         if self._bare == NONE:
             self._bare = len(facts.bare_threads)
@@ -280,13 +280,13 @@ class SingleLines:
             self.tables.runs[-1].number = self.facts.run
 
     def _open_head(self, text: str, number: int) -> None:
-        """Keep what another rank's line cut off; its rest comes later."""
+        """Store the head of a line that another rank's line cut; its rest follows later."""
         if 0 < len(text.strip()) <= 512:
             self._heads.append((text, number))
             del self._heads[:-_OPEN_HEADS]
 
     def _orphan(self, text: str, number: int) -> bool:
-        """Read a whole connection without its header if only one rank can have written it."""
+        """Read a complete connection without its header if only one rank can have written it."""
         facts = self.facts
         found = _WHOLE_CONNECTION.search(text)
         match = CONNECTION.match(found[1]) if found else None
@@ -302,7 +302,10 @@ class SingleLines:
         return HANDLERS["Channel"](facts, writers[0].thread, number, found[1] if found else "")
 
     def _join(self, text: str, number: int) -> bool:
-        """Put a rest behind the one head it fits: it completes a connection, or a header of a thread that is known."""
+        """Append a rest to the only head that it completes.
+
+        The result is a connection, or a header of a known thread.
+        """
         whole = "NCCL INFO " in text
         if not self._heads or len(text) > (256 if whole or " via " in text else 48):
             return False
@@ -330,7 +333,7 @@ class SingleLines:
 
     @property
     def waiting(self) -> bool:
-        """True if rests of lines that other ranks cut are still to come."""
+        """True if rests of lines cut by other ranks are missing."""
         return bool(self._heads)
 
 
@@ -338,7 +341,7 @@ _STAMP_END = 1 << 53
 """A time stamp is below this [us since 1970]: in ns it is a number of 63 bits."""
 
 _OP_END = 1 << 31
-"""Numbers of operations are below this; users' own ones are numbered after NCCL's."""
+"""Upper bound of reduction numbers; user-defined reductions are numbered after NCCL's."""
 
 _CALL_WHOLE = re.compile(
     r"(\w+): opCount ([0-9a-fA-F]{1,16}) sendbuff (\S+) recvbuff (\S+)(?: acc \S+)? count (\d{1,19})"
@@ -350,7 +353,7 @@ _CALL_WHOLE = re.compile(
 def parse_call(
     text: str,
 ) -> tuple[str, tuple[int, int, int, int, int], int, int, int, bool, int] | None:
-    """Return the fields of a call's line, or None if it is not whole."""
+    """Return the fields of a call's line, or None if it is incomplete."""
     match = _CALL_WHOLE.match(text)
     if match is None:
         return None
@@ -368,7 +371,7 @@ def parse_call(
 
 
 def _rebuilt(part: LinePart) -> str:
-    """Return a part's line as it was written."""
+    """Return a part's line in its original form."""
     where = f"{part.host}:{part.pid}:{part.tid} " if part.host else ""
     device = f"[{part.device}] " if part.device != NONE else ""
     return f"{where}{device}NCCL {part.level} {part.text}"

@@ -1,6 +1,8 @@
-"""Log files as blocks of whole lines: plain, gzip, bzip2, xz or standard input, never more than two MiB at once.
+"""Log files as blocks of complete lines, of at most two MiB.
 
-What is damaged is reported to the caller as a sentence and read as far as it goes.
+Files are plain, gzip, bzip2 or xz, or standard input.
+
+Damage is reported to the caller as a sentence, and the file is read up to it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ BLOCK_BYTES = 1 << 20
 """Block size of reads [B]."""
 
 LINE_LIMIT = 1 << 20
-"""Longest line that is kept whole [B]; of a longer one only so much is looked at."""
+"""Maximum length of a line [B]; the rest of a longer line is skipped."""
 
 STDIN = "-"
 """The name that means standard input."""
@@ -66,7 +68,7 @@ def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
 
 
 def _read(stream: IO[bytes], report: Callable[[str], None], done: int) -> bytes:
-    """Return the next bytes of a log, none at its end or where it is damaged."""
+    """Return the next bytes of a log, empty at its end or where it is damaged."""
     some = getattr(stream, "read1", stream.read)
     parts: list[bytes] = []
     size = 0
@@ -87,7 +89,7 @@ def _read(stream: IO[bytes], report: Callable[[str], None], done: int) -> bytes:
 
 
 def _plain(data: bytes) -> bytes:
-    """Make every kind of line end a newline; a carriage return of a progress bar ends a line too."""
+    """Replace every kind of line end by a newline, also carriage returns of progress bars."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b" \n").replace(b"\r", b"\n")
     return data
@@ -101,12 +103,12 @@ def blocks(name: str, report: Callable[[str], None]) -> Iterator[bytes]:
     name : str
         A path, or ``-`` for standard input.
     report : callable
-        Takes one sentence for each thing that is wrong with the file.
+        Called with one sentence for each error in the file.
 
     Raises
     ------
     InputError
-        If there is no such file, or it cannot be opened.
+        If the file does not exist or cannot be opened.
     """
     done, carry, skipping = 0, b"", False
     with _open(name) as stream:

@@ -1,7 +1,4 @@
-"""A log's summary as one JSON object.
-
-Its keys are the types below, which JSON Schemas are made from.
-"""
+"""Summary of a log as one JSON object; its JSON Schema is generated from these types."""
 
 from __future__ import annotations
 
@@ -22,19 +19,19 @@ from clusim.formats.logs.tables import TableRun
 
 
 class HostJson(TypedDict):
-    """A host: names of its GPUs and adapters, as far as they were printed."""
+    """A host: names of its GPUs and NICs, if they were printed."""
 
     gpus: list[str]
     nics: dict[str, str]
 
 
 class LoggedRankJson(TypedDict):
-    """A rank; empty texts are what the log does not say.
+    """A rank; texts are empty if the log does not contain them.
 
     Attributes
     ----------
     logged : bool
-        Whether it wrote lines itself.
+        True if it wrote lines.
     """
 
     rank: int
@@ -45,7 +42,7 @@ class LoggedRankJson(TypedDict):
 
 
 class NvlsJson(TypedDict):
-    """Ranks whose NVLS is available, is not, and has connected trees; heads, -1 if unknown."""
+    """Ranks with NVLS available, unavailable, and with connected trees; heads, -1 if unknown."""
 
     available: int
     not_available: int
@@ -81,27 +78,27 @@ class LoggedCommJson(TypedDict):
     Attributes
     ----------
     run : int
-        Which start of the job it is of.
+        Number of the job's start to which it belongs.
     parent, color : int
-        What it was split from; -1 if it was not.
+        Communicator and color of the split that created it; otherwise -1.
     channels : dict
-        How many of each sort.
+        Number of channels by sort.
     ring_channels : int
-        -1 if that is not known.
+        -1 if unknown.
     rings, trees : dict
-        By channel: ranks in order; of every rank the one above it, -1 for none, and those below.
+        By channel: ranks in order; for every rank its parent (-1 for the root) and its children.
     connections, transports : int, dict
         Lines about connections, all and by transport.
     system : list
-        The machine as NCCL printed it: depth, link, bandwidth [10^9 bytes/s], name and a note of each line.
+        The node as NCCL printed it: depth, link, bandwidth [10^9 bytes/s], name and a note of each line.
     costs : dict
         By collective, algorithm and protocol: time [us] and bandwidth [10^9 bytes/s].
     init_s : float
-        What the slowest rank's start took [s]; 0 if it was not printed.
+        Initialisation time of the slowest rank [s]; 0 if it was not printed.
     ended : dict
-        How ranks ended it, and how many.
+        Number of ranks by the way they ended it.
     assumed : list of str
-        What was concluded and not read.
+        Inferred facts, which are not in the log.
     """
 
     number: int
@@ -130,16 +127,16 @@ class LoggedCommJson(TypedDict):
 
 
 class CallGroupJson(TypedDict):
-    """Operations that are alike.
+    """Operations of one kind.
 
     Attributes
     ----------
     size : int
-        As nccl-tests counts it [bytes].
+        As defined by nccl-tests [bytes].
     channels : list of int
         The first and the last, if the tuner's choice was printed.
     model_us : float or None
-        NCCL's own estimate [us], if it was printed.
+        NCCL's estimate [us], if it was printed.
     """
 
     collective: str
@@ -187,16 +184,16 @@ class CallsFromJson(CallsJson, _From):
 
 
 class TableRowJson(TypedDict):
-    """A row of nccl-tests; None is what is no number.
+    """A row of nccl-tests; None for fields that are not numbers.
 
     Attributes
     ----------
     size : int
-        As it was printed [bytes].
+        As printed [bytes].
     time, time_in_place : float or None
-        Of an iteration [us].
+        Time of an iteration [us].
     algbw, busbw, busbw_in_place : float or None
-        As nccl-tests defines them [10^9 bytes/s].
+        As defined by nccl-tests [10^9 bytes/s].
     """
 
     size: int
@@ -219,7 +216,7 @@ class TableRunJson(TypedDict):
     nccl_tests : str
         Release of nccl-tests, if it was printed.
     average_busbw : float or None
-        As it was printed [10^9 bytes/s].
+        As printed [10^9 bytes/s].
     wrong : int
         Wrong values, -1 if they were not counted.
     """
@@ -242,7 +239,7 @@ class AnomalyJson(TypedDict):
 
 
 class LineKindJson(TypedDict):
-    """Lines of a kind: how many, an example, and where the first is."""
+    """Lines of a kind: their number, an example, and the location of the first."""
 
     kind: str
     count: int
@@ -258,15 +255,15 @@ class LogJson(TypedDict):
     lines, bytes : int
         Of all files [lines, bytes].
     nccl_lines, other_lines : int
-        Lines of the library, and of others.
+        Lines of the library, and other lines.
     library : str
-        ``NCCL`` or ``RCCL``; empty if that is not known.
+        ``NCCL`` or ``RCCL``; empty if unknown.
     kernels : dict
-        The commonest kernels and how often they were named.
+        The most frequent kernels, with their counts.
     environment : dict
-        Variables and the values they had.
+        Variables and their values.
     not_used, notes : list
-        Kinds of lines of which nothing was used, and of which something must be said.
+        Unused kinds of lines, and kinds of lines with a remark.
     """
 
     files: list[str]
@@ -331,7 +328,7 @@ def _kinds(kinds: dict[str, LineKind]) -> list[LineKindJson]:
 
 
 def channels_of(members: list[Member]) -> dict[str, int]:
-    """Return how many channels of each sort a communicator has: what most ranks say."""
+    """Return the number of channels of each sort that most ranks of a communicator report."""
     found: dict[str, int] = {}
     for name in ("coll", "collnet", "nvls", "p2p", "p2p per peer"):
         counts = [m.counts[name] for m in members if name in m.counts]
@@ -401,7 +398,7 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
 
 
 def search_of(members: list[Member]) -> list[LoggedPattern]:
-    """Return the results of the graph search as the first rank that printed some says, each once."""
+    """Return the distinct results of the graph search, from the first rank that printed any."""
     return list(dict.fromkeys(next((m.patterns for m in members if m.patterns), [])))
 
 
@@ -420,7 +417,7 @@ def _pattern(pattern: LoggedPattern) -> PatternJson:
 
 
 def groups_of_calls(log: Log) -> list[CallGroupJson]:
-    """Return the operations counted by communicator size, collective, size and what the tuner chose."""
+    """Return operation counts by communicator size, collective, size and tuner's choice."""
     operations, facts = log.operations, log.facts
     ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
     unique, counts, _ = alike(operations, ranks)

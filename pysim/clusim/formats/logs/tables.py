@@ -40,15 +40,15 @@ _COMMAND = re.compile(
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure\b.*")
 
 MOST_ROWS = 1 << 17
-"""Rows of one file that are kept; later ones are counted."""
+"""Maximum number of stored rows per file; later rows are counted."""
 
 MOST_RUNS = 1 << 16
-"""Runs of one file that are told apart; the rows of later ones are the last one's."""
+"""Maximum number of runs per file; rows of later runs are added to the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDevice:
-    """A rank of nccl-tests: where it ran, on which GPU; `bus` is the bus number, -1 if the tool printed none."""
+    """A rank of nccl-tests with host and GPU; `bus` is the bus number, -1 if not printed."""
 
     rank: int
     group: int
@@ -99,7 +99,7 @@ class TableRun:
 
     @property
     def n_ranks(self) -> int:
-        """Number of ranks: those listed, or that of the rows if lines of the list are missing; 0 if it is unknown."""
+        """Number of ranks listed, or that of the rows if list lines are missing; 0 if unknown."""
         return self._concluded()[1]
 
     @property
@@ -108,7 +108,7 @@ class TableRun:
         return bool(self.devices) and len({device.rank for device in self.devices}) == self.n_ranks
 
     def collective(self) -> str:
-        """Return what was measured: as printed, else concluded from the columns; several names if they fit them all."""
+        """Return the collective as printed, else inferred from the columns (all names that fit)."""
         return self._concluded()[0]
 
     def _concluded(self) -> tuple[str, int]:
@@ -128,7 +128,7 @@ class TableRun:
 
 
 def _in_us(values: list[float], milliseconds: bool) -> tuple[float, ...]:
-    """Return the eight values of a row, with times in us, of those that are there."""
+    """Return the existing values of a row (up to eight), with times in us."""
     row = [*values, *[float("nan")] * 4][:8]
     if milliseconds:
         row[0], row[4] = 1000 * row[0], 1000 * row[4]
@@ -199,11 +199,11 @@ class TableReader:
         return True
 
     def text(self, text: str, line: int) -> bool:
-        """Read a line, or a piece of one, that may be a row or a part of it."""
+        """Read a line, or a part of a line, that may be a row or a part of a row."""
         if (match := _ROW.match(text)) and self._row(match, line):
             return True
         if match or (self.open and _LIKE_ROW.match(text)):
-            # The titles say that rows follow: what begins like one has something in it that is no number.
+            # Rows follow the titles: a line that starts like a row has a field that is not a number.
             if self.open and not self.runs[-1].ended:
                 self._broken(line)
             return False
@@ -228,7 +228,7 @@ class TableReader:
         return self.runs[-1] if self.runs else self._begin(line)
 
     def _table(self, line: int) -> TableRun:
-        """Return the run that a title or row is of: behind the sums of one, a new one on the same GPUs."""
+        """Return the run of a title or row; after a run's summary, a new run on the same GPUs."""
         last = self._run(line)
         if not last.ended:
             return last
@@ -266,13 +266,13 @@ class TableReader:
         words = rest.split()
         if words and (header is None or "redop" in header):
             named = next((name for name in _OPS if words[0] == name), "")
-            # All-gather has no reduction: some releases leave its column blank.
+            # All-gather does not reduce: some releases leave its column blank.
             if named or (
                 header is not None and not _VALUES.match(words[0]) and not _ROOT.fullmatch(words[0])
             ):
                 op = named or words[0]
                 words = words[1:]
-        # Without a header, a whole number before the times is the root: -1, or a rank.
+        # Without a header, an integer before the times is the root: -1, or a rank.
         numbers = [word for word in words if _VALUES.match(word) or _ROOT.fullmatch(word)]
         if len(numbers) != len(words):
             return False
