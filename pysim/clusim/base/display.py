@@ -1,7 +1,8 @@
 """Display of objects: one line at a prompt, a small table in a notebook.
 
-A class that is `Shown` says what it is by `summary`; everything else follows. What it takes to draw a picture lies in
-packages above those of the objects, so `clusim` says at import who draws which class (`register`).
+Subclasses of `Shown` implement `summary`; `repr` and the notebook table are derived from it. The code
+that draws figures is in packages above those of the objects, so `clusim` registers it by class at import
+(`register`).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Summary:
     Attributes
     ----------
     title : str
-        Its name, or what it is about.
+        Its name, or its subject.
     values : tuple of str
-        What the line at the prompt says of it, the most important first.
+        Values shown at the prompt, the most important first.
     note : str
         A sentence for notebooks.
     rows : dict of str
-        What notebooks tell besides: name -> value.
+        Additional values in notebooks: name -> value.
     """
 
     title: str
@@ -94,7 +95,7 @@ class Shown(ABC):
         Raises
         ------
         InputError
-            A table that the object does not have; the message lists those that it has.
+            The object does not have this table; the message lists its tables.
         EnvironmentFailure
             pandas is not installed.
         """
@@ -109,14 +110,14 @@ class Shown(ABC):
         return pandas.DataFrame(dict(found[name]()))
 
     def plot(self, figure: str = "", **look: Any) -> Plot:
-        """Draw a picture of the object, by default the one that says most.
+        """Draw a figure of the object, by default its main figure.
 
         Parameters
         ----------
         figure : str
-            Which of its pictures; an unknown name is an error that lists them.
+            Name of the figure; an unknown name is an error that lists them.
         **look
-            ``width_in`` [inch] of figures that have no width of their own, ``measure`` of those of wires.
+            ``width_in`` [inch] of figures without a fixed width, ``measure`` of figures of wires.
 
         Returns
         -------
@@ -126,7 +127,7 @@ class Shown(ABC):
         Raises
         ------
         InputError
-            A picture that the object does not have, or a class without pictures.
+            The object does not have this figure, or its class has no figures.
         EnvironmentFailure
             matplotlib is not installed.
         """
@@ -158,7 +159,7 @@ class Plot:
         return out.getvalue()
 
     def save(self, path: str | Path, dpi: int = 300) -> None:
-        """Write the picture; the ending of `path` says the format, png (`dpi` [dots/inch]), svg or pdf."""
+        """Write the figure in the format of the suffix: png (`dpi` [dots/inch]), svg or pdf."""
         import matplotlib
 
         from clusim.base.files import replacing
@@ -172,7 +173,7 @@ class Plot:
 
 
 def picture_format(path: str | Path) -> str:
-    """Return the format that the ending of a file's name says: png, svg or pdf."""
+    """Return the format of a file's suffix: png, svg or pdf."""
     form = Path(path).suffix.lower().removeprefix(".")
     if form not in ("png", "svg", "pdf"):
         raise InputError(f"{path}: pictures are .png, .svg or .pdf")
@@ -184,5 +185,5 @@ _painters: dict[str, Callable[[], Painter]] = {}
 
 
 def register(name: str, found: Callable[[], Painter]) -> None:
-    """Say who draws objects of the class called `name`; `found` is called when the first is drawn."""
+    """Register the painter of the class called `name`; `found` is called at the first figure."""
     _painters[name] = found

@@ -1,7 +1,7 @@
-"""The exceptions clusim raises on purpose, and the exit code each one means.
+"""Exceptions that clusim raises deliberately, with their exit codes.
 
 Every message is one line, ``where: what is wrong; what would be right``, and is complete without a
-traceback. An error of another type that leaves the library is a bug of ours.
+traceback. An error of another type that leaves the library is a bug in clusim.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 MOST_NEAR = 6
-"""So many names that begin as a word does are suggested for it."""
+"""Maximum number of names suggested for a prefix."""
 
 
 MOST_LISTED = 20
-"""So many words are listed where none is near."""
+"""Maximum number of names listed if none is similar."""
 
 
 def one_line(text: str) -> str:
-    """Return foreign text as one line: what does not print is a question mark."""
+    """Return foreign text as one line, with ``?`` for characters that are not printable."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """Return ``; did you mean 'x'?`` for what a word means, else for names that begin with it or have it between
-    dashes, else for the nearest, else the words there are; in any case of letters.
+    """Return ``; did you mean 'x'?`` for a word, ignoring case, or a list of the known names.
 
-    `synonyms` maps words that people write to known ones.
+    Suggested are, in this order: the name for a synonym, names with this prefix, names with this part
+    between dashes, the most similar name.
+
+    `synonyms` maps alternative words to known names.
     """
     words, word = list(dict.fromkeys(known)), word.lower()
     meant = {name.lower(): name for name in words}
@@ -56,7 +58,7 @@ def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None 
 
 
 class ClusimError(Exception):
-    """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
+    """Base of all errors raised deliberately; `exit_code` is the exit status of commands."""
 
     exit_code: ClassVar[int] = 2
 
@@ -74,7 +76,7 @@ class ScheduleError(ClusimError):
 
 
 class TraceError(ClusimError):
-    """A trace file that cannot be read or does not hold what is asked for."""
+    """A trace file that cannot be read or does not contain the requested data."""
 
 
 class InputError(ClusimError):
@@ -82,12 +84,12 @@ class InputError(ClusimError):
 
 
 class RangeExceeded(ClusimError):
-    """A run that would leave the ranges that the engines compute with (`clusim.engine.ranges`).
+    """A run that would exceed the number ranges of the engines (`clusim.engine.ranges`).
 
     Attributes
     ----------
     what, index
-        Whose time or number it is: "wire", "instance", ..., and its index in the image.
+        Object with the time or number, "wire", "instance", ..., and its index in the image.
     """
 
     def __init__(self, what: str, index: int, why: str, name: str = "") -> None:
@@ -111,13 +113,13 @@ def lacking(what: str, package: str, extra: str) -> EnvironmentFailure:
 
 
 class DeadlockError(ClusimError):
-    """Nothing can happen any more and work is left; the message names the waiting cycle."""
+    """A deadlock: work remains but no event is possible; the message names the waiting cycle."""
 
     exit_code: ClassVar[int] = 1
 
 
 class TimeLimitReached(ClusimError):
-    """The time that a run may take by the clock on the wall is up before it gave anything."""
+    """The wall-clock limit of a run expired before the first result."""
 
     exit_code: ClassVar[int] = 1
 

@@ -1,7 +1,8 @@
-"""Write files that are whole or not there, and never over what they are made from.
+"""Atomic writing of files, which never replaces the inputs of the written data.
 
-What is written goes into a file of another name in the same folder, to the disk, and only then takes the place of the
-old one, which stays as it was if anything goes wrong. Pipes and devices cannot be replaced and are written to.
+Data are written to a temporary file in the same folder, synchronised to disk, and then renamed to the
+target. After an error the old file is unchanged. Pipes and devices cannot be replaced and are written
+directly.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from typing import IO, Any, BinaryIO
 from clusim.base.errors import EnvironmentFailure, InputError
 
 STDOUT = "-"
-"""Name that stands for standard output."""
+"""File name of standard output."""
 
 MOST_LINKS = 40
-"""Symbolic links that are followed, as many as Linux follows."""
+"""Maximum number of symbolic links to follow, as in Linux."""
 
 _STREAM = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<fd>\d+))|/proc/self/fd/(?P<own>\d+)")
 
 Name = str | os.PathLike[str]
 Identity = tuple[int, int]
-"""Device and number of a file: the same for every name of it."""
+"""Device and inode of a file, equal for all its names."""
 
 _inputs: dict[Identity, str] | None = None
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Remember what is read meanwhile and refuse to write over it; the command line does this for every command."""
+    """Refuse to write over files that are read in this context; every command runs in one."""
     global _inputs
     before, _inputs = _inputs, dict(_inputs or {})
     try:
@@ -52,7 +53,7 @@ _noting: list[list[str]] = []
 
 @contextmanager
 def noting() -> Iterator[list[str]]:
-    """Give the list of files that are read meanwhile."""
+    """Collect the paths of the files that are read in this context."""
     own: list[str] = []
     _noting.append(own)
     try:
@@ -62,7 +63,7 @@ def noting() -> Iterator[list[str]]:
 
 
 def note_input(path: Name) -> None:
-    """Say that a file is read; within `guarded` it cannot be written then."""
+    """Note that a file is read; within `guarded` it cannot be written afterwards."""
     for names in _noting:
         names.append(os.path.abspath(path))
     if _inputs is not None and (found := _identity(path)) is not None:
@@ -70,7 +71,7 @@ def note_input(path: Name) -> None:
 
 
 def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
-    """Raise `InputError` if `target` is one of `sources` or of what was noted, by whatever name."""
+    """Raise `InputError` if `target` is one of `sources` or a noted input, by any name."""
     found = _identity(target) if _stream(target) is None else None
     if found is None:
         return
@@ -83,7 +84,7 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
 
 
 def _identity(path: Name) -> Identity | None:
-    """Return the identity of a file, of the one on standard input for ``-``; None for what cannot be replaced."""
+    """Return the identity of a regular file (``-``: standard input), None for other files."""
     with suppress(OSError, ValueError):
         found = os.fstat(0) if os.fspath(path) == STDOUT else os.stat(path)
         if stat.S_ISREG(found.st_mode):
@@ -97,7 +98,7 @@ def destination(path: Name) -> Path:
 
 
 def _stream(path: Name) -> int | None:
-    """Return the number of the open file that ``-``, ``/dev/stdout``, ``/dev/fd/3`` or a link to these stands for."""
+    """Return the descriptor of ``-``, ``/dev/stdout``, ``/dev/fd/3`` or a link to one, or None."""
     name = os.fspath(path)
     if name == STDOUT:
         return 1
@@ -112,13 +113,13 @@ def _stream(path: Name) -> int | None:
 
 
 def is_stream(path: Name) -> bool:
-    """Return True if a name is standard output, so that nothing else may be printed there."""
+    """Return True if a name is standard output, where other text must not be printed then."""
     return _stream(path) == 1
 
 
 @contextmanager
 def _explained(path: Name) -> Iterator[None]:
-    """Turn a failure of the disk into one line; a reader of a pipe that goes away is not one."""
+    """Convert OS errors to one-line failures, except that of a closed pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -130,12 +131,12 @@ def _explained(path: Name) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Name, sources: Iterable[Name] = ()) -> Iterator[BinaryIO]:
-    """Give a file to write that takes the place of `path` at the end, if nothing went wrong.
+    """Open a file for writing that replaces `path` at the end, unless an error occurs.
 
     Parameters
     ----------
     sources : iterable of path-like
-        What it is made from, which is never replaced; `InputError` if `path` is one of these.
+        Inputs of the file, which are never replaced; `InputError` if `path` is among them.
     """
     refuse_inputs(path, sources)
     with _explained(path):
@@ -152,7 +153,7 @@ def replacing(path: Name, sources: Iterable[Name] = ()) -> Iterator[BinaryIO]:
 
 
 def check_place(path: Name, sources: Iterable[Name] = ()) -> None:
-    """Raise what `replacing` would raise before anything is written; for work whose file comes at its end."""
+    """Raise the errors of `replacing` in advance, for runs that write their file at the end."""
     refuse_inputs(path, sources)
     with _explained(path):
         if _stream(path) is None and not _is_special(real := destination(path)):
@@ -174,7 +175,10 @@ def _to_stream(number: int) -> Iterator[BinaryIO]:
 
 
 def _is_special(real: Path) -> bool:
-    """Return True if there is a pipe or a device, into which is written; `OSError` for what cannot be written."""
+    """Return True for an existing pipe or device, which is written directly.
+
+    Raises `OSError` if the path exists and cannot be written.
+    """
     if not real.exists():
         return False
     mode = real.stat().st_mode
@@ -186,7 +190,7 @@ def _is_special(real: Path) -> bool:
 
 
 def write_csv(out: IO[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write rows as CSV; texts that a spreadsheet would take for formulas begin with an apostrophe."""
+    """Write rows as CSV; texts that spreadsheets read as formulas begin with an apostrophe."""
     csv.writer(out, lineterminator="\n").writerows(
         [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
     )
@@ -215,7 +219,7 @@ def write_text(path: Name, text: str, sources: Iterable[Name] = ()) -> None:
 
 @contextmanager
 def text_of(out: BinaryIO) -> Iterator[IO[str]]:
-    """Give a binary file as one of text in UTF-8, with the ends of lines as they are."""
+    """Wrap a binary file as a text file in UTF-8, without conversion of line ends."""
     text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
     try:
         yield text
@@ -226,7 +230,7 @@ def text_of(out: BinaryIO) -> Iterator[IO[str]]:
 
 
 class Staging:
-    """Several files that take their places together, when all of them are written; none if anything goes wrong."""
+    """Several files that replace their targets after all are written; no file after an error."""
 
     def __init__(self) -> None:
         self._ready: list[tuple[Path, Path]] = []
@@ -238,7 +242,7 @@ class Staging:
         return self
 
     def folder(self, path: Path) -> None:
-        """Make a folder with its parents; those that were not there go again if anything goes wrong."""
+        """Create a folder with its parents; created folders are removed after an error."""
         with _explained(path):
             missing = [own for own in (path, *path.parents) if not own.exists()]
             path.mkdir(parents=True, exist_ok=True)
@@ -246,7 +250,7 @@ class Staging:
 
     @contextmanager
     def open(self, target: Path) -> Iterator[BinaryIO]:
-        """Give a file to write that is `target` at the end."""
+        """Open a file for writing that becomes `target` at the end."""
         with _explained(target):
             real = destination(target)
             if _is_special(real):
@@ -254,7 +258,7 @@ class Staging:
             _remove_orphans(real.parent)
             beside, descriptor = _beside(real)
             self._ready.append((beside, real))
-            # The lock outlives the writing: until the file has its place, it is no orphan.
+            # The lock outlives the writing: until the rename, the file must not look like an orphan.
             self._locks.append(os.dup(descriptor))
             with os.fdopen(descriptor, "wb") as out:
                 keep_mode(descriptor, real)
@@ -298,7 +302,7 @@ def _beside(real: Path) -> tuple[Path, int]:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Remove files that processes left in a folder when they were killed: those that nobody has locked."""
+    """Remove the temporary files of killed processes in a folder: those without a lock."""
     for path in folder.glob(".clusim-*.tmp"):
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -310,7 +314,7 @@ def _remove_orphans(folder: Path) -> None:
 
 
 def keep_mode(descriptor: int, target: Path) -> None:
-    """Give an open file the owner and the mode of the one whose place it takes, as far as this user may."""
+    """Copy owner and mode of the replaced file to an open file, if the user is permitted to."""
     with suppress(OSError):
         old = target.stat()
         if not stat.S_ISREG(old.st_mode):
@@ -331,7 +335,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class LockedError(Exception):
-    """Another writer is at work; `holder` is its process, 0 if it has not said."""
+    """Error if another writer holds the lock; `holder` is its process, 0 if unknown."""
 
     def __init__(self, holder: int) -> None:
         super().__init__(holder)
@@ -357,15 +361,15 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 class Lock:
-    """A file that one process at a time holds; when that ends, however it ends, the file is free.
+    """A file lock of one process, released at its end by any cause.
 
-    Processes that the holder forks do not hold it.
+    Forked processes do not inherit it.
 
     Parameters
     ----------
     path : Path
-        The file, which holds the number of the process. It is removed by `release`; one left behind by a process that
-        was killed is taken over.
+        The file, which contains the process number. `release` removes it; the file of a killed process is
+        reused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -405,7 +409,7 @@ class Lock:
         return False
 
     def release(self) -> None:
-        """Let others write; the file goes before the lock does, so that nobody takes one that is about to go."""
+        """Release the lock after removal of the file, so that nobody locks a removed file."""
         with suppress(OSError):
             self._path.unlink()
         # A forked process no longer has it.

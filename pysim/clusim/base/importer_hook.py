@@ -1,7 +1,7 @@
-"""Topology files of other tools, as far as loading must know of them: is it one, and what does it describe?
+"""Interface of the reader of other tools' topology files: detection and import.
 
-`clusim` says at import which package reads them, so that a fabric can be loaded from any file while the packages of
-fabrics and of foreign formats know each other in one direction only.
+`clusim` registers the reader at import. A fabric can then be loaded from any file, although the package
+of topologies does not import that of foreign formats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TopologyReader(Protocol):
     """Reader of other tools' files."""
 
     def detect(self, text: str) -> str | None:
-        """Return the kind of a file, None if it is none of another tool."""
+        """Return the kind of a file, None if it is not from another tool."""
         ...
 
     def import_text(self, text: str, where: str) -> Described:
@@ -39,7 +39,7 @@ _found: list[Callable[[], TopologyReader]] = []
 
 
 def register(found: Callable[[], TopologyReader]) -> None:
-    """Say what reads the files of other tools; it is called when the first file is loaded."""
+    """Register the reader of other tools' files; `found` is called when a file is loaded."""
     _found[:] = [found]
 
 

@@ -1,7 +1,7 @@
-"""The form of what commands print as JSON: types, beside what makes the dictionaries, and their JSON Schema.
+"""JSON Schemas of the commands' output, generated from types next to its code.
 
-A form is a `TypedDict`, which type checkers hold against the dictionary that a function returns, or the fields of a
-dataclass (`FieldsOf`). What fields mean is said once, in the section *Attributes* of docstrings.
+A form is a `TypedDict`, which type checkers compare with the returned dictionary, or the fields of a
+dataclass (`FieldsOf`). Descriptions of fields are read from the section *Attributes* of docstrings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _SECTION = re.compile(r"\nAttributes\n-+\n(.*?)(?=\n\w[\w ]*\n-+\n|\Z)", re.DOTA
 
 
 class FieldsOf:
-    """Says of ``Annotated[dict[str, Any], FieldsOf(Cls)]`` that it has the fields of a dataclass, and of more forms."""
+    """Annotation of a dictionary with the fields of a dataclass and of more forms.
+
+    Used as ``Annotated[dict[str, Any], FieldsOf(Cls)]``.
+    """
 
     def __init__(self, cls: type, *more: type) -> None:
         self.cls, self.more = cls, more
@@ -43,12 +46,12 @@ class FieldsOf:
 
 
 def schema_of(form: Any, title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a form: every key is known, and there unless it is `NotRequired`.
+    """Return the JSON Schema of a form: no further keys, all required but `NotRequired`.
 
     Parameters
     ----------
     form : type
-        A `TypedDict`, or a list or union of them.
+        A `TypedDict`, or a list or union.
     """
     from pydantic import TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
@@ -65,7 +68,7 @@ def schema_of(form: Any, title: str) -> dict[str, Any]:
 
 
 def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
-    """Return the schema of an object without keys besides, and with what the class says of it and of its fields."""
+    """Return the schema of an object with the descriptions of its class, without further keys."""
     text = cleandoc(cls.__doc__ or "")
     words = _words_of(cls)
     properties = {
@@ -76,13 +79,13 @@ def _said(schema: dict[str, Any], cls: type) -> dict[str, Any]:
 
 
 def _named(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:
-    """Return a field without the title that only repeats its name, and with what is said of it."""
+    """Return a field with its description, without the redundant title."""
     own = {key: value for key, value in field.items() if key != "title"}
     return own | ({"description": words} if words else {})
 
 
 def _words_of(cls: type) -> dict[str, str]:
-    """Return what a class and those it is made from say of their fields."""
+    """Return the descriptions of fields in the docstrings of a class and its bases."""
     found: dict[str, str] = {}
     for base in getattr(cls, "__orig_bases__", ()):
         if isinstance(base, type):
@@ -91,7 +94,7 @@ def _words_of(cls: type) -> dict[str, str]:
 
 
 def _fields_of(text: str) -> dict[str, str]:
-    """Return what a docstring in NumPy's style says of each attribute, in a line and with JSON's word for None."""
+    """Return the attribute descriptions of a numpydoc docstring, in one line, null for None."""
     section = _SECTION.search(f"{text}\n")
     found: dict[str, str] = {}
     for names, _, words in _ENTRY.findall(section[1] if section else ""):

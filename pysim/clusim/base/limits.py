@@ -1,4 +1,4 @@
-"""Numbers and texts from files of others, with limits: nothing is converted, or read, before its size is known."""
+"""Limits for numbers and texts of external files, checked before reading or conversion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_COUNT = 1 << 59
 """Most elements of a call: times the largest type it is still a number of 63 bits."""
 
 MOST_TEXT_BYTES = 64 << 20
-"""Largest file that is read whole where nothing else is said [bytes]."""
+"""Default limit of a file that is read in full [bytes]."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _REAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
@@ -40,7 +40,7 @@ def uncollected() -> Iterator[None]:
 
 
 def whole(text: str, low: int, high: int) -> int | None:
-    """Return the whole number written in `text`, None if it is none or not in ``low .. high``."""
+    """Return the integer in `text`, None if it is not an integer in ``low .. high``."""
     match = _WHOLE.fullmatch(text.strip())
     if match is None:
         return None
@@ -49,7 +49,7 @@ def whole(text: str, low: int, high: int) -> int | None:
 
 
 def real(text: str, low: float, high: float) -> float | None:
-    """Return the number written in `text`, None if it is none, not finite or not in ``low .. high``."""
+    """Return the number in `text`, None if it is not a finite number in ``low .. high``."""
     match = _REAL.fullmatch(text.strip())
     if match is None:
         return None
@@ -58,12 +58,12 @@ def real(text: str, low: float, high: float) -> float | None:
 
 
 def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES, *, strict: bool = True) -> str:
-    """Return a file's text; what is no UTF-8 is an error, or with `strict` False replaced.
+    """Return a file's text; invalid UTF-8 is an error, or replaced if `strict` is False.
 
     Raises
     ------
     InputError
-        It cannot be read, is larger than `most_bytes`, or is no text.
+        It cannot be read, is larger than `most_bytes`, or is not text.
     """
     try:
         with Path(path).open("rb") as file:

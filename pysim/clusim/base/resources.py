@@ -1,4 +1,4 @@
-"""Find the files shipped with clusim, in a source checkout and in an installed wheel alike."""
+"""Files shipped with clusim, in a source checkout or an installed wheel."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TOPOLOGIES = "CLUSIM_TOPOLOGIES"
-"""Environment variable with directories of one's own presets."""
+"""Environment variable with directories of user presets."""
 
 CLUSTERS = "traces/clusters"
-"""Workloads of clusters so large that they are estimated and not simulated: what runs all others leaves these out."""
+"""Workloads of clusters too large to simulate, which are estimated.
+
+Runs over all shipped workloads exclude them.
+"""
 
 
 def _dirs(kind: str) -> Iterator[Path]:
-    """Yield the directories that may hold shipped files, the checkout's first, then one's own.
+    """Yield the directories of shipped files: the checkout's, the package's, the user's.
 
-    In a checkout they lie beside ``pysim/``; a wheel installs them inside the package.
+    In a checkout they are next to ``pysim/``; a wheel installs them inside the package.
     """
     package = Path(__file__).resolve().parents[1]
     checkout = package.parents[1]
@@ -29,17 +32,17 @@ def _dirs(kind: str) -> Iterator[Path]:
 
 
 def shipped_topologies() -> dict[str, Path]:
-    """Return the shipped topology files by name, those in the directories of ``CLUSIM_TOPOLOGIES`` after them."""
+    """Return the topology files by name: the shipped, then those of ``CLUSIM_TOPOLOGIES``."""
     return _shipped("topologies")
 
 
 def shipped_workloads() -> dict[str, Path]:
-    """Return the shipped workload files by name, those of large clusters last."""
+    """Return the shipped workload files by name, with large clusters last."""
     return _shipped("traces") | cluster_workloads()
 
 
 def cluster_workloads() -> dict[str, Path]:
-    """Return the shipped workload files of clusters too large to be simulated whole, by name."""
+    """Return the shipped workload files of clusters too large to simulate in full, by name."""
     return _shipped(CLUSTERS)
 
 

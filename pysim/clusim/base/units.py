@@ -1,8 +1,8 @@
 """Quantities with units: sizes in bytes, rates as exact rationals, times in picoseconds.
 
-Nothing is guessed. ``64MB`` is decimal and ``64MiB`` binary; ``400Gb/s`` is bits and ``50GB/s`` bytes; whatever
-can be read in two ways (``64M``, ``25 G``, ``5m``) is an error that names the alternatives. All arithmetic is
-exact, so a value that is not a whole number of bytes or picoseconds is an error too.
+Units are not guessed. ``64MB`` is decimal and ``64MiB`` binary; ``400Gb/s`` is bits and ``50GB/s``
+bytes; ambiguous text (``64M``, ``25 G``, ``5m``) is an error that names the alternatives. All arithmetic
+is exact, so a value that is not an integral number of bytes or picoseconds is also an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import gcd
 from clusim.base.errors import UnitError
 
 MAX_INT = 2**63 - 1
-"""Largest size [bytes] and time [ps] the engines take."""
+"""Largest size [bytes] and time [ps] that the engines accept."""
 
 PS_PER_S = 10**12
 
@@ -41,7 +41,7 @@ class Rate:
     den: int
 
     def __post_init__(self) -> None:
-        """Reduce, and refuse what is no rate."""
+        """Reduce the fraction, and refuse invalid rates."""
         if self.num < 0 or self.den <= 0:
             raise UnitError(f"rate {self.num}/{self.den}: must be >= 0 bytes per > 0 ps")
         divisor = gcd(self.num, self.den)
@@ -62,7 +62,7 @@ class Rate:
         return self.num * PS_PER_S / self.den
 
     def time_ps(self, size_bytes: int) -> int:
-        """Return the time `size_bytes` take at this rate, rounded up [ps]."""
+        """Return the serialisation time of `size_bytes` at this rate, rounded up [ps]."""
         if self.num == 0:
             raise UnitError("rate 0 B/s: nothing can be sent at it; give a rate > 0")
         return -(-size_bytes * self.den // self.num)
@@ -217,7 +217,7 @@ def parse_time(text: str | int) -> int:
 
 
 def _scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) -> str:
-    """Write `value` in the largest unit not above it; `exact` falls back to smaller units until nothing is lost."""
+    """Write `value` in the largest unit not above it, or with `exact` in a unit without rounding."""
     fitting = [item for item in units if value >= item[1]] or [units[-1]]
     for name, scale in fitting:
         scaled = value / scale
@@ -230,7 +230,7 @@ def _scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) ->
 
 
 def _digits(value: Fraction) -> str:
-    """Write a value with all its digits (at most 20 behind the point)."""
+    """Write a value with all its digits (at most 20 after the decimal point)."""
     whole, rest = divmod(value, 1)
     digits = f"{int(rest * 10**20):020d}".rstrip("0")
     return f"{int(whole)}.{digits}" if digits else str(int(whole))
@@ -263,7 +263,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     Raises
     ------
     UnitError
-        It is no such list.
+        It is not such a list.
     """
     ranks: list[int] = []
     for part in text.split(","):

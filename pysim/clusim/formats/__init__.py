@@ -1,1 +1,4 @@
-"""Files of others, read into plain descriptions: `topologies`, `logs` and `recordings`. They know no engine."""
+"""Readers of other tools' files: `topologies`, `logs`, `recordings` and `algorithms`.
+
+The first three return plain descriptions and do not import an engine.
+"""

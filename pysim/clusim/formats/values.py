@@ -9,7 +9,7 @@ from clusim.base.errors import TopologyError, one_line
 
 
 def fail(where: str, line: int, message: str) -> TopologyError:
-    """Return the error that something is wrong in a line of a file; line 0 is the file as a whole."""
+    """Return an error at a line of a file; line 0 is the file in general."""
     place = f"{where}:{line}" if line else where
     return TopologyError(f"{place}: {message}")
 
@@ -30,7 +30,7 @@ def natural(text: str) -> tuple[tuple[int, str], ...]:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the whole number (decimal, or hexadecimal with ``0x``) that `text` is, or None."""
+    """Return the integer in `text` (decimal, or hexadecimal with ``0x``), or None."""
     text = (text or "").strip()
     if re.fullmatch(r"-?[0-9]{1,9}", text):
         return int(text)

@@ -33,11 +33,11 @@ class XmlElement:
     text: str = ""
 
     def get(self, name: str) -> str:
-        """Return an attribute, empty if there is none."""
+        """Return an attribute, empty if it is missing."""
         return self.attributes.get(name, "").strip()
 
     def whole(self, name: str) -> int | None:
-        """Return an attribute that must be a whole number; None if it is not given."""
+        """Return an integer attribute, None if it is missing; other text is an error."""
         text = self.get(name)
         if not text:
             return None
@@ -58,7 +58,7 @@ class XmlElement:
         return int(text, 16)
 
     def all(self, *tags: str) -> list[XmlElement]:
-        """Return the children of these tags."""
+        """Return the children with these tags."""
         return [child for child in self.children if child.tag in tags]
 
     def walk(self) -> Iterator[XmlElement]:
@@ -80,7 +80,7 @@ class XmlElement:
 
     @classmethod
     def of(cls, tag: str, **attributes: object) -> XmlElement:
-        """Return an element of no file; a trailing underscore of a name is left out."""
+        """Return a new element outside any file; a trailing underscore of a name is removed."""
         return cls(tag, {name.rstrip("_"): str(v) for name, v in attributes.items()}, 0, "")
 
 
@@ -136,7 +136,7 @@ def parse_xml(text: str, where: str) -> XmlElement:
         ) from None
     if len(text) > MAX_TEXT:
         raise fail(where, 0, f"larger than {MAX_TEXT >> 20} MiB; is it a topology?")
-    # It is text already, whatever encoding it declares; the line numbers stay.
+    # The text is decoded already, so that a declared encoding is ignored; line numbers stay the same.
     head = _DECLARATION.match(text)
     if head is not None:
         text = "\n" * head[0].count("\n") + text[head.end() :]

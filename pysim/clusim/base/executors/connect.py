@@ -1,4 +1,7 @@
-"""Executors by an address: Dask's workers, or the processes of an MPI job. No scheduler of our own."""
+"""Executors by address: Dask's workers, or the processes of an MPI job.
+
+clusim does not include a scheduler.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ PATIENCE_S = 20
 """Timeout for a scheduler and its first worker [s]."""
 
 RETRIES = 5
-"""Retries of a piece of work whose worker disappeared."""
+"""Retries of a task after the loss of its worker."""
 
 FORMS = "use dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi"
 
 
 @contextmanager
 def connected(address: str) -> Iterator[Executor]:
-    """Give the executor at an address, and leave it there.
+    """Connect to the executor at an address, and leave it running.
 
     Parameters
     ----------
@@ -32,9 +35,9 @@ def connected(address: str) -> Iterator[Executor]:
     Raises
     ------
     InputError
-        No such form, or the library is not installed.
+        The address has another form, or the library is not installed.
     EnvironmentFailure
-        Nobody is there.
+        The scheduler does not answer, or does not have workers.
     """
     if address.lower() == "mpi":
         with _mpi() as executor:
@@ -49,7 +52,7 @@ def connected(address: str) -> Iterator[Executor]:
 
 @contextmanager
 def _dask(place: str) -> Iterator[Executor]:
-    """Give Dask's executor of the scheduler at ``//HOST:PORT`` or in a file."""
+    """Connect to Dask's executor by the scheduler at ``//HOST:PORT`` or in a file."""
     try:
         from distributed import Client
     except ImportError:
@@ -80,7 +83,7 @@ def _dask(place: str) -> Iterator[Executor]:
 
 @contextmanager
 def _mpi() -> Iterator[Executor]:
-    """Give the executor of the other processes of this MPI job."""
+    """Start the executor of the other processes of this MPI job."""
     try:
         from mpi4py import MPI
         from mpi4py.futures import MPIPoolExecutor

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def file_digest(path: str | Path) -> str:
-    """Return 16 hexadecimal digits of what is in a file; empty if it cannot be read."""
+    """Return 16 hexadecimal digits of a file's content; empty if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             return blake2b(file.read(), digest_size=8).hexdigest()
@@ -22,10 +22,10 @@ def file_digest(path: str | Path) -> str:
 
 @cache
 def model_digest() -> str:
-    """Return 16 hexadecimal digits of everything that decides answers, equal in equal installations.
+    """Return 16 hexadecimal digits of all that determines results, equal if installed equally.
 
-    The compiled engine is not in it, as every compiler makes another one of the same sources; that it fits the rest is
-    checked when it is imported.
+    The compiled engine is excluded, because every compiler generates different code; its compatibility is
+    checked at import.
     """
     found = blake2b(digest_size=8)
     texts = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv")]

@@ -1,7 +1,7 @@
-"""Workers for many pieces of work: processes of this computer, or whoever works for an executor.
+"""Workers for independent tasks: local processes, or the workers of an executor.
 
-An executor is anything of Python's `concurrent.futures`. Its workers may be on other computers: they have their own
-installation, which must give the same answers, and a piece of work finds what it needs there.
+An executor is any of Python's `concurrent.futures`. Its workers may be on other nodes: they have a
+separate installation, which must produce the same results, and must find all inputs of a task there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 Jobs = int | Executor | None
-"""Processes of this computer, None for one per core; or what else takes work. 1 works in this process."""
+"""Number of local processes (1: this process, None: one per core), or an executor."""
 
 OBJECTS = 100_000
-"""Objects made until a worker looks for garbage."""
+"""Allocations between garbage collections of a worker."""
 
 LOOK_S = 0.2
 """Interval between checks for interrupts while waiting [s]."""
@@ -68,16 +68,16 @@ class Workers:
         return future
 
     def done(self, waiting: Iterable[Future[Any]]) -> set[Future[Any]]:
-        """Return finished pieces; wait a little if there is none."""
+        """Return finished tasks; wait up to `LOOK_S` if no task has finished."""
         return wait(waiting, timeout=LOOK_S, return_when=FIRST_COMPLETED).done
 
     def outcome(self, future: Future[Made]) -> Made:
-        """Return the result of a piece of work.
+        """Return the result of a task.
 
         Raises
         ------
         EnvironmentFailure
-            Who worked on it went away, again and again.
+            Its workers were lost, or the executor cancelled it.
         """
         try:
             return future.result()
@@ -100,13 +100,13 @@ class Workers:
             yield self.outcome(future)
 
     def give_up(self) -> None:
-        """Take back what nobody has begun."""
+        """Cancel tasks that have not started."""
         for future in list(self._left):
             future.cancel()
 
 
 def _elsewhere(digest: str, work: Callable[..., Made], *given: Any) -> Made:
-    """Work for somebody else: one piece at a time in a process, whatever threads there are."""
+    """Run a task on an executor's worker, one at a time per process for all threads."""
     if digest != model_digest():
         raise EnvironmentFailure(
             f"a worker has another clusim ({model_digest()}) than the one that asks ({digest}); install the same"
@@ -117,10 +117,10 @@ def _elsewhere(digest: str, work: Callable[..., Made], *given: Any) -> Made:
 
 
 def _quiet() -> None:
-    """End at once when told to, and with the parent: a worker has nothing to clean up. Look for garbage less often.
+    """Set up a worker: end at once at a signal or with the parent, collect less garbage.
 
-    Plans are hundreds of thousands of objects without any, and to look at them all again and again is a seventh of
-    the time to make them.
+    A worker has no state to clean up. Plans are hundreds of thousands of objects without garbage; scanning
+    these repeatedly is a seventh of the time to build them.
     """
     gc.set_threshold(OBJECTS, 20, 20)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -138,10 +138,10 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
-    """Give workers for `most` pieces of work; None if these are best done in this process.
+    """Open workers for `most` tasks; None if this process should run them.
 
-    When the block is left by an exception, processes of this computer end at once, and an executor is asked to drop
-    what it has not begun.
+    If an exception leaves the block, local processes are killed, and an executor cancels tasks that have not
+    started.
     """
     if isinstance(jobs, Executor):
         away = Workers(jobs, _capacity(jobs), remote=True)
@@ -167,11 +167,11 @@ def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
 
 
 def _capacity(executor: Executor) -> int:
-    """Return the number of pieces that an executor processes at a time, as far as it reports it."""
+    """Return the number of concurrent tasks of an executor, or of cores if it is unknown."""
     client = getattr(executor, "_client", None)
     if client is not None:  # Dask's; of each worker's threads one works at a time
         return max(1, len(client.ncores()))
-    for name in ("num_workers", "_max_workers"):  # MPI's, and those of Python
+    for name in ("num_workers", "_max_workers"):  # attributes of MPI's and Python's executors
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:
             return count

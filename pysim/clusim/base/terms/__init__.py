@@ -1,6 +1,6 @@
-"""The words of the field, each once: operations, reductions, element types, algorithms and protocols.
+"""Vocabulary: operations, reductions, element types, algorithms and protocols, each once.
 
-A word is an object that says what clusim, NCCL, nccl-tests, PyTorch and other simulators call it, and what follows from
-it (bus bandwidth, bytes per element, which buffers have a block per rank). Readers and writers of other tools' files
-look it up; none has a table of its own.
+A term is an object with its names in clusim, NCCL, nccl-tests, PyTorch and other simulators, and its
+properties (bus bandwidth, bytes per element, buffers with a block per rank). All readers and writers of
+other tools' files use these tables.
 """

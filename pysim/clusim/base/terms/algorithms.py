@@ -59,12 +59,12 @@ _PROTOCOLS = {plain(item): item for item in Protocol}
 
 
 def find_algorithm(word: str) -> Algorithm | None:
-    """Return NCCL's algorithm of any spelling, None if there is none: ``NVLS_TREE``, ``nvlstree``, ``NVLSTree``."""
+    """Return NCCL's algorithm in any spelling (``NVLS_TREE``, ``nvlstree``, ...), else None."""
     return _ALGORITHMS.get(plain(word))
 
 
 def find_protocol(word: str) -> Protocol | None:
-    """Return the protocol of any spelling, None if there is none: ``LL``, ``ll``, ``SIMPLE``."""
+    """Return the protocol in any spelling (``LL``, ``ll``, ``SIMPLE``), else None."""
     return _PROTOCOLS.get(plain(word))
 
 
@@ -77,7 +77,7 @@ def protocol_named(word: str) -> Protocol:
 
 
 def own_word(word: str) -> str:
-    """Return an algorithm in clusim's spelling: ``nvlstree``; those of papers are in lower case."""
+    """Return an algorithm in clusim's spelling, ``nvlstree``; unknown words in lower case."""
     found = find_algorithm(word)
     return found.own if found else word.strip().lower()
 

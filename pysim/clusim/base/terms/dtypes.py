@@ -1,4 +1,4 @@
-"""Types of elements: what each is called anywhere, and how large it is."""
+"""Element types: their names in all tools, and their sizes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ class DataType:
     size_bytes : int
         Size of an element [bytes].
     storage : str
-        How NumPy stores what programs compute with; empty if they do not compute with it. bf16 is stored in uint16.
+        NumPy type of elements that programs compute with (bf16: uint16); empty if they do not compute with
+        it.
     mantissa_bits : int
         Explicit mantissa bits; 0 for integers.
     nccl : int
-        Number in NCCL's enumeration (nccl.h); -1 if it has none.
+        Number in NCCL's enumeration (nccl.h); -1 if it is missing there.
     short : str
         In names of NCCL's kernels: ``f32``.
     tables : tuple of str
-        In tables of nccl-tests, ``float``; that of the present release first.
+        In tables of nccl-tests, ``float``; the name in the current release first.
     others : tuple of str
         Further spellings in lower case, without prefixes like ``torch.``.
     moves_as : str
-        Type of programs that move it; empty if that is itself.
+        Type of the programs that move it; empty if it is the same.
     """
 
     name: str
@@ -53,7 +54,7 @@ class DataType:
 
     @property
     def peak(self) -> str:
-        """Return the key of a chip's peak rates, empty if there is none; a byte is taken for an 8-bit float."""
+        """Return the key of a chip's peak rates, empty if missing; bytes count as 8-bit floats."""
         if self.size_bytes == 1:
             return "f8"
         return self.short if self.mantissa_bits else ""
@@ -100,7 +101,7 @@ _BY_SPELLING = {
 
 
 def find_dtype(word: str) -> DataType | None:
-    """Return the type of any spelling, None if there is none: ``ncclFloat``, ``torch.float32``, ``fp32``, ``f32``."""
+    """Return the type in any spelling (``ncclFloat``, ``torch.float32``, ``f32``), else None."""
     short = word.strip().lower()
     for prefix in _PREFIXES:
         short = short.removeprefix(prefix)
@@ -108,7 +109,7 @@ def find_dtype(word: str) -> DataType | None:
 
 
 def find_redop(word: str) -> str | None:
-    """Return the reduction of any spelling, None if there is none: ``SUM``, ``ncclSum``, ``Max``."""
+    """Return the reduction in any spelling (``SUM``, ``ncclSum``, ``Max``), else None."""
     short = word.strip().lower().removeprefix("nccl")
     return short if short in REDUCTIONS else None
 

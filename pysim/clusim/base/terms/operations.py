@@ -1,4 +1,4 @@
-"""Operations: what each is called anywhere, and what its size means."""
+"""Operations: their names in all tools, and the meaning of their sizes."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ class Operation:
     name : str
         In clusim: ``all_gather``.
     nccl : str
-        In NCCL's log and in names of its kernels, ``AllGather``; empty if it has no such call. `Collective` if its
-        tuner decides about it; without that and without being a message, it is a group of sends and receives.
+        In NCCL's log and in names of its kernels, ``AllGather``; empty without such a call. `Collective` if
+        its tuner
+        decides about it; otherwise, unless it is a message, it is a group of sends and receives.
     test : str
-        Program of nccl-tests without ``_perf``: ``all_gather``; empty if there is none.
+        Program of nccl-tests without ``_perf``: ``all_gather``; empty without such a program.
     bus : {"all", "others", "twice"}
-        Which part of the size crosses the bus: all of it, (n-1)/n, or 2(n-1)/n.
+        Share of the size that crosses the bus: 1, (n-1)/n, or 2(n-1)/n.
     blocks : {"", "in", "out", "both"}
-        Which buffers have a block per rank, of which NCCL counts one; the other buffer is one block.
+        Buffers with a block per rank, of which NCCL counts one; the other buffer is one block.
     reduces, rooted : bool
-        Whether it has a reduction, and a root.
+        True if it has a reduction, or a root.
     torch : tuple of str
         Functions of ``torch.distributed``.
     chakra : tuple of (int, str)
@@ -106,13 +107,13 @@ OPERATIONS: dict[str, Operation] = {
 """By clusim's name."""
 
 BLOCKWISE = tuple(item.name for item in OPERATIONS.values() if item.blocks)
-"""Operations whose largest buffer has a block per rank."""
+"""Operations with one block per rank in their largest buffer."""
 
 GATHERING = tuple(item.name for item in OPERATIONS.values() if item.blocks == "out")
-"""Operations whose input is one block of the output."""
+"""Operations with one block of the output as input."""
 
 SCATTERING = tuple(item.name for item in OPERATIONS.values() if item.blocks == "in")
-"""Operations whose output is one block of the input."""
+"""Operations with one block of the input as output."""
 
 REDUCING = tuple(item.name for item in OPERATIONS.values() if item.reduces)
 """Operations that have a reduction."""
@@ -143,7 +144,7 @@ _LONGEST_FIRST = sorted(
 
 @lru_cache(1024)
 def find_operation(word: str) -> Operation | None:
-    """Return the operation of any spelling, None if there is none: ``all_reduce_perf``, ``ncclAllReduce``."""
+    """Return the operation in any spelling (``all_reduce_perf``, ``ncclAllReduce``), or None."""
     short = word.rpartition("/")[2].lower().removesuffix("_mpi").removesuffix("_perf")
     return _BY_SPELLING.get(plain(short).removeprefix("nccl"))
 
@@ -156,17 +157,17 @@ _MEANT = {
 
 
 def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:
-    """Return the operation of any spelling.
+    """Return the operation in any spelling.
 
     Parameters
     ----------
     known : tuple of str
-        Operations that can be meant here.
+        Operations that are permitted.
 
     Raises
     ------
     InputError
-        There is none, or it is not among them; the message names the nearest.
+        It is unknown or not permitted; the message names the most similar.
     """
     found = find_operation(word)
     if found is None:
@@ -177,13 +178,13 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
 
 
 def operation_written(name: object) -> str:
-    """Return the collective that a whole name is, empty if none: ``ReduceScatter``, as NCCL's plugins are told it."""
+    """Return the collective with this exact name (``ReduceScatter`` in NCCL's plugins), else empty."""
     found = find_operation(name) if isinstance(name, str) else None
     return found.name if found is not None and found.chakra else ""
 
 
 def operation_starting(name: object) -> str:
-    """Return the operation that a longer name begins with, empty if none: ``_allgather_base``, ``ALL_GATHER``, ..."""
+    """Return the operation at the start of a longer name (``_allgather_base``), else empty."""
     if not isinstance(name, str):
         return ""
     short = plain(name)
@@ -191,12 +192,12 @@ def operation_starting(name: object) -> str:
 
 
 def full_bytes(operation: str, part_bytes: int, num_ranks: int) -> int:
-    """Return the size of the largest buffer [bytes] when `part_bytes` is what NCCL counts per rank."""
+    """Return the size of the largest buffer [bytes] from NCCL's count per rank, `part_bytes`."""
     return part_bytes * (num_ranks if operation in BLOCKWISE else 1)
 
 
 def bus_factor(operation: str, num_ranks: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it; 1 for an operation of one's own."""
+    """Return busbw over algbw as defined by nccl-tests; 1 for custom operations."""
     found = OPERATIONS.get(operation)
     return found.bus_factor(num_ranks) if found else 1.0
 
@@ -204,8 +205,8 @@ def bus_factor(operation: str, num_ranks: int) -> float:
 def counted_share(operation: str, num_ranks: int) -> float:
     """Return the bytes that all wires must carry for busbw, per byte of the collective's size.
 
-    With a root this is not what all ranks would need: the root of a broadcast has its data already, and all blocks of
-    a gather go to one rank.
+    A root reduces them: the root of a broadcast has its data already, and all blocks of a gather are
+    received by one rank.
     """
     if operation in ROOTED:
         return num_ranks - 1.0 if operation not in BLOCKWISE else (num_ranks - 1) / num_ranks

@@ -1,4 +1,4 @@
-"""Regimes of size and places, by which errors of predictions are told apart."""
+"""Regimes of size and number of nodes, by which prediction errors are grouped."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def regime_of(size_bytes: int) -> str:
 
 
 def place_of(num_nodes: int) -> str:
-    """Return True if one machine took part or several."""
+    """Return the label of a number of nodes: one or several."""
     return ONE if num_nodes == 1 else SEVERAL

@@ -1,4 +1,4 @@
-"""Words without what tools spell differently."""
+"""Normalised spelling of words."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ KERNEL = "kernel only"
 """From the start of a collective's kernels until the last one ends."""
 
 LAUNCHED = "with launch, as nccl-tests reports it"
-"""An iteration of a stream of collectives: the kernel, and what comes between it and the next."""
+"""An iteration of a stream of collectives: the kernel, and the time until the next kernel."""
 
 MODEL = "NCCL's own estimate"
-"""Estimate of NCCL's tuner, by which it chooses; nothing is simulated for it."""
+"""Estimate of NCCL's tuner, on which its choice is based; it is not simulated."""
 
 
 def includes(launched_us: float | None, model_us: float | None) -> str:

@@ -1,4 +1,4 @@
-"""JSON whose objects know the line they begin in, for errors in plans."""
+"""JSON parser that keeps the line of every object, for errors in plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class JsonNode(dict[str, Any]):
-    """An object of a JSON file: a dictionary that knows its file and the line in which it begins."""
+    """An object of a JSON file: a dictionary with its file and first line."""
 
     where: str = ""
     line: int = 0
@@ -32,7 +32,7 @@ class JsonNode(dict[str, Any]):
         return InputError(f"{self.where}:{self.line}: {what}")
 
     def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return a whole number; a default of None means that it must be there."""
+        """Return an integer; it is required if the default is None."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.bad(f"{name}={_shown(value)}: must be a whole number {low}..{high}")
@@ -60,7 +60,7 @@ class JsonNode(dict[str, Any]):
         return value
 
     def numbers(self, name: str, low: int, high: int) -> list[int]:
-        """Return a list of whole numbers; empty if it is not there."""
+        """Return a list of integers; empty if it is missing."""
         value = self.get(name, [])
         whole = isinstance(value, list) and all(
             isinstance(item, int) and not isinstance(item, bool) and low <= item <= high
@@ -76,7 +76,7 @@ def _shown(value: object) -> str:
 
 
 def read_json(path: str | Path) -> JsonNode:
-    """Read a file whose outermost value is an object; raises `InputError` that names the line."""
+    """Read a file with an object as outermost value; raise `InputError` with the line."""
     where = str(path)
     note_input(path)
     try:
@@ -110,7 +110,7 @@ class _Reader:
         raise InputError(f"{self.where}:{line}: no valid JSON: {what}")
 
     def space(self) -> str:
-        """Step over blanks; return the letter behind them, empty at the end."""
+        """Skip white space; return the next character, empty at the end."""
         sign = self.text[self.at : self.at + 1]
         if sign > " ":
             return sign

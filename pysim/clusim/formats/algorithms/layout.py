@@ -22,10 +22,10 @@ from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric
 
 PLANNED = (*(name for name in OF_NCCL if name != "sendrecv"), "custom")
-"""Operations that plans are for; ``custom`` ones are ``messages`` here."""
+"""Operations of plans; ``custom`` operations are ``messages`` in clusim."""
 
 SMALL = {*(("i", name) for name in GATHERING), *(("o", name) for name in SCATTERING)}
-"""Buffers of plans that hold one block, and of which operation."""
+"""Buffers of plans that hold one block, each with its operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class PlanLayout:
 
 @dataclass(frozen=True, slots=True)
 class WantedPlan:
-    """Requested call: bytes as in `clusim.schedule.CollectiveCall`, and the ranks for GPUs 0, 1, ... (all).
+    """Requested call: bytes as in `clusim.schedule.CollectiveCall`, ranks of the plan's GPUs.
 
-    Without a protocol it is the plan's own.
+    By default all ranks in order, and the plan's protocol.
     """
 
     bytes: int
@@ -81,7 +81,8 @@ def start(
 ) -> tuple[CollectiveWriter, int]:
     """Return the call of a plan to write programs for, and the size of its chunks [bytes].
 
-    Chunks are equal and as large as the data need; where the size is no multiple, what lies behind the data moves, too.
+    Chunks are equal and large enough for the data; if they do not divide the size, padding after the data is
+    moved as well.
     """
     count = fabric.num_ranks if fabric is not None else layout.gpus
     group = tuple(range(count)) if wanted.ranks is None else tuple(wanted.ranks)

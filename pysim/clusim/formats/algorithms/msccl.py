@@ -1,18 +1,18 @@
 """MSCCL's XML files as schedules: run, checked with data, and timed.
 
 **Hardware**: the interpreter of MSCCL and RCCL runs a thread block per ``tb``: a CTA with at most one connection to
-send on and one to receive from. The data are cut into ``nchunksperloop`` equal chunks; a loop covers the next piece, as
-large as the protocol's chunk, of every chunk. A step may wait until another thread block of its GPU has done a step of
-the same loop. As many of its ``cnt`` chunks as fit into the protocol's chunk are one operation: they lie behind each
-other, and take the slots of one chunk (half of a connection's with Simple, where a chunk is 4 of 8 steps). Reductions
-into the same chunk that follow each other are one, too. **Model**: the same; waits are flags inside the GPU, one per
-pair of thread blocks and wait. Where thread blocks that talk to each other do operations of different numbers of
-chunks, the larger ones are written as several of the largest common size, their connections have as many more slots (64
-at most), and they share a fixed cost, as do fused reductions. Sizes that the chunks do not divide are rounded up (MSCCL
-leaves such calls to NCCL's own algorithms). An operation takes the slots of a chunk however few bytes it has: slices
-without data are posted, too (``genericOp``). **Not modelled**: the time of the barriers around waits; slots that the
-last loop's slices without data take where it is smaller than the others. **Parameters**: those of the plan and of its
-protocol.
+send and one to receive. The data are divided into ``nchunksperloop`` equal chunks; a loop processes the next part of
+every chunk, with the size of the protocol's chunk. A step may wait until another thread block of its GPU has completed
+a step of the same loop. Of its ``cnt`` chunks, those that together fit into the protocol's chunk are one operation:
+they are contiguous, and occupy the slots of one chunk (half of a connection's with Simple, where a chunk is 4 of 8
+steps). Consecutive reductions into the same chunk are also one operation. **Model**: the same; waits are flags inside
+the GPU, one per pair of thread blocks and wait. If communicating thread blocks have operations of different numbers of
+chunks, the larger operations are written as several of the largest common size, their connections have proportionally
+more slots (64 at most), and they share a fixed cost, as do fused reductions. Sizes that the chunks do not divide are
+rounded up (MSCCL leaves such calls to NCCL's algorithms). An operation occupies the slots of a chunk for any number of
+bytes: slices without data are posted as well (``genericOp``). **Not modelled**: the time of the barriers around waits;
+the slots of the last loop's slices without data if this loop is smaller than the others. **Parameters**: those of the
+plan and of its protocol.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric
 
 Place = tuple[Buffer, int]
-"""A buffer and a chunk of it."""
+"""A buffer and the index of a chunk."""
 
 Key = tuple[int, int]
 """A GPU and one of its thread blocks."""
@@ -75,9 +75,9 @@ def build(plan: MscclPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedul
 
 @dataclass(slots=True)
 class _Written:
-    """A thread block as primitives; connections 0 and 1 are those to receive and send, flags follow.
+    """A thread block as primitives; connection 0 receives, 1 sends, and flags follow.
 
-    `counts` are the chunks of each operation that the interpreter does at once if they are small enough.
+    `counts` has the chunks of each operation that the interpreter executes at once if they are small enough.
     """
 
     prims: list[Prim] = field(default_factory=list)
@@ -93,9 +93,9 @@ class _Written:
 
 
 class _Program:
-    """Goes through all steps in an order that hardware may take, and writes primitives.
+    """Traversal of all steps in an order that hardware may use, which writes primitives.
 
-    It finds steps that wait for ever, and chunks outside of their buffers.
+    It detects deadlocked steps, and chunks outside their buffers.
     """
 
     def __init__(self, plan: MscclPlan) -> None:
@@ -114,7 +114,7 @@ class _Program:
         self.waits, self.signals = self._flags()
 
     def _flags(self) -> tuple[set[tuple[Key, int]], dict[tuple[Key, int], list[Key]]]:
-        """Return the steps that wait, and who waits for a step; waits that an earlier one covers are left out."""
+        """Return the waiting steps, and the waiters of each step, without implied waits."""
         waits: set[tuple[Key, int]] = set()
         signals: dict[tuple[Key, int], list[Key]] = {}
         for key, block in self.blocks.items():
@@ -140,7 +140,7 @@ class _Program:
         )
 
     def run(self) -> _Program:
-        """Go through all steps."""
+        """Traverse all steps."""
         queue = deque(self.blocks)
         asleep: dict[object, list[Key]] = {}
         while queue:
@@ -174,7 +174,7 @@ class _Program:
     def _advance(
         self, key: Key, queue: deque[Key], asleep: dict[object, list[Key]]
     ) -> object | None:
-        """Do the steps of a thread block until one must wait; returns what for."""
+        """Execute the steps of a thread block until one must wait; return the missing event."""
         gpu, block = key[0], self.blocks[key]
         while self.at[key] < len(block.steps):
             number = self.at[key]
@@ -291,7 +291,7 @@ class _Emitter:
                 self._instance(key, own)
 
     def _grains(self) -> dict[Key, _Grain]:
-        """Return how each thread block moves chunks; both ends of a connection must cut alike."""
+        """Return the granularity of each thread block, equal at both ends of a connection."""
         found: dict[Key, _Grain] = {}
         for keys in _talking(self.program.blocks, self.senders):
             prims = [prim for key in keys for prim in self.program.out[key].prims if not prim.sync]
@@ -302,9 +302,9 @@ class _Emitter:
         return found
 
     def _operations(self, count: int) -> list[int]:
-        """Return the sizes of the operations that `count` chunks are moved in [chunks].
+        """Return the distinct sizes of the operations that move `count` chunks [chunks].
 
-        They are as many as MSCCL's, and equal if the chunks can be divided by their number (MSCCL's last is smaller).
+        The number of operations is MSCCL's; they are equal if it divides the chunks (MSCCL's last is smaller).
         """
         number = -(-count // self.at_once)
         if count % number == 0:
@@ -332,14 +332,14 @@ class _Emitter:
         )
 
     def _in_flight(self, pieces: int) -> int:
-        """Return how many operations, of so many pieces, may be under way on a connection [pieces]."""
+        """Return the limit of operations of `pieces` pieces in flight on a connection [pieces]."""
         shape = self.written.shape
         return shape.slots // (shape.slices * shape.slots_per_slice) * pieces
 
     def _shape(self) -> tuple[int, int]:
-        """Return the slots that a piece takes, however few bytes it has, and in how many slices it is moved.
+        """Return the slots of a piece, for any number of bytes, and its number of slices.
 
-        Slices without data take their slots, too. Flags join thread blocks, so that these are the same for all.
+        Slices without data occupy slots as well. Flags join thread blocks, so that these are the same for all.
         """
         shape = self.written.shape
         grains = set(self.grains.values()) or {_Grain(1, 1)}
@@ -350,14 +350,14 @@ class _Emitter:
         return taken, next(n for n in range(most, 0, -1) if taken % n == 0)
 
     def _shared(self, own: _Written, prims: Sequence[Prim], length: int) -> int:
-        """Return over how many slices a fixed cost is spread, so that a thread block pays one per operation it does."""
+        """Return the slices per fixed cost, with one fixed cost per operation of a thread block."""
         slices = max(1, min(self.cut, -(-length // self.written.shape.slice_min)))
         paid = sum(-(-count // self.at_once) for count in own.counts) * slices
         done = sum(1 if prim.sync else prim.repeat * slices for prim in prims)
         return max(1, round(done / max(1, paid)))
 
     def _bound(self, key: Key, own: _Written) -> tuple[list[Prim], list[int]]:
-        """Return the primitives of a thread block and its connections; unused slots are left out."""
+        """Return the primitives of a thread block and its connections, without unused slots."""
         block, gpu = self.program.blocks[key], key[0]
         used = sorted({slot for p in own.prims for slot in (p.recv, p.send) if slot != ABSENT})
         renamed = {slot: at for at, slot in enumerate(used)} | {ABSENT: ABSENT}

@@ -1,4 +1,4 @@
-"""Reads MSCCL's XML files: thread blocks of every GPU, their steps, and what the steps wait for."""
+"""Reader of MSCCL's XML files: thread blocks of every GPU, their steps and dependencies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MscclStep:
 
 @dataclass(frozen=True, slots=True)
 class MscclBlock:
-    """A thread block: the GPUs it sends to and receives from (-1: none), its channel and steps."""
+    """A thread block: its send and receive GPUs (-1: unused), its channel and steps."""
 
     send: int
     recv: int
@@ -89,7 +89,7 @@ class MscclGpu:
 
 @dataclass(frozen=True, slots=True)
 class MscclPlan:
-    """An algorithm; `chunks` is how many chunks the largest buffer is cut into."""
+    """An algorithm; `chunks` is the number of chunks of the largest buffer."""
 
     where: str
     name: str
@@ -107,7 +107,7 @@ class MscclPlan:
 
 
 def read_plan(path: str | Path) -> MscclPlan:
-    """Read an MSCCL XML file; raises `InputError` that names the line if it makes no sense."""
+    """Read an MSCCL XML file; raise `InputError` with the line if it is inconsistent."""
     where = str(path)
     note_input(path)
     try:

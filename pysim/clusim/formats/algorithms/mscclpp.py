@@ -2,14 +2,14 @@
 
 **Hardware**: the executor of MSCCL++ runs one CTA per thread block of the plan. Operations are one-sided: a thread
 block stores into buffers of other GPUs (``put``, packets of data and flag), loads from them (``get``, ``rre``), or
-lets NVLink switches reduce and multicast (``glres``, ``gstore``); channels carry signals, and thread blocks of a GPU
-meet at barriers and semaphores. **Model**: the same, as programs. Stores come over a connection of their own whose
-receiver only notes that they are there; packets are LL lines that the reader polls; loads are pulled. An operation
-has one fixed cost of its protocol (packets: one per round of all threads), signals and waits have only their latency.
-A group of thread blocks shares out an operation's chunks; an iteration of a pipeline works on equal pieces of them.
-Sizes that the chunks do not divide are rounded up (MSCCL++ refuses them). **Not modelled**: loads and stores of one
-operation at the same time; scratch buffers that are too small and used again (``reuse_resources``); the thread of a
-port channel inside a machine. **Parameters**: the fabric's protocols ``simple`` and ``ll``.
+uses NVLink switches to reduce and multicast (``glres``, ``gstore``). Channels carry signals, and thread blocks of a
+GPU synchronise by barriers and semaphores. **Model**: the same, as programs. Stores use a separate connection with a
+receiver that only notes their arrival; packets are LL lines that the reader polls; loads are pulled. An operation has
+one fixed cost of its protocol (packets: one per round of all threads), signals and waits have only their latency. A
+group of thread blocks shares an operation's chunks; iterations of a pipeline process equal parts of the chunks. Sizes
+that the chunks do not divide are rounded up (MSCCL++ refuses them). **Not modelled**: concurrent loads and stores of
+one operation; scratch buffers that are too small and reused (``reuse_resources``); the proxy thread of a port channel
+inside a node. **Parameters**: the fabric's protocols ``simple`` and ``ll``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_GRAINS = 8192
 """Most pieces a chunk may be cut into."""
 
 FREE = 2**30
-"""Over how many slices the fixed cost is spread of a program that moves no data, or is no CTA."""
+"""Divisor of the fixed cost of programs that move no data or are not CTAs [slices]."""
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
@@ -162,7 +162,7 @@ class _Emitter:
         self.known: dict[MscclppLink, int] = {}
 
     def program(self, block: MscclppBlock) -> None:
-        """Write the program of a thread block or helper, unless it does nothing."""
+        """Write the program of a thread block or helper, unless it is empty."""
         bound: dict[MscclppLink, int] = {}
         prims = [prim for item in block.flat() for prim in self._prims(item, bound)]
         if not prims:
@@ -191,7 +191,7 @@ class _Emitter:
         )
 
     def _prims(self, item: Item, bound: dict[MscclppLink, int]) -> list[Prim]:
-        """Return the primitives of an item: one per connection that what it stores goes over."""
+        """Return the primitives of an item: one per connection of its stores."""
         if isinstance(item.send, Stores):
             prims = []
             for first, count, link in _parts(item.send, item.first, item.count):
@@ -240,7 +240,7 @@ class _Emitter:
 
 
 def _parts(stores: Stores, first: int, count: int) -> list[tuple[int, int, MscclppLink]]:
-    """Return the runs of stores that are in a range of them."""
+    """Return the runs of stores within a range of grains."""
     found = []
     for low, size, link in sorted(stores.runs, key=lambda run: run[0]):
         begin, end = max(low, first), min(low + size, first + count)

@@ -95,13 +95,13 @@ class MscclppOp:
     channels : tuple
         Type, peer, and number among the channels of that type to that peer.
     part, parts : int
-        Which part of the chunks its thread block does, of how many.
+        Index of the part of the chunks that its thread block processes, and number of parts.
     barrier : tuple of int
-        Number, and how many thread blocks meet.
+        Number of the barrier, and of its thread blocks.
     semaphores : tuple of int
         Numbers of semaphores of the GPU.
     unit_bytes, unit_chunks : int
-        Of a pipeline: bytes of an iteration, and chunks it works on altogether.
+        Of a pipeline: bytes per iteration, and chunks of all iterations.
     """
 
     name: str
@@ -137,7 +137,7 @@ class MscclppGpu:
 
 @dataclass(frozen=True, slots=True)
 class MscclppPlan:
-    """A plan; `chunks` is how many chunks the largest buffer of its collective has."""
+    """A plan; `chunks` is the number of chunks of the largest buffer of its collective."""
 
     where: str
     name: str
@@ -152,7 +152,7 @@ class MscclppPlan:
 
 
 def read_plan(path: str | Path) -> MscclppPlan:
-    """Read an MSCCL++ plan; raises `InputError` that names the line if it makes no sense."""
+    """Read an MSCCL++ plan; raise `InputError` with the line if it is inconsistent."""
     root = read_json(path)
     if "colltype" in root or ("gpus" in root and "collective" not in root):
         raise root.bad(
@@ -208,7 +208,7 @@ def _chunks(root: JsonNode, operation: str, gpus: list[_Gpu]) -> int:
 
 
 class _Gpu:
-    """Looks up what the operations of a GPU refer to."""
+    """Lookup of the objects to which a GPU's operations refer."""
 
     def __init__(self, node: JsonNode, number: int, gpus: int) -> None:
         self.node, self.number = node, number
@@ -277,7 +277,10 @@ class _Gpu:
 
 
 class _Block:
-    """Looks up what the operations of a thread block refer to: indices into its own lists of channels and buffers."""
+    """Lookup of the objects to which a thread block's operations refer.
+
+    Operations contain indices into the thread block's lists of channels and buffers.
+    """
 
     def __init__(self, gpu: _Gpu, node: JsonNode) -> None:
         self.gpu, self.node = gpu, node

@@ -1,8 +1,8 @@
 """Order of flags and stores in an MSCCL++ plan.
 
-A thread block that is told of something (by a signal, a barrier or a semaphore) knows what the teller knew. Stores of
-other GPUs that it then knows of arrive with it, if nobody of its GPU has noted them yet; if somebody has, it waits for
-a flag from there.
+Synchronisation (a signal, a barrier or a semaphore) makes the completed operations of one thread block
+visible to another. Stores of other GPUs that become visible arrive with it if no thread block of its GPU
+has noted them yet. Otherwise it waits for a flag of the thread block that noted them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from clusim.formats.algorithms.mscclpp_parts import (
 )
 
 Snapshot = tuple[Key, int, dict[Key, int]]
-"""A thread block, how many operations it had done, and what it knew."""
+"""A thread block, its number of completed operations, and the operations visible to it."""
 
 
 class Knowledge:
-    """Thread blocks, what they know, and stores under way; a link takes at most `batch` grains."""
+    """Thread blocks with the operations visible to each, and pending stores.
+
+    A link carries at most `batch` grains.
+    """
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -33,11 +36,11 @@ class Knowledge:
         self.flags: dict[tuple[Key, Key, object], tuple[int, MscclppLink]] = {}
 
     def shot(self, block: MscclppBlock) -> Snapshot:
-        """Return what a thread block knows when its present operation is done."""
+        """Return the operations visible to a thread block after its current operation."""
         return block.key, block.at + 1, dict(block.known) | {block.key: block.at + 1}
 
     def link(self, giver: Key, taker: Key, about: object) -> MscclppLink:
-        """Return the link of the next flag about something, of which there are many in order; 32 share a link."""
+        """Return the link of the next flag in a sequence about one object; 32 flags share a link."""
         count, link = self.flags.get((giver, taker, about), (0, None))
         if link is None or count % 32 == 0:
             link = MscclppLink(giver[0], taker[0], "flag")
@@ -52,7 +55,7 @@ class Knowledge:
         taker.items.append(Item("waitSignal", recv=link))
 
     def learn(self, block: MscclppBlock, told: dict[Key, int]) -> None:
-        """Let a thread block know what another one knew: note what has arrived, or wait for who has noted it."""
+        """Make operations visible to a thread block: note arrivals, or wait for their noter."""
         news = {key: at for key, at in told.items() if at > block.known.get(key, 0)}
         gpu = block.key[0]
         before = dict(block.known)
@@ -66,7 +69,7 @@ class Knowledge:
             self._land(block, key, at)
 
     def _land(self, block: MscclppBlock, writer: Key, at: int) -> None:
-        """Note the arrival of what a thread block had stored here up to its operation `at`."""
+        """Note the arrival of a thread block's stores up to its operation `at`."""
         queue = self.pending.get(block.key[0], {}).get(writer)
         while queue and queue[0].at <= at:
             stores = queue.popleft()
@@ -80,7 +83,7 @@ class Knowledge:
     def cut(
         self, stores: Stores, first: int, count: int, protocol: str
     ) -> list[tuple[int, int, MscclppLink]]:
-        """Give grains of stores links of their own to who reads them now."""
+        """Create links for grains of stores to their current reader."""
         runs = []
         for low in range(first, first + count, self.batch):
             link = MscclppLink(stores.writer[0], stores.gpu, "data", protocol, "push")

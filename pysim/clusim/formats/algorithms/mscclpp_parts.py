@@ -11,10 +11,10 @@ from clusim.formats.algorithms.mscclpp_json import MscclppOp
 from clusim.schedule.ir import Buffer
 
 Key = tuple[int, int]
-"""A GPU and a thread block of it; programs that only bring data to or from others have numbers from `HELPER` on."""
+"""A GPU and a thread block of it; helper programs are numbered from `HELPER`."""
 
 Place = tuple[Buffer, int]
-"""A buffer and a grain of it."""
+"""A buffer and the index of a grain."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,14 +31,14 @@ class MscclppLink:
 
 @dataclass(slots=True, eq=False)
 class Stores:
-    """Grains that a thread block stores at another GPU, and the links on which parts of them come to who reads them.
+    """Grains that a thread block stores at another GPU, and the links to their readers.
 
     Attributes
     ----------
     at : int
         Operation of the writer, counted from 1.
     runs : list
-        First grain (counted in these), number of grains, link.
+        First grain (relative to these stores), number of grains, link.
     """
 
     writer: Key
@@ -86,16 +86,16 @@ class MscclppTask:
 
 @dataclass(slots=True, eq=False)
 class MscclppBlock:
-    """A thread block under way, or a helper.
+    """A thread block in execution, or a helper.
 
     Attributes
     ----------
     known : dict
-        Of every thread block, the last operation that is known to be done.
+        Of every thread block, the last operation that is visible to this one.
     spots : list
-        Per operation, a list in `items` behind it, for flags that are needed later.
+        Per operation, a list in `items` after it, for flags that are added later.
     paid, packets : int
-        Operations on data, each of which has one fixed cost, and grains in packets, which have one each.
+        Operations on data, each with one fixed cost, and grains in packets, each with one fixed cost.
     """
 
     key: Key
@@ -136,7 +136,7 @@ def moved(place: Place, grains: int) -> Place:
 def common(
     count: int, cuts: list[list[tuple[int, int, MscclppLink | None]]]
 ) -> Iterable[tuple[int, int, list[MscclppLink | None]]]:
-    """Return ranges in which each operand comes from one place: first grain, number, and the operands' links."""
+    """Yield ranges with one source per operand: first grain, number, and the operands' links."""
     if not cuts:
         yield 0, count, []
         return

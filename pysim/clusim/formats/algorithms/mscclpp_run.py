@@ -1,9 +1,10 @@
-"""Goes through an MSCCL++ plan in an order that hardware may take, and writes what each thread block does.
+"""Traversal of an MSCCL++ plan in an order that hardware may use, which writes primitives.
 
-Stores to another GPU go over a connection whose receiving end is the thread block that reads them (packets) or that is
-first told of them (`signal` and `wait`, followed through barriers and semaphores); it only notes their arrival. Whoever
-else needs to know that they are there gets a flag. Loads from another GPU are pulled by the reader; a helper without
-SM at their GPU says when the data are ready, which is when all that the reader has been told of is done.
+Stores to another GPU use a connection with the thread block that reads them (packets), or to which they
+become visible first (`signal` and `wait`, through barriers and semaphores), as receiver, which only
+notes their arrival. Other thread blocks that depend on them receive a flag. Loads from another GPU are
+pulled by the reader; a helper without SM at that GPU signals that the data are ready, after all
+operations visible to the reader are complete.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from clusim.formats.algorithms.mscclpp_parts import (
 )
 
 HELPER = 100_000
-"""First number of programs that are no thread blocks."""
+"""First number of programs that are not thread blocks."""
 
 _COLLECTOR = 200_000
 
@@ -45,7 +46,7 @@ class _Operands(NamedTuple):
 
 
 class MscclppRun(Knowledge):
-    """A plan being gone through; `grain` grains make a chunk, and a link takes at most `batch` of them."""
+    """Traversal of a plan; a chunk has `grain` grains, and a link at most `batch`."""
 
     def __init__(
         self, plan: MscclppPlan, grain: int, batch: int, turns: dict[tuple[int, int], int]
@@ -67,7 +68,7 @@ class MscclppRun(Knowledge):
         self.groups: dict[tuple[Key, tuple[int, ...]], MscclppLink] = {}
         self.often = self._read_often()
 
-    # What operations work on
+    # Operands
 
     def _tasks(self, ops: Iterable[MscclppOp]) -> list[MscclppTask]:
         tasks = []
@@ -81,7 +82,7 @@ class MscclppRun(Knowledge):
         return tasks
 
     def _span(self, task: MscclppTask, ref: Ref) -> tuple[int, int]:
-        """Return the first grain of an operand in its buffer, and how many it has."""
+        """Return the first grain of an operand in its buffer, and its number of grains."""
         total = ref.size * self.grain
         low, high = (total * part // task.op.parts for part in (task.op.part, task.op.part + 1))
         if task.grains:
@@ -113,7 +114,7 @@ class MscclppRun(Knowledge):
         return InputError(f"{self.plan.where}:{op.line}: {op.name}: {what}")
 
     def _read_often(self) -> set[tuple[int, int]]:
-        """Return the grains of scratch buffers whose packets are read more often than they are written."""
+        """Return the grains of scratch buffers with packets that are read more often than written."""
         balance: Counter[tuple[int, int]] = Counter()
         for key, block in self.blocks.items():
             for task in block.tasks:
@@ -129,7 +130,7 @@ class MscclppRun(Knowledge):
     # Going through
 
     def run(self) -> MscclppRun:
-        """Go through all operations; raises `DeadlockError` that names the first that waits for ever."""
+        """Traverse all operations; raise `DeadlockError` with the first that never completes."""
         going = True
         while going:
             going = False
@@ -160,7 +161,7 @@ class MscclppRun(Knowledge):
         return "packets that nobody stores"
 
     def _ready(self, block: MscclppBlock) -> bool:
-        """Return True if the next operation of a thread block can go on."""
+        """Return True if the next operation of a thread block can be executed."""
         task, gpu = block.tasks[block.at], block.key[0]
         op = task.op
         if op.name in ("wait", "rlxwait"):
@@ -179,7 +180,10 @@ class MscclppRun(Knowledge):
         return True
 
     def _meet(self, block: MscclppBlock, op: MscclppOp) -> bool:
-        """Come to a barrier; the last one ties all together, and each may then pass once."""
+        """Arrive at a barrier; return True if the thread block may pass.
+
+        The last arrival synchronises all members, and each may then pass once.
+        """
         if block.key in self.passed:
             self.passed.remove(block.key)
             return True
@@ -195,7 +199,7 @@ class MscclppRun(Knowledge):
         return True
 
     def _tie(self, members: list[MscclppBlock], op: MscclppOp) -> None:
-        """Let every thread block at a barrier tell all others, and then wait for all others."""
+        """Synchronise the thread blocks at a barrier: each signals all others, then waits for all."""
         shots = [self.shot(member) for member in members]
         waits: list[list[Item]] = []
         for taker in members:
@@ -290,7 +294,7 @@ class MscclppRun(Knowledge):
     def _pulled(
         self, block: MscclppBlock, task: MscclppTask, ref: Ref
     ) -> list[tuple[int, int, MscclppLink]]:
-        """Let a helper at another GPU make data ready; returns the links to pull them over."""
+        """Add a helper at another GPU that waits for ready data; return the links to pull them."""
         first, count = self._span(task, ref)
         place = self._place(ref, first)
         key = (ref.gpu, HELPER + 1000 * block.key[0] + block.key[1])
@@ -330,7 +334,10 @@ class MscclppRun(Knowledge):
     def _arrived(
         self, block: MscclppBlock, task: MscclppTask, ref: Ref
     ) -> list[tuple[int, int, MscclppLink | None]]:
-        """Return the packets of an operand, cut where they come from: first grain, number, link if stored elsewhere."""
+        """Return the packets of an operand, split by source.
+
+        Each has first grain, number of grains, and a link if another GPU stored them.
+        """
         gpu = block.key[0]
         low, count = self._span(task, ref)
         runs: list[tuple[int, int, MscclppLink | None]] = []
@@ -362,7 +369,7 @@ class MscclppRun(Knowledge):
     def _keep(
         self, block: MscclppBlock, low: int, part: list[tuple[int, int, MscclppLink]]
     ) -> list[tuple[int, int, MscclppLink | None]]:
-        """Put packets that others read, too, into the scratch buffer; they are local ones from now on."""
+        """Copy packets with further readers into the scratch buffer; they are local afterwards."""
         for first, count, link in part:
             place: Place = ("scratch", low + first)
             block.items.append(Item("recv", count, dst=place, recv=link))
@@ -372,7 +379,7 @@ class MscclppRun(Knowledge):
         return [(first, count, None) for first, count, _ in part]
 
     def _alike(self, gpu: int, low: int, most: int, packet: MscclppPacket) -> int:
-        """Return how many grains from `low` on come from the same operation, one after the other."""
+        """Return the number of consecutive grains from `low` on that one operation has stored."""
         count = 1
         often = (gpu, low) in self.often
         while count < most:
@@ -467,7 +474,7 @@ class MscclppRun(Knowledge):
             block.items.append(Item("send", size, place, send=out, first=first))
 
     def _collect(self) -> None:
-        """Let a helper take what nobody was told of or read, so that it is stored at some time."""
+        """Add a helper that receives all stores without a reader, so that they complete."""
         left = [
             stores for own in self.pending.values() for queue in own.values() for stores in queue
         ]
@@ -488,4 +495,4 @@ _SENDING = {
     "recv": "recvCopySend",
     "copy": "copySend",
 }
-"""Primitives and those that send what they store, too."""
+"""Primitives, and the primitives that also send the stored data."""
