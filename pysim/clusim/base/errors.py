@@ -1,7 +1,7 @@
 """Exceptions that clusim raises deliberately, with their exit codes.
 
-Every message is one line, ``where: what is wrong; what would be right``, and is complete without a
-traceback. An error of another type that leaves the library is a bug in clusim.
+Every message is one line, ``where: error; remedy``, and is complete without a traceback. An error of another type that
+leaves the library is a bug in clusim.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_NEAR = 6
 
 
 MOST_LISTED = 20
-"""Maximum number of names listed if none is similar."""
+"""Maximum number of names listed if no name is similar."""
 
 
 def one_line(text: str) -> str:
@@ -108,7 +108,7 @@ class EnvironmentFailure(ClusimError):
 
 
 def lacking(what: str, package: str, extra: str) -> EnvironmentFailure:
-    """Return the error for something that needs a package which is not installed, and the extra that brings it."""
+    """Return the error for a missing package, with the extra of clusim that installs it."""
     return EnvironmentFailure(f"{what}: needs {package}; pip install 'clusim-net[{extra}]'")
 
 

@@ -98,7 +98,7 @@ def destination(path: Name) -> Path:
 
 
 def _stream(path: Name) -> int | None:
-    """Return the descriptor of ``-``, ``/dev/stdout``, ``/dev/fd/3`` or a link to one, or None."""
+    """Return the descriptor of ``-``, ``/dev/stdout``, ``/dev/fd/3`` or links to them, or None."""
     name = os.fspath(path)
     if name == STDOUT:
         return 1
@@ -288,7 +288,7 @@ class Staging:
 
 
 def _beside(real: Path) -> tuple[Path, int]:
-    """Return a new file in the folder of another one, and its descriptor, which holds its lock while it is written."""
+    """Return a new file in the folder of `real`, and its descriptor, which holds its lock."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     while True:
         path = real.with_name(f".clusim-{os.urandom(8).hex()}.tmp")
@@ -351,7 +351,7 @@ _HELD: set[int] = set()
 
 
 def _let_go() -> None:
-    """Close the locks of the parent in a forked process: it would hold them after the parent's end."""
+    """Close the parent's locks in a forked process, which would hold them after the parent's end."""
     for descriptor in _HELD:
         os.close(descriptor)
     _HELD.clear()
@@ -409,7 +409,7 @@ class Lock:
         return False
 
     def release(self) -> None:
-        """Release the lock after removal of the file, so that nobody locks a removed file."""
+        """Release the lock after removal of the file, so that no process locks a removed file."""
         with suppress(OSError):
             self._path.unlink()
         # A forked process no longer has it.

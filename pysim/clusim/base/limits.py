@@ -29,7 +29,7 @@ _REAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE]
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Leave the collector of cycles off, which would walk the million small objects of a file again and again."""
+    """Disable the garbage collector, which would repeatedly scan the many objects of a file."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -154,7 +154,7 @@ def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate written in `text`: ``"25 GB/s"``, ``"400 Gb/s"``, ``"400Gbps"``, ``"12 x 25GB/s"``."""
+    """Return the rate in `text`: ``"25 GB/s"``, ``"400 Gb/s"``, ``"400Gbps"``, ``"12 x 25GB/s"``."""
     text = _as_text(text, "rate", "'25 GB/s' or '400 Gb/s'")
     counted = _COUNTED.fullmatch(text)
     if counted is not None:
@@ -217,7 +217,7 @@ def parse_time(text: str | int) -> int:
 
 
 def _scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) -> str:
-    """Write `value` in the largest unit not above it, or with `exact` in a unit without rounding."""
+    """Write `value` in the largest unit not above it, with `exact` in a unit without rounding."""
     fitting = [item for item in units if value >= item[1]] or [units[-1]]
     for name, scale in fitting:
         scaled = value / scale

@@ -1,4 +1,4 @@
-"""Words and numbers of foreign files, read without trust and shown on one short line; the error with their place."""
+"""Validated words and numbers of foreign files, printable on one line; errors with location."""
 
 from __future__ import annotations
 

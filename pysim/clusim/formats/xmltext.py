@@ -1,4 +1,7 @@
-"""XML text as a small tree with line numbers, parsed with defusedxml; depth and size are bounded while it is read."""
+"""XML text as a small tree with line numbers.
+
+It is parsed with defusedxml; depth and size are limited during parsing.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class XmlElement:
         return value
 
     def bits(self, name: str) -> int | None:
-        """Return an attribute that is a hexadecimal number such as ``0x060400``; None if it is empty or no number."""
+        """Return a hexadecimal attribute such as ``0x060400``; None if it is empty or invalid."""
         text = self.get(name)
         if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,16}", text):
             return None

@@ -1,4 +1,4 @@
-"""Execution of many simulations: in this process, in processes of this computer, or on an executor's workers."""
+"""Execution of many simulations: in this process, in local processes, or by an executor."""
 
 from clusim.base.executors.connect import connected
 from clusim.base.executors.identity import model_digest

@@ -1,4 +1,7 @@
-"""Identity of an installation: a digest of its text and its shipped files. Equal digests, equal results."""
+"""Identity of an installation: a digest of its text and shipped files.
+
+Equal digests imply equal results.
+"""
 
 from __future__ import annotations
 

@@ -43,12 +43,12 @@ _ALONE = Lock()
 
 
 class Workers:
-    """Workers that process pieces of work.
+    """Workers that process independent tasks.
 
     Attributes
     ----------
     count : int
-        Pieces that are worked on at a time, about.
+        Approximate number of concurrent tasks.
     """
 
     def __init__(self, executor: Executor, count: int, *, remote: bool) -> None:
@@ -58,7 +58,7 @@ class Workers:
         self._left: set[Future[Any]] = set()
 
     def submit(self, work: Callable[..., Made], *given: Any) -> Future[Made]:
-        """Have a piece of work done: `work` is a function of a module, and all it is given can be pickled."""
+        """Submit a task; `work` must be a module-level function, and its arguments picklable."""
         if self._remote:
             future = self._executor.submit(_elsewhere, model_digest(), work, *given)
         else:

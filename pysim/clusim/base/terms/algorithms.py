@@ -1,4 +1,4 @@
-"""NCCL's algorithms and protocols: their names in NCCL, in names of its kernels, and in clusim."""
+"""NCCL's algorithms and protocols: names in NCCL, in its kernels, and in clusim."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def is_plan(word: str) -> bool:
 
 
 def own_algorithm(word: str) -> str:
-    """Return the argument of ``--algorithm`` in clusim's spelling; the name of a plan's file is kept."""
+    """Return the value of ``--algorithm`` in clusim's spelling; names of plan files are kept."""
     return word if is_plan(word) else own_word(word)
 
 
 def kernel_word(word: str) -> str:
-    """Return an algorithm or protocol as in names of NCCL's kernels, ``NVLS_TREE``; others in capitals."""
+    """Return an algorithm or protocol as in NCCL's kernel names, ``NVLS_TREE``; others in capitals."""
     found = find_algorithm(word) or find_protocol(word)
     return found.name if found else word.upper()

@@ -31,7 +31,7 @@ _NODES = {
 }
 
 _MACHINE_KINDS = frozenset(("c2c", "dram", "numa", "nvlink", "pcie", "trunk", "xgmi"))
-"""Kinds of links inside a machine."""
+"""Kinds of links inside a node."""
 
 
 def kind_of(wire_class: str) -> str:
@@ -45,7 +45,7 @@ def named(kind: str) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Return True if a kind of link joins machines."""
+    """Return True if a kind of link joins nodes."""
     return kind not in _MACHINE_KINDS
 
 
@@ -74,7 +74,7 @@ def _height(tier: str) -> tuple[int, str]:
 
 
 def joined(wire_class: str) -> str:
-    """Return the links of a class in words, both directions: ``NVLink between GPU and NVSwitch``."""
+    """Return the links of a class in words, for both directions: ``NVLink between GPU and NVSwitch``."""
     kind, (low, dash, high) = kind_of(wire_class), tier_of(wire_class).partition("-")
     if not dash or kind not in _KINDS:
         return wire_class

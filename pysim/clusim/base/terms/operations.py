@@ -12,7 +12,7 @@ from clusim.base.terms.spelling import plain
 
 
 class Collective(StrEnum):
-    """Operations that NCCL's tuner decides about, in the order of its tables and with the names of its log."""
+    """Operations of NCCL's tuner, in the order of its tables and with the names in its log."""
 
     BROADCAST = "Broadcast"
     REDUCE = "Reduce"
@@ -39,8 +39,7 @@ class Operation:
         In clusim: ``all_gather``.
     nccl : str
         In NCCL's log and in names of its kernels, ``AllGather``; empty without such a call. `Collective` if
-        its tuner
-        decides about it; otherwise, unless it is a message, it is a group of sends and receives.
+        its tuner decides about it; otherwise, unless it is a message, it is a group of sends and receives.
     test : str
         Program of nccl-tests without ``_perf``: ``all_gather``; empty without such a program.
     bus : {"all", "others", "twice"}
@@ -178,7 +177,7 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
 
 
 def operation_written(name: object) -> str:
-    """Return the collective with this exact name (``ReduceScatter`` in NCCL's plugins), else empty."""
+    """Return the collective with this exact name (``ReduceScatter`` in NCCL's plugins), or empty."""
     found = find_operation(name) if isinstance(name, str) else None
     return found.name if found is not None and found.chakra else ""
 

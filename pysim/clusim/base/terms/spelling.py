@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def plain(word: str) -> str:
-    """Return a word in lower case and without separators: ``All-Reduce``, ``ALL_REDUCE`` are ``allreduce``."""
+    """Return a word in lower case without separators: ``allreduce`` for ``All-Reduce``."""
     return word.strip().lower().replace("_", "").replace("-", "").replace(" ", "")

@@ -40,7 +40,7 @@ class PlanLayout:
         Chunks of the largest buffer of the collective, and of the largest buffer of the plan (its scratch may be
         larger).
     grain : int
-        Equal pieces that a chunk must be cut into.
+        Number of equal grains that a chunk must be divided into.
     """
 
     where: str

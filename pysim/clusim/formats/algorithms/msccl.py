@@ -39,11 +39,17 @@ Key = tuple[int, int]
 """A GPU and one of its thread blocks."""
 
 MAX_COUNT = 71
-"""Most chunks that the interpreter moves at once (one less than MSCCL_MAX_COUNT; RCCL's ``msccl_setup.cc``)."""
+"""Most chunks that the interpreter moves at once.
+
+One less than MSCCL_MAX_COUNT (RCCL's ``msccl_setup.cc``).
+"""
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL XML file and return its schedule; `options` as of `clusim.formats.algorithms.layout.WantedPlan`."""
+    """Read an MSCCL XML file and return its schedule.
+
+    `options` are those of `clusim.formats.algorithms.layout.WantedPlan`.
+    """
     return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 
@@ -254,14 +260,14 @@ class _Program:
 
 
 class _Grain(NamedTuple):
-    """Movement of chunks between connected thread blocks: `chunks` at once, at most `pieces` per operation."""
+    """Granularity of connected thread blocks: `chunks` per primitive, up to `pieces` per operation."""
 
     chunks: int
     pieces: int
 
 
 class _Emitter:
-    """Writes the instances of a program; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
+    """Writer of a program's instances; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
 
     def __init__(
         self,

@@ -39,14 +39,17 @@ MAX_TURNS = 4096
 """Most iterations of a pipeline."""
 
 MAX_GRAINS = 8192
-"""Most pieces a chunk may be cut into."""
+"""Maximum number of grains of a chunk."""
 
 FREE = 2**30
 """Divisor of the fixed cost of programs that move no data or are not CTAs [slices]."""
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL++ plan and return its schedule; `options` as of `clusim.formats.algorithms.layout.WantedPlan`."""
+    """Read an MSCCL++ plan and return its schedule.
+
+    `options` are those of `clusim.formats.algorithms.layout.WantedPlan`.
+    """
     return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 
@@ -120,7 +123,7 @@ def _ops(ops: Sequence[MscclppOp]) -> list[MscclppOp]:
 
 
 def _grain(plan: MscclppPlan, chunk_bytes: int) -> tuple[dict[tuple[int, int], int], int]:
-    """Return the iterations of each kind of pipeline, and the pieces a chunk is cut into."""
+    """Return the iterations of each kind of pipeline, and the grains per chunk."""
     turns: dict[tuple[int, int], int] = {}
     grain = 1
     for gpu in plan.gpus:
@@ -147,7 +150,7 @@ def _grain(plan: MscclppPlan, chunk_bytes: int) -> tuple[dict[tuple[int, int], i
 
 
 class _Emitter:
-    """Writes the programs; a chunk of the schedule is a grain of `grain_bytes` bytes."""
+    """Writer of the programs; a chunk of the schedule is a grain of `grain_bytes` bytes."""
 
     def __init__(
         self,

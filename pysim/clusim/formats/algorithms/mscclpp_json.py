@@ -1,4 +1,4 @@
-"""Reads MSCCL++'s JSON plans: operations of every thread block, with buffers and channels looked up."""
+"""Reader of MSCCL++'s JSON plans: operations of thread blocks, with resolved references."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ OPS: Mapping[str, OpKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Chunks of a buffer: `gpu` has it, or all of `group` do; `buffer` is ``i``, ``o`` or ``s``."""
+    """Chunks of a buffer of `gpu`, or of all of `group`; `buffer` is ``i``, ``o`` or ``s``."""
 
     kind: str
     gpu: int

@@ -2,7 +2,7 @@
 
 Synchronisation (a signal, a barrier or a semaphore) makes the completed operations of one thread block
 visible to another. Stores of other GPUs that become visible arrive with it if no thread block of its GPU
-has noted them yet. Otherwise it waits for a flag of the thread block that noted them.
+has noted them yet. Otherwise it waits for a flag of the noting thread block.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Knowledge:
         taker.items.append(Item("waitSignal", recv=link))
 
     def learn(self, block: MscclppBlock, told: dict[Key, int]) -> None:
-        """Make operations visible to a thread block: note arrivals, or wait for their noter."""
+        """Make operations visible to a thread block: note arrivals, or wait for their flag."""
         news = {key: at for key, at in told.items() if at > block.known.get(key, 0)}
         gpu = block.key[0]
         before = dict(block.known)

@@ -19,7 +19,7 @@ Place = tuple[Buffer, int]
 
 @dataclass(slots=True, eq=False)
 class MscclppLink:
-    """A connection: between GPUs, or a flag between thread blocks of one; `group` are the members of a multicast."""
+    """A connection of GPUs, or a flag inside a GPU; `group` are the members of a multicast."""
 
     src: int
     dst: int
@@ -51,7 +51,7 @@ class Stores:
 
 @dataclass(slots=True, eq=False)
 class MscclppPacket:
-    """A grain of packets in a scratch buffer: stored by another GPU, or here by operation `at` of `block`."""
+    """A grain of packets in a scratch buffer, stored by another GPU or by operation `at` of `block`."""
 
     stores: Stores | None
     first: int = 0
@@ -61,7 +61,10 @@ class MscclppPacket:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A primitive: `count` grains from `src` to `dst`; `recv` is a link, `send` one or stores from grain `first` on."""
+    """A primitive that moves `count` grains from `src` to `dst`.
+
+    `recv` is a link; `send` is a link, or stores from grain `first` on.
+    """
 
     op: str
     count: int = 0
@@ -77,7 +80,7 @@ Items = list[Union[Item, "Items"]]
 
 @dataclass(slots=True, eq=False)
 class MscclppTask:
-    """An operation to be done: in a pipeline, iteration `turn`, which works on `grains` of its chunks."""
+    """An operation to execute; in a pipeline, iteration `turn`, for `grains` of its chunks."""
 
     op: MscclppOp
     turn: int = 0

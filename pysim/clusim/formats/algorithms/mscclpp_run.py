@@ -37,7 +37,7 @@ _COLLECTOR = 200_000
 
 
 class _Operands(NamedTuple):
-    """Operands of a reduction: a span, its place, and operands that are local or arrive over links."""
+    """Operands of a reduction: a span, its place, and local operands and links."""
 
     span: tuple[int, int]
     place: Place
@@ -452,7 +452,7 @@ class MscclppRun(Knowledge):
             self.packets.setdefault((block.key[0], grain), deque()).append(packet)
 
     def _join(self, block: MscclppBlock, operands: _Operands, stores: list[Stores]) -> None:
-        """Write the primitives that reduce local and arriving operands into a place, and store the result."""
+        """Write primitives that reduce local and arriving operands into a place, and store the result."""
         (first, size), place, here, links = operands
         todo, outs = list(here), list(stores)
         steps: list[Item] = []

@@ -311,7 +311,7 @@ def _numa(log: Log, communicator: LoggedCommunicator) -> dict[int, tuple[str, st
 
 
 def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterator[Anomaly]:
-    """Compare the NVLinks in the topology print with those the chip has, and network cards with each other."""
+    """Compare the NVLinks in the topology print with the chip's, and NICs with each other."""
     host = log.facts.processes[member.process].host
     links: dict[str, float] = {}
     gpu, nics = "", {}

@@ -20,7 +20,10 @@ _SEND, _RECEIVE = word(b"[send] "), word(b"[receive")
 
 @dataclass(slots=True)
 class Connections:
-    """Connection lines as columns; `rows` are their rows in the scan, `side` is 1 for send, 2 for receive, else 0."""
+    """Connection lines as columns.
+
+    `rows` are their rows in the scan; `side` is 1 for send, 2 for receive, else 0.
+    """
 
     rows: Positions
     channel: Positions
@@ -37,7 +40,7 @@ class Connections:
 
 
 def find_connections(scan: Scan, among: NDArray[np.bool_]) -> Connections | None:
-    """Return the connections among these rows that are written as all versions since 2.8 write them."""
+    """Return the connections among these rows in the line format since 2.8."""
     rows = np.flatnonzero(among)
     view, spaces = words(scan.buffer), scan.spaces
     rows = rows[view[scan.message[rows]] == _CHANNEL[0]]
@@ -88,7 +91,7 @@ def find_connections(scan: Scan, among: NDArray[np.bool_]) -> Connections | None
 
 
 def _until(buffer: NDArray[np.uint8], start: Positions, stop: Positions, mark: int) -> Positions:
-    """Return the first position of `mark` in [start, stop), else stop; only the first ten bytes are searched."""
+    """Return the first position of `mark` in the first ten bytes of [start, stop), else stop."""
     found = stop.copy()
     for j in range(9, 0, -1):
         at = start + j

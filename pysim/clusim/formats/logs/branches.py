@@ -36,7 +36,7 @@ class Branches:
 
 
 def find_branches(scan: Scan, among: NDArray[np.bool_]) -> Branches | None:
-    """Return the lines of trees among these rows that are written as all releases since 2.8 write them."""
+    """Return the lines of trees among these rows in the format since 2.8."""
     buffer = scan.buffer
     rows = np.flatnonzero(among)
     rows = rows[(scan.head_words(scan.message[rows]) & _TREES[1]) == _TREES[0]]

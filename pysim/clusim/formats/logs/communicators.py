@@ -1,4 +1,4 @@
-"""Communicators out of the handles ranks spoke of: which handles are one communicator, and who is in it."""
+"""Communicators from the handles in a log: their grouping, and the ranks of each communicator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clusim.formats.logs.tables import TableRun
 _SIGNATURE = 64
 _COMPARED = ("line", "op_count", "name", "count", "type")
 _MACHINE_RANKS = 1 << 10
-"""GPUs of one machine at most."""
+"""Maximum number of GPUs of a node."""
 
 _MOST_PLACES = 1 << 19
 """Maximum total number of ranks for which hosts in other ranks' lines are noted."""
@@ -96,7 +96,7 @@ class _Signatures:
         return found
 
     def alternate(self, one: int, other: int) -> bool:
-        """Return True if each call of one is followed by the same of the other: a thread that drives both GPUs."""
+        """Return True if calls of the two handles alternate: one thread drives both GPUs."""
         lines = [
             [line for (line,) in self._first.rows(member, ("line",))] for member in (one, other)
         ]
@@ -195,7 +195,7 @@ def _key(
 
 @dataclass(slots=True, eq=False)
 class _Candidate:
-    """A communicator that may lack ranks: its handle of the lowest rank, and where its handles are."""
+    """A communicator that may lack ranks: its handle of the lowest rank, and its handles' places."""
 
     communicator: LoggedCommunicator
     lowest: int
@@ -218,7 +218,7 @@ class _Open:
         self._lacking: dict[int, tuple[list[_Candidate], int]] = {}
 
     def choose(self, number: int, looks: _Looks) -> LoggedCommunicator | None:
-        """Return the one that lacks this rank and did the same calls, on this host if there is a choice."""
+        """Return a communicator without this rank and with equal calls, preferably on this host."""
         member = self._facts.members[number]
         host = self._facts.processes[member.process].host
         best: _Candidate | None = None
@@ -382,7 +382,7 @@ class _Described:
         return self._left >= 0
 
     def _from_system(self, communicator: LoggedCommunicator) -> None:
-        """Note the ranks that the topology print of a machine names, also if they did not log."""
+        """Note the ranks in a node's topology print, also if they did not log."""
         facts = self._facts
         for handle in communicator.handles:
             member = facts.members[handle]
@@ -396,7 +396,7 @@ class _Described:
                         communicator.bus_of.setdefault(rank, int(bus, 16) if _HEX(bus) else 0)
             missing = communicator.n_ranks - len(communicator.host_of)
             if member.n_nodes == 1 and host and missing > 0:
-                # More GPUs than a machine can have are a number that somebody wrote into the log.
+                # More GPUs than a node can have: the number in the log is wrong.
                 ranks = min(communicator.n_ranks, _MACHINE_RANKS)
                 if not self._may(min(ranks, missing)):
                     break

@@ -1,4 +1,4 @@
-"""The lines of NCCL and RCCL about rings, trees, connections, the graph search, the topology and the cost tables."""
+"""Log lines of NCCL and RCCL about rings, trees, connections, graph search, topology and costs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _legal(channel: int, *ranks: int) -> bool:
 
 @remembered
 def _ends(text: str) -> tuple[int, int, int, int, str, int] | None:
-    """Return channel, index, source, target, route and side (1 sends, 2 receives) of a connection."""
+    """Return channel, index, source, target, route and side (1: send, 2: receive) of a connection."""
     match = CONNECTION.match(text)
     if match is None:
         return None
@@ -93,7 +93,7 @@ def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _order_of(text: str) -> tuple[int, list[int], int, bool, bool] | None:
-    """Return channel, ranks, number of channels, whether the line is cut, and whether it may be true."""
+    """Return channel, ranks, number of channels, and flags: the line is cut, its numbers are valid."""
     match = _ORDER.match(text)
     if match is None:
         return None
@@ -270,7 +270,10 @@ def _system_start(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
-    """Return indent, link, bandwidth [GB/s], name and note of a line of the topology print; -1 where it begins."""
+    """Return indent, link, bandwidth [GB/s], name and note of a line of the topology print.
+
+    The indent is -1 at the start of the print.
+    """
     if match := _SYSTEM_LINK.match(text):
         return len(match[1]), match[2], float(match[3]), match[4], match[5] or ""
     if match := _SYSTEM_NODE.match(text):
@@ -302,7 +305,7 @@ _Paths = dict[str, tuple[int, float, str]]
 
 @remembered
 def _paths_of(text: str) -> tuple[str, _Paths] | None:
-    """Return where the paths of a line begin, and hops, bandwidth [GB/s] and kind by where they end."""
+    """Return the source of a line's paths, and hops, bandwidth [GB/s] and kind by target."""
     match = _PATH_LINE.match(text)
     if match is None:
         return None

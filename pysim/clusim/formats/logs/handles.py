@@ -1,4 +1,4 @@
-"""Lines that name a rank's handle of a communicator among the regular lines of a block, as columns."""
+"""Lines that name a rank's communicator handle, among the regular lines of a block, as columns."""
 
 from __future__ import annotations
 

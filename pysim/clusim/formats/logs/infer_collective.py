@@ -33,7 +33,7 @@ _REDUCTIONS = (*REDUCTIONS, "mulsum")
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The rows of a table: `algbw` and `busbw` in GB/s, `header` the titles in front of the times.
+    """The rows of a table: `algbw` and `busbw` in GB/s, `header` the titles before the times.
 
     `n_ranks` is 0 if the number of ranks is unknown, and at least `least`; `certain` if one process has them all.
     """
@@ -82,7 +82,7 @@ def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
 
 
 def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int]:
-    """Return the collectives that the rows can be of, each with its number of ranks, 0 if it is open."""
+    """Return the collectives that fit the rows, each with its number of ranks, 0 if it is open."""
     blocks = _blocks(rows)
     if blocks == 0 and ratio != ratio and not test:
         return {}
@@ -155,7 +155,7 @@ def _bus_over_algorithm(rows: TableColumns) -> float:
 
 
 def _blocks(rows: TableColumns) -> int:
-    """Return the blocks of `count` elements in the largest buffer: 1, the number of ranks, 0 if unknown."""
+    """Return the blocks of `count` elements in the largest buffer: 1, the ranks, 0 if unknown."""
     found = {
         round(size / (count * IN_TABLES[kind].size_bytes))
         for size, count, kind in zip(rows.sizes, rows.counts, rows.types, strict=False)

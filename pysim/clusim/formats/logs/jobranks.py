@@ -18,7 +18,7 @@ USUAL_GPUS = 8
 """Assumed GPUs of a node if the log does not contain their number."""
 
 MOST_GPUS = 16
-"""GPUs of a machine up to which device indices are believed."""
+"""Maximum number of GPUs of a node for which device indices are used."""
 
 MOST_RANKS = 1 << 17
 """Ranks of a communicator up to which it is believed."""
@@ -52,7 +52,7 @@ class JobRanks:
 
     @property
     def most_per_machine(self) -> int:
-        """Most ranks on one machine."""
+        """Largest number of ranks on one node."""
         return max(Counter(self.hosts).values(), default=0)
 
 
@@ -88,7 +88,7 @@ def _bus_id(text: str) -> int:
 
 
 class _Buses:
-    """Indices of GPUs in their machines, by bus address."""
+    """Indices of GPUs in their nodes, by bus address."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -178,7 +178,7 @@ def _require_room(log: Log, found: JobRanks) -> None:
 
 
 def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[str]:
-    """Return the host of every rank; machines that did not log get names."""
+    """Return the host of every rank; nodes that did not log get invented names."""
     n, known = communicator.n_ranks, communicator.host_of
     if len(known) >= n and all(rank in known for rank in range(n)):
         return [known[rank] for rank in range(n)]
@@ -218,7 +218,7 @@ def _per_machine(log: Log, communicator: LoggedCommunicator) -> int:
 def _places(
     communicator: LoggedCommunicator, hosts: list[str], buses: _Buses
 ) -> list[tuple[str, int]]:
-    """Return host and index of GPU of every rank; by the order of ranks where indices are unknown or clash."""
+    """Return host and GPU index of every rank; unknown or conflicting indices by rank order."""
     indices = [buses.index(communicator, rank) for rank in range(len(hosts))]
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):

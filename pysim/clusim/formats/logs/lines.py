@@ -1,4 +1,4 @@
-"""A line as its parts: who wrote it and the message; several parts if ranks wrote into each other's lines."""
+"""A line as its parts, each with writer and message; several if ranks wrote into each other's lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LinePart:
 
 
 def label_of(line: bytes) -> int:
-    """Return the rank a launcher put in front of a line, or -1."""
+    """Return the rank that a launcher wrote before a line, or -1."""
     match = _LABEL.search(line[:64])
     if match is None:
         return -1
@@ -136,7 +136,7 @@ def _append(found: list[LinePart], head: LinePart, text: bytes, *, cut: bool) ->
 
 
 def stamp_ns(text: bytes) -> int:
-    """Return the time written in the text in front of a header [ns], or -1; without a date since midnight."""
+    """Return the time in the text before a header [ns], or -1; since midnight without a date."""
     match = _DATE.search(text)
     if match is not None:
         year, month, day, *clock = match.groups()[:6]

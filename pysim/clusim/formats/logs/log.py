@@ -335,7 +335,7 @@ class Log:
     def connections_of(
         self, communicator: LoggedCommunicator
     ) -> list[tuple[int, int, int, int, LoggedRoute, int]]:
-        """Return the connections of a communicator: channel, index, source, target, route, number of lines.
+        """Return a communicator's connections: channel, index, source, target, route, number of lines.
 
         Both ends of a network connection print a line, so `number` is 2 where both logged.
         """

@@ -71,7 +71,7 @@ class _Matching:
     def attach(
         self, speaker: NDArray[np.int64], sizes: list[NDArray[np.int64]], *, named: bool
     ) -> None:
-        """Assign free tuner lines to calls without a choice, by speaker, size and name if present."""
+        """Assign free tuner lines to calls without a choice, by handle, size and name if present."""
         lines, key, numbers = self._lines(speaker, named=named)
         if len(lines) == 0:
             return

@@ -31,7 +31,7 @@ def ring_picture(ring: Sequence[int], hosts: Mapping[int, str]) -> str:
 
 
 def tree_picture(tree: Tree, hosts: Mapping[int, str]) -> str:
-    """Return a tree in one line: ``0 > (1 > 2 | 8 => 9)``; ranks that did not log are not followed."""
+    """Return a tree in one line: ``0 > (1 > 2 | 8 => 9)``; it ends at ranks that did not log."""
     children = {rank: list(down) for rank, (_, down) in tree.items()}
     for rank, (up, _) in tree.items():
         if up != NONE and rank not in children.setdefault(up, []):
@@ -71,7 +71,7 @@ def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, st
 
 
 def _far(one: int, other: int, hosts: Mapping[int, str]) -> bool:
-    """Return True if two ranks are known to be on different machines."""
+    """Return True if two ranks are known to be on different nodes."""
     return one in hosts and other in hosts and hosts[one] != hosts[other]
 
 

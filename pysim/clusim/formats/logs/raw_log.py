@@ -28,7 +28,7 @@ MOST_CHOSEN = 1 << 24
 """Maximum number of stored tuner lines; later lines are counted."""
 
 MOST_COMMUNICATORS = 1 << 15
-"""Maximum number of distinct communicators; handles of later ones are only counted."""
+"""Maximum number of distinct communicators; handles of later communicators are only counted."""
 
 MOST_CHOICES = 1 << 16
 """Maximum number of distinct tuner choices; later choices become one unknown choice."""
@@ -60,7 +60,7 @@ class Process:
 
 @dataclass(slots=True)
 class Thread:
-    """A thread of a process and the device it worked for; `member` is the handle it last spoke of."""
+    """A thread of a process, with its device and the handle of its last line (`member`)."""
 
     process: int
     tid: int
@@ -73,7 +73,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class LoggedPattern:
-    """A result of the graph search; bandwidths per channel [GB/s] within and between machines."""
+    """A result of the graph search; bandwidths per channel [GB/s] within and between nodes."""
 
     pattern: int
     cross_nic: int
@@ -169,7 +169,7 @@ def kind_of(text: str) -> str:
 
 
 Choice = tuple[str, int, str, str, int, int, float]
-"""A choice of the tuner: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
+"""A tuner choice: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
 
 UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
 
@@ -267,7 +267,7 @@ class RawLog:
         return found
 
     def _lost(self) -> int:
-        """Return the placeholder of all threads beyond the limit."""
+        """Return the placeholder of all threads above the limit."""
         if self.lost_thread == NONE:
             self.lost_thread = len(self.threads)
             self.threads.append(Thread(self.process_of("", NONE), NONE, NONE))
@@ -319,7 +319,7 @@ class RawLog:
         return bisect_right(self._run_starts, line)
 
     def new_member(self, thread: int, line: int, pointer: int = 0) -> int:
-        """Return a new handle that `thread` speaks of from `line` on; one for all that are too many."""
+        """Return a new handle for the lines of `thread` from `line` on; a shared one above the limit."""
         if len(self.members) > MOST_HANDLES:
             self.speaks_of(thread, self.lost_handle)
             return self.lost_handle
@@ -396,7 +396,7 @@ class RawLog:
         return last
 
     def spoken_of(self, thread: int) -> int:
-        """Return the handle `thread` spoke of last, or its device's, or NONE."""
+        """Return the handle of the last line of `thread`, or of its device, or NONE."""
         speaker = self.threads[thread]
         if speaker.member != NONE:
             return speaker.member

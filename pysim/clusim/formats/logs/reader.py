@@ -1,4 +1,4 @@
-"""Reads logs: regular lines many at once, all others one at a time, into `RawLog` and `TableReader`."""
+"""Reader of logs into `RawLog` and `TableReader`: regular lines in bulk, others one at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from clusim.formats.logs.tables import TableReader
 Positions = NDArray[np.int64]
 
 SINGLE_LINES, SINGLE_BYTES = 500_000, 128
-"""Limit of lines read one at a time: `SINGLE_LINES`, plus one per `SINGLE_BYTES` of logs [B]."""
+"""Limit of lines read one at a time: the first, plus one per this number of log bytes [B]."""
 
 _PREFIX_BYTES = 64
 _CHOICE_BYTES = 128

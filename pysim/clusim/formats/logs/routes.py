@@ -1,4 +1,4 @@
-"""The transport a connection is printed with: ``P2P/CUMEM/read``, ``NET/IB/0(3)/GDRDMA/Shared``, ..."""
+"""Transport in a connection line: ``P2P/CUMEM/read``, ``NET/IB/0(3)/GDRDMA/Shared``, ..."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Scan:
 
 @dataclass(slots=True)
 class Calls:
-    """The calls among the regular lines of a block, as columns; `rows` are their rows in the scan."""
+    """Calls among the regular lines of a block, as columns; `rows` are their rows in the scan."""
 
     rows: Positions
     name_start: Positions

@@ -37,7 +37,7 @@ _USED_WORDS = frozenset(HANDLERS)
 
 
 class SingleLines:
-    """Reads the lines of one file that need a look each."""
+    """Reader of the lines of one file that are not read in bulk."""
 
     def __init__(self, facts: RawLog, tables: TableReader, noise: dict[int, str]) -> None:
         """Read into `facts` and `tables`; `noise` has unused kinds of lines by first 16 bytes."""

@@ -56,7 +56,7 @@ class PatternJson(TypedDict):
     Attributes
     ----------
     bw_intra, bw_inter : float
-        Of a channel, inside a machine and between them [10^9 bytes/s].
+        Of a channel, inside a node and between nodes [10^9 bytes/s].
     orders : list
         The ranks of each channel.
     """
@@ -286,7 +286,7 @@ class LogJson(TypedDict):
 
 
 def summarize(log: Log) -> LogJson:
-    """Return the content of a log as plain values: sizes in bytes, times in us, bandwidths in GB/s."""
+    """Return the content of a log as plain values: bytes, times in us, bandwidths in GB/s."""
     facts = log.facts
     calls = {facts.names[name]: times for name, times in log.calls.tally("name").tolist()}
     return {

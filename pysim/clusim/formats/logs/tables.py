@@ -1,4 +1,4 @@
-"""Tables of nccl-tests as measurements, also where other lines were written into their rows."""
+"""Tables of nccl-tests as measurements, even if other lines were written into their rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TableDevice:
 
 @dataclass(slots=True)
 class TableRun:
-    """One start of an nccl-tests program and its rows; times in us, bandwidths in GB/s, nan where not printed."""
+    """One run of an nccl-tests program and its rows; us and GB/s, nan for missing values."""
 
     source: str
     line: int
@@ -140,7 +140,7 @@ def _float(word: str) -> float:
 
 
 class TableReader:
-    """Reads the lines of nccl-tests of one file, in order; other programs' lines are refused."""
+    """Reader of the nccl-tests lines of one file, in order; other programs' lines are refused."""
 
     def __init__(self, source: str) -> None:
         """Start with no run open."""

@@ -1,7 +1,7 @@
-"""ASTRA-sim's network files: dimensions of rings, full connections and switches, with bandwidth and latency each.
+"""ASTRA-sim's network files: dimensions (ring, full mesh, switch) with bandwidth and latency.
 
-``topology``, ``npus_count``, ``bandwidth`` [GB/s] and ``latency`` [ns] of today's YAML, and ``topologies-per-dim``,
-``units-count``, ``links-count``, ``link-bandwidth``, ``link-latency`` of the older JSON.
+``topology``, ``npus_count``, ``bandwidth`` [GB/s] and ``latency`` [ns] of the current YAML, and
+``topologies-per-dim``, ``units-count``, ``links-count``, ``link-bandwidth``, ``link-latency`` of the older JSON.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _PASTED = re.compile(r"<(system|graphs|topology)\b.*</\1>", re.DOTALL)
 
 
 def without_prompt(text: str) -> str:
-    """Return the XML of a text that was pasted with a prompt or a fence around it, in its lines; else the text."""
+    """Return the XML of a text pasted with a prompt or fence, on its lines; else the text."""
     if text.lstrip("\ufeff \t\r\n").startswith(("<", "{", "[")):
         return text
     found = _PASTED.search(text)

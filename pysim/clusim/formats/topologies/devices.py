@@ -11,7 +11,7 @@ PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()
 """Signalling rate of a lane per PCIe generation [GT/s]."""
 
 _AMD = {143: 0x17, 23: 0x17, 24: 0x17, 159: 0x17, 175: 0x19, 25: 0x19, 191: 0x1A, 26: 0x1A}
-"""NCCL writes the base family plus 16 times the extended one (143), people often the sum of both (23)."""
+"""CPU family by `familyid`: NCCL's base + 16 x extended family (143), or their sum (23)."""
 
 
 def processor(arch: str, vendor: str, family: int | None, model: int | None) -> tuple[Cpu, str]:
@@ -60,6 +60,6 @@ def named_processor(name: str) -> Cpu:
 
 
 def nic_model(vendor: int | None, device: int | None) -> tuple[str, bool, int]:
-    """Return family, whether it is Ethernet only, and the rate of a port [Gb/s]; ('', False, 0) if unknown."""
+    """Return family, Ethernet-only flag and port rate [Gb/s]; ('', False, 0) if unknown."""
     found = ADAPTER_IDS.get((vendor or 0, device or 0))
     return (found.family, found.ethernet, found.gbps) if found else ("", False, 0)

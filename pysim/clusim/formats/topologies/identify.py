@@ -1,4 +1,4 @@
-"""Identification of a GPU: by the user's name, PCI identity, compute capability, words in the file, or a guess."""
+"""Identification of a GPU by user's name, PCI identity, compute capability, words, or a guess."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clusim.hardware import (
 )
 
 ACCELERATORS: Final = (0x10DE, 0x1002)
-"""PCI vendors of GPUs that machines are built for."""
+"""PCI vendors of data-centre GPUs."""
 
 
 def gts(speed: str | None) -> float | None:

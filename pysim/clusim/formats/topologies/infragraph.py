@@ -1,7 +1,7 @@
-"""InfraGraph files (YAML or JSON): devices of components, instances of devices, edges between their components.
+"""InfraGraph files (YAML or JSON): devices of components, instances of devices, and edges.
 
 A device is a graph of components, a component may be another device, and an infrastructure joins instances of devices.
-Endpoints are written in Python's slice notation (``xpu[0:4]``). Here a file becomes a flat graph of nodes
+Endpoints are written in Python's slice notation (``xpu[0:4]``). Here a file becomes a flat graph of graph nodes
 (``host.0.xpu.3``) and edges; `clusim.formats.topologies.infragraphwiring` decides which hardware they are.
 """
 
@@ -435,7 +435,7 @@ class _File:
         }
 
     def _pattern(self, text: str, place: Path) -> re.Pattern[str]:
-        """Return the labels that ``host[0:2]xpu[0]`` or ``host.0.xpu.0`` means, and those below them."""
+        """Return a pattern of the labels of ``host[0:2]xpu[0]`` or ``host.0.xpu.0`` and below."""
         if "[" not in text:
             return re.compile(re.escape(text) + r"(?=\.|$)")
         parts = []

@@ -1,4 +1,4 @@
-"""Edges of an InfraGraph file between hardware; passive components (ports, slots) are merged."""
+"""Edges of an InfraGraph file between hardware; passive components (ports etc.) are merged."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def read_lstopo(text: str, draft: Draft, chip: str | None) -> None:
 
 
 class _Host:
-    """The machine of a file."""
+    """The node of a file."""
 
     def __init__(self, root: XmlElement, draft: Draft) -> None:
         self.root, self.draft = root, draft
@@ -76,7 +76,7 @@ class _Host:
         self.shared: Counter[str] = Counter()
 
     def read(self) -> ImportedMachine:
-        """Return the machine."""
+        """Return the node."""
         top = [e for e in self.root.all("object") if e.get("type") in ("Machine", "System")]
         if not top:
             raise fail(self.draft.where, self.root.line, "no object of type Machine")
@@ -180,7 +180,7 @@ class _Host:
         )
 
     def _device(self, element: XmlElement) -> ImportedDevice:
-        """Return a GPU, an adapter, or something else."""
+        """Return a GPU, a NIC, or another device."""
         found = self._pci(element)
         inside = element.all("object")
         for item in (element, *inside):
@@ -211,7 +211,7 @@ class _Host:
             found.speed = f"{PCIE_GTS[chip.pcie]:g} GT/s"
 
     def _net(self, element: XmlElement) -> list[Net]:
-        """Return the ports of an RDMA device that are up; other names of an adapter are the kernel's."""
+        """Return the active ports of an RDMA device; other names of a NIC are the kernel's."""
         kind = whole(element.get("osdev_type"))
         if element.get("type") != "OSDev" or kind is None:
             return []
@@ -230,7 +230,7 @@ class _Host:
         ]
 
     def _ports(self) -> None:
-        """Leave out adapters that NCCL would not use: those without RDMA, if others have it."""
+        """Drop NICs that NCCL would not use: those without RDMA, if others have it."""
         adapters = [d for cpu in self.cpus.values() for d in cpu.walk() if d.is_class(0x02)]
         if any(device.nets for device in adapters):
             for device in adapters:
@@ -287,7 +287,7 @@ class _Host:
 
 
 def _counts(device: ImportedDevice) -> bool:
-    """Return True if a device is a GPU or an adapter."""
+    """Return True if a device is a GPU or a NIC."""
     return device.gpu is not None or device.is_class(0x02)
 
 
@@ -304,7 +304,7 @@ def _infos(element: XmlElement) -> list[tuple[str, str]]:
 
 
 def _numas(element: XmlElement) -> list[int]:
-    """Return the NUMA nodes of an object that have CPUs, each kind of memory of the same CPUs once."""
+    """Return the NUMA nodes of an object with CPUs, one per set of CPUs."""
     found: dict[str, int] = {}
     for item in _elements(element):
         index = whole(item.get("os_index"))

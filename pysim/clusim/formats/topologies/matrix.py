@@ -1,4 +1,4 @@
-"""The table of ways between any two devices of a machine, as nvidia-smi and rocm-smi print it."""
+"""Table of the paths between any two devices of a node, as nvidia-smi and rocm-smi print it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NVLINK = re.compile(r"NV([0-9]{1,3})")
 
 @dataclass(slots=True)
 class Matrix:
-    """The table: names of devices, the word for every pair, NUMA nodes, processors nearby, names of adapters.
+    """The table: device names, the word for every pair, NUMA nodes, nearby CPUs, NIC names.
 
-    `around` is the text in front of the table.
+    `around` is the text before the table.
     """
 
     names: list[str] = field(default_factory=list)

@@ -33,7 +33,7 @@ _THREADS = 16
 
 
 def dump_system(fabric: Fabric) -> str:
-    """Return the XML of a fabric's machine, of the first one if it has several."""
+    """Return the XML of a fabric's first node."""
     system = _Machine(fabric).system()
     chips = dict.fromkeys(
         node.endpoint.chip for node in fabric.nodes if node.kind == "gpu" and node.endpoint
@@ -65,7 +65,7 @@ class _Machine:
         return [node for node in self.nodes.values() if node.kind == kind]
 
     def system(self) -> XmlElement:
-        """Return the element of the machine."""
+        """Return the element of the node."""
         roots = [n for n in self.nodes.values() if n.kind == "switch" and n.tier == "root"]
         found = XmlElement.of("system", version=1)
         for number, root in enumerate(roots):
@@ -98,7 +98,7 @@ class _Machine:
                 yield self._device(name, link)
 
     def _hangs(self, name: str, link: Link) -> bool:
-        """Return True if a device is at the end of a PCIe link, or of a coherent link without PCIe."""
+        """Return True if a device is the end of a PCIe link, or of a coherent link without PCIe."""
         slots = [own.cls for _, own in self.links[name]]
         return link.cls == "pcie" or (
             link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
@@ -272,7 +272,7 @@ def _cpu(node: Node | None, number: int) -> dict[str, object]:
 
 
 def _family(known: Cpu) -> dict[str, object]:
-    """Return the numbers of a processor as NCCL reads them: families of AMD are not simply added up."""
+    """Return family and model of a processor as NCCL reads them; AMD's families differ."""
     if not known.cpuid:
         return {}
     family, model, _ = known.cpuid[-1] if known.vendor == "intel" else known.cpuid[0]
@@ -282,7 +282,7 @@ def _family(known: Cpu) -> dict[str, object]:
 
 
 def _adapter_ids(known: Nic | None) -> tuple[int, int] | None:
-    """Return the PCI identity of an adapter: of its family, of its rate if there is one."""
+    """Return the PCI identity of a NIC: of its family, with the nearest rate."""
     own = [
         item for item in ADAPTER_IDS.values() if known is not None and item.family == known.family
     ]

@@ -38,7 +38,7 @@ _WHY = "an NCCL graph says which rings and trees were found, not what the machin
 
 @dataclass(slots=True)
 class _Channels:
-    """The channels of one graph: GPUs in order, adapters at both ends."""
+    """The channels of one graph: GPUs in order, NICs at both ends."""
 
     gpus: list[list[int]] = field(default_factory=list)
     nets: list[list[int]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Channels:
 
 
 def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` with a machine on which the graphs of `root` are possible."""
+    """Fill `draft` with a node on which the graphs of `root` are possible."""
     graphs = [_channels(element) for element in root.all("graph")]
     used = [graph for graph in graphs if graph.gpus]
     if not used:

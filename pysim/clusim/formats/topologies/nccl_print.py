@@ -36,7 +36,7 @@ _LOCAL_GBps = 1000.0
 _ARCHITECTURES = {1: "x86_64", 2: "ppc64", 3: "arm64"}
 _VENDORS = {1: "GenuineIntel", 2: "AuthenticAMD", 3: "Shanghai"}
 _INTEL_MODELS = {1: 79, 2: 106, 3: 143}
-"""Models (of family 6) by NCCL's number: Broadwell, Skylake and all until Ice Lake, Sapphire Rapids."""
+"""Models (family 6) by NCCL's number: Broadwell, Skylake to Ice Lake, Sapphire Rapids."""
 
 _NUMBERS = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})")
 

@@ -1,4 +1,4 @@
-"""NCCL's and RCCL's topology XML: dumps of a run, hand-written files of vendors, and files of mapping groups."""
+"""NCCL's and RCCL's topology XML: dumps of a run, vendors' files, and mapping-group files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GROUP_TITLE = "a file of mapping groups, a machine each"
 
 
 def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) -> ImportedMachine:
-    """Return the machine of a ``<system>`` element; of its groups, the one called or numbered `group`."""
+    """Return the node of a ``<system>`` element; `group` selects one of its groups."""
     comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {comments}")
     top = root
@@ -108,7 +108,7 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
 def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
     gpu = _gpu(element)
     if device.cls is None and not device.text:
-        # A mapping group: several GPUs and adapters below one nameless switch.
+        # A mapping group: several GPUs and NICs below one nameless switch.
         speed, width = element.attributes.get("link_speed"), element.whole("link_width")
         child = ImportedDevice(text=f"gpu {element.get('dev')}", gpu=gpu, line=element.line)
         child.speed, child.width = speed, width
@@ -265,7 +265,7 @@ def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) ->
 
 
 def _fill_slots(device: ImportedDevice, draft: Draft) -> None:
-    """Slots are GPUs and adapters, without saying which: the first half of each switch are GPUs."""
+    """Assign the slots of each switch: the first half are GPUs, the others NICs (assumed)."""
     slots = [child for child in device.children if child.text.startswith("slot ")]
     for number, slot in enumerate(slots):
         if number < (len(slots) + 1) // 2:

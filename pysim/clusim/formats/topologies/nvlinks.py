@@ -162,7 +162,7 @@ class _Links:
             )
 
     def join_selves(self) -> None:
-        """Add the links of GPUs that name themselves as the other end, as virtual machines do with bridged pairs."""
+        """Add the links of GPUs that name themselves as remote end (bridged pairs in virtual machines)."""
         waiting: list[str] = []
         for name, _, _ in self.gpus:
             if not self.selves[name]:
@@ -231,7 +231,7 @@ class _Links:
         self._trunks(members)
 
     def usual(self) -> None:
-        """Add the links of the usual machine of the chip: the file is silent about links."""
+        """Add the links of the chip's usual node: the file contains no links."""
         names = [name for name, _, _ in self.gpus]
         chips = {id(chip) for _, _, chip in self.gpus}
         chip = self.gpus[0][2]
@@ -299,7 +299,7 @@ def _boards(chip: Gpu, names: list[str]) -> list[list[str]]:
 
 
 def _split(count: int, planes: tuple[int, ...]) -> list[int]:
-    """Share `count` links among planes in the proportion of the usual machine."""
+    """Divide `count` links among planes in the proportion of the usual node."""
     total = sum(planes)
     if count % total == 0:
         return [plane * count // total for plane in planes]

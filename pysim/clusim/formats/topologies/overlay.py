@@ -146,7 +146,7 @@ class _Overlay:
                 self._fill_nets(found, child)
 
     def _fill_gpu(self, mine: XmlElement, other: XmlElement, where: str) -> None:
-        """Fill in a GPU; NCCL reads the NVLinks of the file, and those of the node exist."""
+        """Fill in a GPU; NCCL reads the NVLinks of the file, but the node's NVLinks exist."""
         for name, value in other.attributes.items():
             mine.attributes.setdefault(name, value)
         told = mine.all(*_LINKS)
@@ -167,7 +167,7 @@ class _Overlay:
 
     @staticmethod
     def _fill_nets(mine: XmlElement, other: XmlElement) -> None:
-        """Fill in interfaces from those of the same name, otherwise in their order."""
+        """Fill in interfaces by name, otherwise in their order."""
         names = {net.get("name") for net in other.all("net")}
         unnamed = [net for net in mine.all("net") if net.get("name") not in names]
         for net in other.all("net"):
@@ -206,7 +206,7 @@ class _Overlay:
     # Devices in one of the two.
 
     def _drop(self, element: XmlElement) -> None:
-        """Leave out GPUs and adapters of the file that the machine does not have; NCCL does not find them."""
+        """Drop GPUs and NICs of the file that the node does not have; NCCL does not find them."""
         kept = {id(found) for found in self.same.values()}
         for child in list(element.children):
             self._drop(child)
@@ -217,7 +217,7 @@ class _Overlay:
                 )
 
     def _place(self, other: XmlElement) -> None:
-        """Add a device that the file does not mention, where the machine has it."""
+        """Add a device that the file does not mention, at its position in the node."""
         self._home(self.parent[id(other)]).children.append(other)
         if _kind(other):
             self.note(
@@ -267,7 +267,7 @@ def _address(element: XmlElement) -> tuple[int, ...]:
 
 
 def _place_of(element: XmlElement) -> tuple[int, ...]:
-    """Return the number of a GPU or an adapter, and its address."""
+    """Return the number of a GPU or a NIC, and its address."""
     inner = [child for child in element.walk() if child.tag in ("gpu", "net")]
     number = inner[0].whole("dev") if inner else None
     return (-1 if number is None else number, *_address(element))
@@ -279,7 +279,7 @@ def _top(root: XmlElement, element: XmlElement) -> XmlElement | None:
 
 
 def _plain(value: str) -> str:
-    """Return a speed or number as it compares: NCCL and people write ``16 GT/s`` in several ways."""
+    """Return a speed or number in a normal form: ``16 GT/s`` is written in several ways."""
     word = value.lower().partition("gt/s")[0].strip()
     try:
         return f"{float(word):g}"

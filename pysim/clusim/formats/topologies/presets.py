@@ -32,7 +32,7 @@ from clusim.topology.problems import did_you_mean
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:
-    """Return the chip's name; with GPUs of another architecture all use the protocols of the first."""
+    """Return the chip's name; GPUs of another architecture use the protocols of the first."""
     architecture = gpu(name).architecture.name
     for keys in draft.nodes.values():
         is_gpu = keys["kind"] == "gpu"
@@ -61,7 +61,7 @@ def product_chip(draft: Draft, text: str) -> str:
 
 
 def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
-    """Return the assumed chip of unnamed GPUs, the reason (with `what`) and the settling input."""
+    """Return the assumed chip of unnamed GPUs, the reason (with `what`) and the remedy."""
     hint = gpu_by_words(Path(draft.where).name)
     if hint is not None and hint[0] is not None:
         return hint[0].name, "the file's name says so", ""
@@ -129,10 +129,10 @@ def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
 
 
 DIRECT_LATENCY = "275ns"
-"""Egress of 150 to 200 ns and twice a SerDes of 50 ns; links to switches are half a way each."""
+"""Egress of 150 to 200 ns and twice a SerDes of 50 ns; half of the path for links to switches."""
 
 _USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
-"""Rate of the adapters that machines of a PCIe generation usually have [Gb/s]."""
+"""Usual rate of the NICs of nodes by PCIe generation [Gb/s]."""
 
 SLOW_Gbps = 10
 """Ethernet up to here is for management: TCP."""
@@ -161,7 +161,10 @@ class Adapter:
 
 
 def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adapter:
-    """Return the identity of an interface; `generation` is the PCIe generation of the GPUs, for files without one."""
+    """Return the identity of an interface.
+
+    `generation` is the PCIe generation of the GPUs, used if the file does not contain a rate.
+    """
     family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
     given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
     infiniband = device is not None and (device.cls or 0) >> 8 == 0x0207 and not ethernet
@@ -196,7 +199,7 @@ def _nearest(table: Mapping[int, str], gbps: float) -> str:
 
 
 def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
-    """Return the keys of an adapter's node."""
+    """Return the keys of a NIC's graph node."""
     if gpudirect is False and adapter.kind != "tcp":
         own = draft.define(
             "nics", f"{adapter.name}-no-gdr", {"base": adapter.name, "gpudirect": False}

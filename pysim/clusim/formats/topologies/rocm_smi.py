@@ -11,7 +11,7 @@ _NUMA = re.compile(r"GPU\[([0-9]{1,4})\]\s*:.*Numa Node:\s*(-?[0-9]{1,4})")
 
 
 def parse_rocm(text: str, where: str) -> tuple[Matrix, dict[tuple[str, str], int]]:
-    """Return the distances in a text, and the number of xGMI links of pairs one hop apart."""
+    """Return the distances in a text, and the number of xGMI links of pairs with one hop."""
     matrix = Matrix()
     tables: dict[str, dict[tuple[str, str], str]] = {}
     section = ""

@@ -136,7 +136,7 @@ def _keys(row: _Row, kind: str) -> dict[str, Any]:
 
 
 def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str], list[int]]:
-    """Add GPUs (or hosts) and switches; return the name and the machine of every id."""
+    """Add GPUs (or hosts) and switches; return the name and the node of every id."""
     names, zones = [""] * file.nodes, [NETWORK] * file.nodes
     nvswitches, switches = set(file.nvswitches), set(file.switches)
     ends = [i for i in range(file.nodes) if i not in nvswitches and i not in switches]
@@ -166,7 +166,7 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
 
 
 class _Servers:
-    """SimAI's machines: NVSwitches inside, an adapter for every link of a GPU into the network."""
+    """SimAI's nodes: NVSwitches inside, and a NIC for every link of a GPU into the network."""
 
     def __init__(self, file: _File, draft: Draft, names: list[str], zones: list[int]) -> None:
         self.file = file
@@ -256,7 +256,7 @@ class _Servers:
         return f"roce-{min((25, 40, 50, 100, 200, 400, 800), key=lambda r: abs(r - gbps))}"
 
     def _add_adapter(self, row: _Row, gpu: int, counts: dict[str, int]) -> None:
-        """Put an adapter between a GPU and the network switch it is linked to."""
+        """Add a NIC between a GPU and its network switch."""
         other = row.b if gpu == row.a else row.a
         gbps = parse_rate(row.rate).bytes_per_s * 8e-9
         adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie)

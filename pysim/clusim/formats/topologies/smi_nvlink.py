@@ -1,4 +1,4 @@
-"""Importer of `nvidia-smi nvlink`: link states (-s), capabilities (-c), remote ends (-p, -R).
+"""Importer of `nvidia-smi nvlink`: states (-s), capabilities (-c), remote ends (-p, -R).
 
 A text may contain several reports of one node. Only -p and -R contain the remote end of a link, as a PCI
 address. The text does not contain the GPUs' addresses, but `nvidia-smi` numbers GPUs in the order of

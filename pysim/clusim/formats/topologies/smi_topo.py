@@ -39,7 +39,7 @@ USUAL_PCIE = 4
 """Generation of PCIe of GPUs without NVLinks that a table does not name."""
 
 MAX_AROUND = 4000
-"""Characters in front of a table in which names of GPUs are looked for."""
+"""Characters before a table in which names of GPUs are searched."""
 
 MOST_LINKS = 18
 """Largest number of NVLinks of a GPU; a larger sum over all pairs implies NVSwitches."""
@@ -99,7 +99,7 @@ def _no_gaps(matrix: Matrix, rows: set[str], where: str) -> None:
 
 
 def _no_other(matrix: Matrix, lines: list[str], number: int, where: str) -> None:
-    """Refuse another table of distances below the first one, of another machine; `number` is its first line."""
+    """Refuse a second table of distances, of another node; `number` is its first line."""
     if any(word in P2P for word in matrix.words.values()):
         return
     other = parse_matrix("\n".join([""] * (number - 1) + lines[number - 1 :]), where)
@@ -353,7 +353,7 @@ def _add_tree(
     placed = _by_affinity(matrix, roots, draft)
     levels = any(matrix.level(a, b) for a, b in combinations(names, 2))
     if not (levels or matrix.numa or placed):
-        # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most machines.
+        # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most nodes.
         half = -(-len(names) // 2)
         for part in (names[:half], names[half:]) if len(names) > 2 else (names,):
             for name in part[1:]:

@@ -20,7 +20,7 @@ Capacity = Counter[tuple[int, int]]
 
 
 def set_usage(draft: Draft, gpus: list[str], chip: str) -> None:
-    """Set channels, rings and peer-to-peer level of a machine with these GPUs."""
+    """Set channels, rings and peer-to-peer level of a node with these GPUs."""
     index = {name: number for number, name in enumerate(gpus)}
     mesh: Capacity = Counter()
     switched = False
@@ -71,7 +71,7 @@ def _peer_level(draft: Draft, gpus: list[str], chip: str) -> None:
 
 
 def find_rings(count: int, mesh: Capacity) -> list[list[int]]:
-    """Return rings through all of `count` GPUs that share no direction of a link, each with its reverse."""
+    """Return rings through all of `count` GPUs without a shared wire, each with its reverse."""
     if count < 3:
         return []
     left = Counter(mesh)

@@ -1,4 +1,4 @@
-"""A machine as parsed -> nodes and links: the PCIe tree, CPUs with their memory, and network adapters."""
+"""Graph nodes and links of a parsed node: the PCIe tree, CPUs with their memory, and NICs."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ class _Wiring:
                 f"devices below it run at generation {below}: an idle link may have been asleep when the file was made",
             )
 
-    # Adapters, CPUs, network.
+    # NICs, CPUs, network.
 
     def _add_nics(self) -> None:
         for net, device, cpu in self.nets:
