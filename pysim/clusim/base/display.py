@@ -24,7 +24,7 @@ SCREEN_DPI = 120
 """Resolution of a picture in a notebook [dots/inch]."""
 
 Columns = Mapping[str, Any]
-"""Lists or arrays of equal length by name, with units in names (``busy_ps``, ``rate_Bps``)."""
+"""Lists or arrays of equal length by name; names have units (``busy_ps``, ``rate_Bps``)."""
 
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
 

@@ -98,7 +98,7 @@ def destination(path: Name) -> Path:
 
 
 def _stream(path: Name) -> int | None:
-    """Return the descriptor of ``-``, ``/dev/stdout``, ``/dev/fd/3`` or links to them, or None."""
+    """Return the descriptor of ``-``, ``/dev/stdout``, ``/dev/fd/3`` or links to them, if any."""
     name = os.fspath(path)
     if name == STDOUT:
         return 1
@@ -351,7 +351,7 @@ _HELD: set[int] = set()
 
 
 def _let_go() -> None:
-    """Close the parent's locks in a forked process, which would hold them after the parent's end."""
+    """Close the parent's locks in a forked process, which would otherwise outlive the parent."""
     for descriptor in _HELD:
         os.close(descriptor)
     _HELD.clear()

@@ -154,7 +154,7 @@ def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
 
 
 def parse_rate(text: str) -> Rate:
-    """Return the rate in `text`: ``"25 GB/s"``, ``"400 Gb/s"``, ``"400Gbps"``, ``"12 x 25GB/s"``."""
+    """Return the rate in `text`: ``"25 GB/s"``, ``"400 Gb/s"``, ``"12 x 25GB/s"``."""
     text = _as_text(text, "rate", "'25 GB/s' or '400 Gb/s'")
     counted = _COUNTED.fullmatch(text)
     if counted is not None:

@@ -1,4 +1,4 @@
-"""Validated words and numbers of foreign files, printable on one line; errors with location."""
+"""Validated words and numbers of foreign files, printed on one line; errors with location."""
 
 from __future__ import annotations
 

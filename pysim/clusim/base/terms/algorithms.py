@@ -93,6 +93,6 @@ def own_algorithm(word: str) -> str:
 
 
 def kernel_word(word: str) -> str:
-    """Return an algorithm or protocol as in NCCL's kernel names, ``NVLS_TREE``; others in capitals."""
+    """Return an algorithm or protocol as in kernel names, ``NVLS_TREE``; others in capitals."""
     found = find_algorithm(word) or find_protocol(word)
     return found.name if found else word.upper()

@@ -177,7 +177,7 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
 
 
 def operation_written(name: object) -> str:
-    """Return the collective with this exact name (``ReduceScatter`` in NCCL's plugins), or empty."""
+    """Return the collective with this exact name (plugins: ``ReduceScatter``), or empty."""
     found = find_operation(name) if isinstance(name, str) else None
     return found.name if found is not None and found.chakra else ""
 

@@ -260,14 +260,14 @@ class _Program:
 
 
 class _Grain(NamedTuple):
-    """Granularity of connected thread blocks: `chunks` per primitive, up to `pieces` per operation."""
+    """Granularity of connected thread blocks: `chunks` at once, up to `pieces` per operation."""
 
     chunks: int
     pieces: int
 
 
 class _Emitter:
-    """Writer of a program's instances; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
+    """Writer of a program's instances; `chunk_bytes` is the size of a plan's chunk [bytes]."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class Stores:
 
 @dataclass(slots=True, eq=False)
 class MscclppPacket:
-    """A grain of packets in a scratch buffer, stored by another GPU or by operation `at` of `block`."""
+    """A grain of packets in a scratch buffer, from another GPU or operation `at` of `block`."""
 
     stores: Stores | None
     first: int = 0

@@ -452,7 +452,7 @@ class MscclppRun(Knowledge):
             self.packets.setdefault((block.key[0], grain), deque()).append(packet)
 
     def _join(self, block: MscclppBlock, operands: _Operands, stores: list[Stores]) -> None:
-        """Write primitives that reduce local and arriving operands into a place, and store the result."""
+        """Write primitives that reduce local and arriving operands and store the result."""
         (first, size), place, here, links = operands
         todo, outs = list(here), list(stores)
         steps: list[Item] = []

@@ -59,7 +59,7 @@ class LoggedCall:
 
 @dataclass(slots=True)
 class CallTable:
-    """Distinct calls, and their sequence: `call`, `stream` and `time_ns` (-1 if unknown) of each."""
+    """Distinct calls, and the sequence: `call`, `stream` and `time_ns` (-1: unknown) of each."""
 
     distinct: list[LoggedCall] = field(default_factory=list)
     call: list[int] = field(default_factory=list)

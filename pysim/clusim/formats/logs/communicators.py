@@ -1,4 +1,4 @@
-"""Communicators from the handles in a log: their grouping, and the ranks of each communicator."""
+"""Communicators from the handles in a log: grouping of handles, and assignment of ranks."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _key(
 
 @dataclass(slots=True, eq=False)
 class _Candidate:
-    """A communicator that may lack ranks: its handle of the lowest rank, and its handles' places."""
+    """A communicator that may lack ranks, with its lowest handle and its handles' places."""
 
     communicator: LoggedCommunicator
     lowest: int

@@ -62,7 +62,7 @@ _ROW = re.compile(rb"(?<![\w.])\d{1,18} +\d{1,18} +(?:" + _TYPES + rb")(?=[ \[-]
 _NUMBERS = rb"(?: +(?:-?[\d.]+(?:[eE][+-]?\d+)?|N/A|-?nan|inf))"
 _COLUMNS = re.compile(rb"(?: +[a-z]{1,8})?" + _NUMBERS + rb"* *")
 _TAG = re.compile(rb"\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|(?<= )\d{1,9}:(?= )")
-"""A launcher's tag, which also occurs between the columns of a row that is printed in parts."""
+"""A launcher's tag, which also occurs between the columns of a row printed in parts."""
 
 _REST = re.compile(rb" *(?:\[\d{1,9}\]:?|\d{1,9}:)(?=" + _NUMBERS + rb"{3,9} *$)")
 """A tag before the last columns of a row."""

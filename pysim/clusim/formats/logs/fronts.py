@@ -24,7 +24,7 @@ _LEAST_ROWS = 64
 
 
 def front(text: bytes) -> tuple[int, int]:
-    """Return time [ns] and rank in the text before a header; `OTHER` if it is from another line."""
+    """Return time [ns] and rank in the text before a header; `OTHER` if it is another line's."""
     stamp, label = stamp_ns(text), label_of(text)
     if len(text) > FRONT_BYTES or b"NCCL" in text:
         return OTHER, NONE

@@ -1,4 +1,4 @@
-"""Log lines of NCCL and RCCL about rings, trees, connections, graph search, topology and costs."""
+"""Log lines about rings, trees, connections, graph search, topology and cost tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _legal(channel: int, *ranks: int) -> bool:
 
 @remembered
 def _ends(text: str) -> tuple[int, int, int, int, str, int] | None:
-    """Return channel, index, source, target, route and side (1: send, 2: receive) of a connection."""
+    """Return channel, index, source, target, route and side (1: send, 2: receive)."""
     match = CONNECTION.match(text)
     if match is None:
         return None
@@ -93,7 +93,7 @@ def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _order_of(text: str) -> tuple[int, list[int], int, bool, bool] | None:
-    """Return channel, ranks, number of channels, and flags: the line is cut, its numbers are valid."""
+    """Return channel, ranks, number of channels, and flags: line is cut, numbers are valid."""
     match = _ORDER.match(text)
     if match is None:
         return None

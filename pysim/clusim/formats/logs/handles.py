@@ -1,4 +1,4 @@
-"""Lines that name a rank's communicator handle, among the regular lines of a block, as columns."""
+"""Regular lines of a block that name a rank's communicator handle, as columns."""
 
 from __future__ import annotations
 

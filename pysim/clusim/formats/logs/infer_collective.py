@@ -82,7 +82,7 @@ def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
 
 
 def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int]:
-    """Return the collectives that fit the rows, each with its number of ranks, 0 if it is open."""
+    """Return the collectives that fit the rows, each with its number of ranks (0: open)."""
     blocks = _blocks(rows)
     if blocks == 0 and ratio != ratio and not test:
         return {}

@@ -1,4 +1,4 @@
-"""A line as its parts, each with writer and message; several if ranks wrote into each other's lines."""
+"""Split of a line into parts with writer and message: ranks write into each other's lines."""
 
 from __future__ import annotations
 

@@ -335,9 +335,9 @@ class Log:
     def connections_of(
         self, communicator: LoggedCommunicator
     ) -> list[tuple[int, int, int, int, LoggedRoute, int]]:
-        """Return a communicator's connections: channel, index, source, target, route, number of lines.
+        """Return a communicator's connections: channel, index, source, target, route, lines.
 
-        Both ends of a network connection print a line, so `number` is 2 where both logged.
+        Both ends of a network connection print a line, so the number of lines is 2 if both logged.
         """
         rows = self._connections.rows(communicator.number, (*_CONNECTION, "times"))
         routes = self.facts.routes

@@ -54,7 +54,10 @@ _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+)
 
 
 class NamedHandle(NamedTuple):
-    """Content of a line about a communicator: handle, creation or end, numbers by `Member` attribute."""
+    """Content of a line about a communicator: handle, creation or end, and numbers.
+
+    The numbers are by attribute of `Member`.
+    """
 
     function: str
     pointer: int
@@ -195,7 +198,7 @@ def _timings(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def parse_choice(text: str) -> Choice | None:
-    """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a tuner line."""
+    """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a choice."""
     match = _NAMED.match(text)
     if match is None:
         return None

@@ -294,7 +294,7 @@ def _reduced(
 
 
 def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
-    """Return the operations of a log that has only the tuner's lines: rank 0 prints one for each."""
+    """Return the operations of a log with only tuner lines: rank 0 prints one per operation."""
     tunings = facts.tunings.columns()
     spoken = np.array([facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64)
     names = np.array([facts.name_of(c[0]) if c[0] else NONE for c in facts.choices] or [NONE])

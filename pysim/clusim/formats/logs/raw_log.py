@@ -28,7 +28,7 @@ MOST_CHOSEN = 1 << 24
 """Maximum number of stored tuner lines; later lines are counted."""
 
 MOST_COMMUNICATORS = 1 << 15
-"""Maximum number of distinct communicators; handles of later communicators are only counted."""
+"""Maximum number of communicators; handles of later communicators are only counted."""
 
 MOST_CHOICES = 1 << 16
 """Maximum number of distinct tuner choices; later choices become one unknown choice."""
@@ -169,7 +169,7 @@ def kind_of(text: str) -> str:
 
 
 Choice = tuple[str, int, str, str, int, int, float]
-"""A tuner choice: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
+"""A choice: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
 
 UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
 
@@ -319,7 +319,7 @@ class RawLog:
         return bisect_right(self._run_starts, line)
 
     def new_member(self, thread: int, line: int, pointer: int = 0) -> int:
-        """Return a new handle for the lines of `thread` from `line` on; a shared one above the limit."""
+        """Return a new handle for the lines of `thread` from `line` on; shared above the limit."""
         if len(self.members) > MOST_HANDLES:
             self.speaks_of(thread, self.lost_handle)
             return self.lost_handle

@@ -1,4 +1,4 @@
-"""Reader of logs into `RawLog` and `TableReader`: regular lines in bulk, others one at a time."""
+"""Reader of logs into `RawLog` and `TableReader`: regular lines in bulk, others singly."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Repeating:
             part.kinds[name] = translated(part.kinds[name], values)
 
     def tally(self, *names: str) -> NDArray[np.int64]:
-        """Return the distinct rows of some columns of few values, with their counts as last column."""
+        """Return the distinct rows of some columns of few values, with counts as last column."""
         found = []
         for part in self.parts():
             times = np.bincount(part.which, minlength=len(part.kinds[names[0]]))

@@ -1,4 +1,4 @@
-"""ASTRA-sim's network files: dimensions (ring, full mesh, switch) with bandwidth and latency.
+"""ASTRA-sim's network files: dimensions (ring, full mesh, switch) with rate and latency.
 
 ``topology``, ``npus_count``, ``bandwidth`` [GB/s] and ``latency`` [ns] of the current YAML, and
 ``topologies-per-dim``, ``units-count``, ``links-count``, ``link-bandwidth``, ``link-latency`` of the older JSON.

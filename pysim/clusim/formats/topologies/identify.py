@@ -1,4 +1,4 @@
-"""Identification of a GPU by user's name, PCI identity, compute capability, words, or a guess."""
+"""Identification of a GPU: user's name, PCI identity, compute capability, words, or guess."""
 
 from __future__ import annotations
 

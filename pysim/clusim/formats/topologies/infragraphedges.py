@@ -1,4 +1,4 @@
-"""Edges of an InfraGraph file between hardware; passive components (ports etc.) are merged."""
+"""Edges of an InfraGraph file between hardware, with passive components (ports) merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table of the paths between any two devices of a node, as nvidia-smi and rocm-smi print it."""
+"""Table of the paths between the devices of a node, printed by nvidia-smi and rocm-smi."""
 
 from __future__ import annotations
 

@@ -137,7 +137,10 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
 
 
 def _by_nvlinks(total_GBps: float) -> Gpu:
-    """Return the usual chip with enough NVLinks for a GPU's channels (8/7, for old releases)."""
+    """Return the usual chip with enough NVLinks for the channels of a GPU.
+
+    The channels may exceed the NVLinks by a seventh, for old releases.
+    """
     usual = [chip for chip in GPUS.values() if chip.usual and chip.form == "sxm" and chip.links]
     rates = {chip.links * nccl_link_GBps(chip.compute_capability): chip for chip in reversed(usual)}
     enough = [rate for rate in rates if total_GBps <= rate * 8 / 7]

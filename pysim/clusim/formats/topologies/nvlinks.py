@@ -162,7 +162,7 @@ class _Links:
             )
 
     def join_selves(self) -> None:
-        """Add the links of GPUs that name themselves as remote end (bridged pairs in virtual machines)."""
+        """Add the links of GPUs that name themselves as remote end (bridges in virtual machines)."""
         waiting: list[str] = []
         for name, _, _ in self.gpus:
             if not self.selves[name]:

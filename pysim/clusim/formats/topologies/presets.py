@@ -129,7 +129,7 @@ def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
 
 
 DIRECT_LATENCY = "275ns"
-"""Egress of 150 to 200 ns and twice a SerDes of 50 ns; half of the path for links to switches."""
+"""Egress of 150 to 200 ns, twice a SerDes of 50 ns; a link to a switch is half of it."""
 
 _USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
 """Usual rate of the NICs of nodes by PCIe generation [Gb/s]."""

@@ -42,7 +42,7 @@ MAX_AROUND = 4000
 """Characters before a table in which names of GPUs are searched."""
 
 MOST_LINKS = 18
-"""Largest number of NVLinks of a GPU; a larger sum over all pairs implies NVSwitches."""
+"""Largest number of NVLinks of a GPU; a larger total over its pairs implies NVSwitches."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAG = re.compile(r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s|\s*[>|#]+\s)")
