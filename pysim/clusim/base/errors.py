@@ -38,7 +38,7 @@ def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None 
     }
     near = [word] if word in (synonyms or {}) and word in meant else []
     near = near or [name for name in meant if word and name.startswith(word)]
-    # A letter is missing rather than the rest of a name.
+    # A missing letter is more likely than a missing rest of a name.
     near = difflib.get_close_matches(word, near, 1, 0.9) or near
     near = near or [name for name in meant if word in name.split("-")]
     near = near or difflib.get_close_matches(word, meant, 1, 0.6)
@@ -64,7 +64,7 @@ class ClusimError(Exception):
 
 
 class UnitError(ClusimError):
-    """A quantity that cannot be read, or that can be read in two ways."""
+    """A quantity that is invalid or ambiguous."""
 
 
 class TopologyError(ClusimError):
@@ -80,7 +80,7 @@ class TraceError(ClusimError):
 
 
 class InputError(ClusimError):
-    """A bad argument: unknown name, value out of range, options that contradict each other."""
+    """An invalid argument: unknown name, value out of range, conflicting options."""
 
 
 class RangeExceeded(ClusimError):
@@ -102,7 +102,7 @@ class RangeExceeded(ClusimError):
 
 
 class EnvironmentFailure(ClusimError):
-    """The surroundings failed: unwritable output, full disk, no memory."""
+    """A failure of the environment: unwritable output, full disk, out of memory."""
 
     exit_code: ClassVar[int] = 1
 
@@ -125,6 +125,6 @@ class TimeLimitReached(ClusimError):
 
 
 class InternalError(ClusimError):
-    """An invariant of ours is broken; please report it."""
+    """A broken invariant of clusim; please report it."""
 
     exit_code: ClassVar[int] = 70

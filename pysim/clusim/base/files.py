@@ -225,7 +225,7 @@ def text_of(out: BinaryIO) -> Iterator[IO[str]]:
         yield text
         text.flush()
     finally:
-        with suppress(OSError):  # at an error it would be flushed once more
+        with suppress(OSError):  # after an error it would be flushed again
             text.detach()
 
 
@@ -325,7 +325,7 @@ def keep_mode(descriptor: int, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the disk remember the names in a folder; some file systems cannot, and need not."""
+    """Synchronise the names in a folder to disk; some file systems cannot, and need not."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -384,7 +384,7 @@ class Lock:
             except BaseException:
                 os.close(descriptor)
                 raise
-            # The holder before removed the file while we waited for it.
+            # The previous holder removed the file before this process locked it.
             os.close(descriptor)
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -412,14 +412,14 @@ class Lock:
         """Release the lock after removal of the file, so that no process locks a removed file."""
         with suppress(OSError):
             self._path.unlink()
-        # A forked process no longer has it.
+        # A forked process has closed it already.
         if self._descriptor in _HELD:
             _HELD.discard(self._descriptor)
             os.close(self._descriptor)
 
 
 def distinct(targets: Sequence[tuple[str, Name]]) -> None:
-    """Raise `InputError` if two of the files to write, by the option that names them, are one."""
+    """Raise `InputError` if two targets, given by option and name, are the same file."""
     seen: dict[Path, str] = {}
     for option, target in targets:
         if _stream(target) is not None:

@@ -18,7 +18,7 @@ MOST_CHANNELS = 1 << 10
 """Most channels of a communicator; NCCL has at most 64."""
 
 MOST_COUNT = 1 << 59
-"""Most elements of a call: times the largest type it is still a number of 63 bits."""
+"""Most elements of a call: with the largest type, the bytes fit into 63 bits."""
 
 MOST_TEXT_BYTES = 64 << 20
 """Default limit of a file that is read in full [bytes]."""

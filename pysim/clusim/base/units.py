@@ -68,12 +68,12 @@ class Rate:
         return -(-size_bytes * self.den // self.num)
 
     def __mul__(self, factor: int | Fraction) -> Rate:
-        """Return this rate `factor` times."""
+        """Return this rate multiplied by `factor`."""
         exact = Fraction(self.num, self.den) * factor
         return Rate(exact.numerator, exact.denominator)
 
     def __str__(self) -> str:
-        """Write the rate as people do, e.g. ``25 GB/s``."""
+        """Write the rate with its usual unit, e.g. ``25 GB/s``."""
         return format_rate(self)
 
 

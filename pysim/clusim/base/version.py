@@ -1,4 +1,4 @@
-"""The version, which is written down once: in ``pyproject.toml``."""
+"""Version of clusim, which is defined in ``pyproject.toml`` only."""
 
 from __future__ import annotations
 

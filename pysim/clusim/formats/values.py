@@ -15,7 +15,7 @@ def fail(where: str, line: int, message: str) -> TopologyError:
 
 
 def printable(text: object, most: int = 60) -> str:
-    """Return foreign text in a form that fits into a message: one short line."""
+    """Return foreign text as one short line for a message."""
     shown = one_line(str(text))
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 

@@ -169,7 +169,9 @@ def workers(jobs: Jobs, most: int) -> Iterator[Workers | None]:
 def _capacity(executor: Executor) -> int:
     """Return the number of concurrent tasks of an executor, or of cores if it is unknown."""
     client = getattr(executor, "_client", None)
-    if client is not None:  # Dask's; of each worker's threads one works at a time
+    if (
+        client is not None
+    ):  # of Dask; each worker runs one task at a time, for any number of threads
         return max(1, len(client.ncores()))
     for name in ("num_workers", "_max_workers"):  # attributes of MPI's and Python's executors
         count = getattr(executor, name, None)

@@ -69,7 +69,7 @@ def find_protocol(word: str) -> Protocol | None:
 
 
 def protocol_named(word: str) -> Protocol:
-    """Return the protocol of any spelling; raises `InputError` for another word."""
+    """Return the protocol in any spelling; raise `InputError` for another word."""
     found = find_protocol(word)
     if found is None:
         raise InputError(f"protocol {word!r}: unknown{suggest(plain(word), PROTOCOL_NAMES)}")

@@ -119,11 +119,11 @@ _REDOPS_MEANT = {
     **dict.fromkeys(("mul", "multiply", "times", "product"), "prod"),
     **{"mean": "avg", "average": "avg", "maximum": "max", "minimum": "min"},
 }
-"""Words people try, and the reduction that is meant."""
+"""Common mistaken words, and the intended reduction."""
 
 
 def redop_named(word: str) -> str:
-    """Return the reduction of any spelling; raises `InputError` for another word."""
+    """Return the reduction in any spelling; raise `InputError` for another word."""
     found = find_redop(word)
     if found is None:
         raise InputError(f"redop {word!r}: unknown{suggest(word, REDUCTIONS, _REDOPS_MEANT)}")

@@ -1,4 +1,4 @@
-"""Kinds of links and tiers of nodes as people call them."""
+"""Kinds of links and tiers of nodes, with their names in text."""
 
 from __future__ import annotations
 

@@ -123,15 +123,15 @@ ROOTED = tuple(item.name for item in OPERATIONS.values() if item.rooted)
 COLLECTIVE_OF = {
     item.name: item.nccl for item in OPERATIONS.values() if isinstance(item.nccl, Collective)
 }
-"""Operations that NCCL's tuner decides about."""
+"""Operations about which NCCL's tuner decides."""
 
 _OPERATION_OF = {collective: name for name, collective in COLLECTIVE_OF.items()}
 
 PATTERNS = ("alltoall", "gather", "scatter", "sendrecv")
-"""Operations that NCCL does by a group of sends and receives."""
+"""Operations that NCCL implements by a group of sends and receives."""
 
 OF_NCCL = (*COLLECTIVE_OF, *PATTERNS)
-"""Operations that NCCL does for all ranks of a communicator."""
+"""Operations that NCCL executes for all ranks of a communicator."""
 
 _BY_SPELLING = {plain(item.name): item for item in OPERATIONS.values()} | {
     other: item for item in OPERATIONS.values() for other in item.others
@@ -152,7 +152,7 @@ _MEANT = {
     **{"ar": "allreduce", "ag": "all_gather", "rs": "reduce_scatter", "a2a": "alltoall"},
     **{"bc": "broadcast", "p2p": "sendrecv", "pingpong": "sendrecv", "sum": "allreduce"},
 }
-"""Words people try, and the operation that is meant."""
+"""Common mistaken words, and the intended operation."""
 
 
 def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MIB = 1 << 20
 REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
-"""Name -> from which size to below which [bytes]."""
+"""Name -> lower limit (included) and upper limit (excluded) [bytes]."""
 
 REGIME_TITLES = {"small": "< 1 MiB", "mid": "1 MiB to < 64 MiB", "large": ">= 64 MiB"}
 """Regime -> its sizes."""

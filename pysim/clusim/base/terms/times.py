@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 KERNEL = "kernel only"
-"""From the start of a collective's kernels until the last one ends."""
+"""From the start of a collective's kernels to the end of the last kernel."""
 
 LAUNCHED = "with launch, as nccl-tests reports it"
 """An iteration of a stream of collectives: the kernel, and the time until the next kernel."""
@@ -13,7 +13,7 @@ MODEL = "NCCL's own estimate"
 
 
 def includes(launched_us: float | None, model_us: float | None) -> str:
-    """Return the meaning of a kernel's time, with the times of other meaning [us]."""
+    """Return the label of a kernel's time, followed by the other times [us]."""
     parts = [KERNEL]
     if launched_us is not None:
         parts.append(f"{launched_us:,.2f} us {LAUNCHED}")

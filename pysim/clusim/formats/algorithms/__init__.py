@@ -1,1 +1,1 @@
-"""Collective algorithms that other tools wrote down, as schedules."""
+"""Importers of collective algorithms in other tools' formats, as schedules."""

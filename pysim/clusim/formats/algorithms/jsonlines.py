@@ -53,7 +53,7 @@ class JsonNode(dict[str, Any]):
         return value
 
     def nodes(self, name: str) -> list[JsonNode]:
-        """Return a list of objects; empty if it is not there."""
+        """Return a list of objects; empty if it is missing."""
         value = self.get(name, [])
         if not isinstance(value, list) or any(not isinstance(item, JsonNode) for item in value):
             raise self.bad(f"{name}: must be a list of objects")
@@ -177,7 +177,7 @@ class _Reader:
                 return found
 
     def _last(self, end: str) -> bool:
-        """Step over a comma or the end; returns whether it was the end."""
+        """Skip a comma or the end; return True at the end."""
         sign = self.space()
         if sign not in (",", end) or not sign:
             self.fail(f"',' or '{end}' is missing")

@@ -71,7 +71,7 @@ class WantedPlan:
 
 
 def operation_of(word: str) -> str:
-    """Return the operation of a plan, empty if plans are for no such one."""
+    """Return the operation of a plan, empty if plans do not support it."""
     found = find_operation(word)
     return found.name if found and {found.name, *found.others} & set(PLANNED) else ""
 
@@ -125,7 +125,7 @@ def start(
 
 
 def chunk_elements(layout: PlanLayout, elements: int) -> int:
-    """Return the size of a chunk [elements]: the least with which all data have a place."""
+    """Return the size of a chunk [elements]: the smallest for which all data fit."""
     if layout.operation in BLOCKWISE:
         own = layout.chunks // layout.gpus
         block = -(-elements // layout.gpus)

@@ -59,7 +59,7 @@ def build(plan: MscclPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedul
     Raises
     ------
     DeadlockError
-        A step waits for ever, however large the buffers are.
+        A step never completes, for any buffer size.
     """
     program = _Program(plan).run()
     layout = PlanLayout(

@@ -55,7 +55,7 @@ class MscclStep:
     count : int
         Chunks.
     after : tuple of int or None
-        Thread block and step of the same GPU that must be done first.
+        Thread block and step of the same GPU that must complete first.
     """
 
     op: MscclOp
@@ -79,7 +79,7 @@ class MscclBlock:
 
 @dataclass(frozen=True, slots=True)
 class MscclGpu:
-    """Thread blocks of a GPU, and the chunks of its buffers."""
+    """Thread blocks of a GPU, and the numbers of chunks of its buffers."""
 
     inputs: int
     outputs: int

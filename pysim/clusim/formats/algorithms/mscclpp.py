@@ -36,7 +36,7 @@ PASS_BYTES = 4096
 """Bytes that 512 threads store at once as packets, 8 bytes of data each."""
 
 MAX_TURNS = 4096
-"""Most iterations of a pipeline."""
+"""Maximum number of iterations of a pipeline."""
 
 MAX_GRAINS = 8192
 """Maximum number of grains of a chunk."""
@@ -59,7 +59,7 @@ def build(plan: MscclppPlan, fabric: Fabric | None, wanted: WantedPlan) -> Sched
     Raises
     ------
     DeadlockError
-        An operation waits for ever.
+        An operation never completes.
     """
     _check(plan, wanted)
     room = max(plan.chunks, *(gpu.chunks["s"] for gpu in plan.gpus))
@@ -106,7 +106,7 @@ def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
 
 
 def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: CollectiveWriter) -> None:
-    """Refuse a plan that needs switches that reduce on a fabric without."""
+    """Refuse a plan with in-switch reduction on a fabric without it."""
     from clusim.collectives.algorithms.nvls import check_units
 
     for gpu in plan.gpus:

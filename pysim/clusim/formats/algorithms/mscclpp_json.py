@@ -29,8 +29,8 @@ class OpKind(NamedTuple):
         ``sync``, ``put`` (each source to each target), ``get``, ``copy``, ``combine`` (all sources into the first
         target), ``forward`` (packets to remote targets) or ``switch``.
     sources, targets : str
-        Where operands are, the last letter for all that follow: ``l`` here, ``r`` elsewhere, ``p`` packets here, ``P``
-        packets elsewhere, ``m`` in a multicast group.
+        Locations of operands, the last letter for all further operands: ``l`` local, ``r`` remote, ``p`` local packets,
+        ``P`` remote packets, ``m`` in a multicast group.
     """
 
     shape: str
@@ -128,7 +128,7 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True)
 class MscclppGpu:
-    """Chunks of a GPU's buffers, first values of its semaphores, and its thread blocks."""
+    """Chunks of a GPU's buffers, initial values of its semaphores, and its thread blocks."""
 
     chunks: Mapping[str, int]
     semaphores: tuple[int, ...]
@@ -193,7 +193,7 @@ def read_plan(path: str | Path) -> MscclppPlan:
 
 
 def _chunks(root: JsonNode, operation: str, gpus: list[_Gpu]) -> int:
-    """Return the chunks of the largest buffer of the collective; every GPU must have as many."""
+    """Return the chunks of the collective's largest buffer, which must be equal for all GPUs."""
     inputs = {gpu.buffers["i"] for gpu in gpus}
     outputs = {gpu.buffers["o"] for gpu in gpus}
     chunks = max(*inputs, *outputs)

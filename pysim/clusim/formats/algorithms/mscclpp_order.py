@@ -48,7 +48,7 @@ class Knowledge:
         return link
 
     def flag(self, giver: Key, at: int, taker: MscclppBlock, about: object = None) -> None:
-        """Let `taker` wait here until `giver` has done its operation `at` (from 1)."""
+        """Let `taker` wait here for completion of operation `at` (from 1) of `giver`."""
         alone = MscclppLink(giver[0], taker.key[0], "flag")
         link = alone if about is None else self.link(giver, taker.key, about)
         self.blocks[giver].spots[at - 1].append(Item("signal", send=link))

@@ -1,4 +1,4 @@
-"""Intermediate form of an MSCCL++ plan: thread blocks as items that depend on each other."""
+"""Intermediate form of an MSCCL++ plan: thread blocks as items with dependencies."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _flat(items: Items) -> Iterator[Item]:
 
 
 def moved(place: Place, grains: int) -> Place:
-    """Return the place some grains further on."""
+    """Return the place shifted by some grains."""
     return place[0], place[1] + grains
 
 

@@ -93,7 +93,7 @@ class MscclppRun(Knowledge):
         return ref.index * self.grain + low, max(0, high - low)
 
     def _place(self, ref: Ref, grain: int) -> Place:
-        """Return the buffer of a grain, and where in the buffers of the call it is."""
+        """Return the buffer of a grain, and its position in the buffers of the call."""
         if ref.buffer == "s":
             return "scratch", grain
         plan = self.plan
@@ -362,7 +362,7 @@ class MscclppRun(Knowledge):
         return runs
 
     def _see(self, block: MscclppBlock, packet: MscclppPacket) -> None:
-        """Wait for packets that another thread block of the GPU has written, unless that is known."""
+        """Wait for packets of another thread block of the GPU, unless they are visible already."""
         if packet.block != block.key and block.known.get(packet.block, 0) < packet.at:
             self.flag(packet.block, packet.at, block)
 
@@ -409,7 +409,7 @@ class MscclppRun(Knowledge):
                 block.items.append(Item("send", count, place, send=out, first=first))
 
     def _combine(self, block: MscclppBlock, task: MscclppTask) -> None:
-        """Bring all sources together in the first target and hand the result on."""
+        """Reduce all sources into the first target, and store the result at the other targets."""
         op = task.op
         place, count = self._target(task, op.targets[0])
         if not count:

@@ -36,7 +36,7 @@ _OTHER_UNIT = 300
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Something odd: a short word for programs, and a sentence for people."""
+    """An anomaly: a short word for programs, and a sentence for users."""
 
     kind: str
     text: str
@@ -59,7 +59,7 @@ _FORBID = {
 
 
 def find_anomalies(log: Log) -> list[Anomaly]:
-    """Return the anomalies, each once."""
+    """Return the distinct anomalies of a log."""
     found: dict[tuple[str, str], Anomaly] = {}
     for anomaly in _all(log):
         found.setdefault((anomaly.kind, anomaly.text), anomaly)
@@ -168,7 +168,7 @@ def _sizes_of_calls(log: Log, communicator: LoggedCommunicator) -> Iterator[Anom
 
 
 def _same_gpu(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
-    """Compare where the ranks of a communicator are: a GPU is one rank's."""
+    """Compare the GPUs of a communicator's ranks, which must differ."""
     facts = log.facts
     seen: dict[tuple[str, int], Member] = {}
     for member in log.members(communicator):

@@ -16,7 +16,7 @@ Positions = NDArray[np.int64]
 _TREES = word(b"Trees [")
 _PER_CHANNEL = len(" [] //->->")
 _SIX = 6
-"""Numbers of a channel: which, three children, the rank, and its parent."""
+"""Numbers of a tree: channel, three children, rank, and parent."""
 
 _BEFORE = tuple(np.frombuffer(text, np.uint8) for text in (b"[", b" ", b"/", b"/", b">", b">"))
 _BEHIND = tuple(np.frombuffer(text, np.uint8) for text in (b"]", b"/", b"/", b"-", b"-", b" \n\0"))
@@ -45,7 +45,7 @@ def find_branches(scan: Scan, among: NDArray[np.bool_]) -> Branches | None:
     begin, end = scan.message[rows] + len("Trees"), scan.ends[scan.regular[rows]]
     for _ in range(2):
         end = end - (buffer[end - 1] == ord(" "))
-    # All bytes of these lines, and the mask of digits.
+    # All bytes of the lines, and the mask of digits.
     length = end - begin
     first = np.concatenate(([0], np.cumsum(length)))
     at = np.arange(first[-1]) - np.repeat(first[:-1] - begin, length)

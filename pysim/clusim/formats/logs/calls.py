@@ -23,7 +23,7 @@ from clusim.formats.logs.repeating import Repeating
 from clusim.formats.logs.tables import TableRun
 
 MOST_BYTES = 1 << 40
-"""Size of a call up to which it is believed [bytes]."""
+"""Largest plausible size of a call [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def logged_operation(name: str) -> str:
 def call_table(log: Log, *, most: int | None = None) -> CallTable:
     """Return the calls of a log, at most the first `most`.
 
-    Without lines of calls, the rows of nccl-tests' tables are taken, each once.
+    Without lines of calls, each row of nccl-tests' tables is one call.
     """
     table = CallTable()
     if len(log.operations):
@@ -153,7 +153,7 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
 
 @dataclass(slots=True)
 class _Row:
-    """An operation as its columns have it."""
+    """An operation, with the values of its columns."""
 
     communicator: int
     name: int
@@ -178,7 +178,7 @@ def _rows(operations: Repeating) -> Iterator[_Row]:
 
 
 def _problem(log: Log, row: _Row, name: str) -> str:
-    """Return why a row cannot be a call, empty if it can."""
+    """Return the reason why a row cannot be a call, empty if it can."""
     comm, size, kind = row.communicator, row.size, row.type
     if comm < 0 or log.communicators[comm].n_ranks < 1:
         return f"{name or 'calls'} of a communicator of unknown size"
@@ -204,7 +204,7 @@ def _collective(log: Log, row: _Row, name: str) -> LoggedCall | None:
     root, choice = row.root, row.choice
     communicator = log.communicators[comm]
     operation = logged_operation(name)
-    if not operation:  # only the tuner's line, and it does not name the collective
+    if not operation:  # only the tuner's line, without the collective's name
         run = log.run_of(communicator)
         operation = logged_operation(run.collective()) if run is not None else ""
     if not operation:

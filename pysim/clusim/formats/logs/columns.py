@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NONE = -1
-"""In a column: not there."""
+"""Missing value in a column."""
 
 
 def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -33,7 +33,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return one number for each row of keys."""
+    """Return one hash for each row of keys."""
     value = np.zeros(len(keys[0]), np.uint64)
     for key in keys:
         value = (value ^ key.astype(np.uint64)) * _FACTOR

@@ -26,7 +26,7 @@ _MOST_PLACES = 1 << 19
 """Maximum total number of ranks for which hosts in other ranks' lines are noted."""
 
 _MOST_LOOKS = 1_000_000
-"""Comparisons of a handle with a communicator before it is compared only with the `_LAST`."""
+"""Comparisons of handles with communicators, before handles are compared with the `_LAST`."""
 
 _LAST = 16
 _FEW_LOOKS = f"the log has too many communicators without ids to compare all of them: only the last {_LAST} were"
@@ -116,7 +116,7 @@ class _Signatures:
 
 
 def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCommunicator]:
-    """Return the communicators, in the order their first handle was spoken of."""
+    """Return the communicators, in the order of their handles' first lines."""
     devices = _devices(runs)
     sizes = _sizes(facts, runs)
     used = _used(facts)
@@ -312,7 +312,7 @@ class _sizes:  # noqa: N801 - used as a function with a memory
 
 
 def _used(facts: RawLog) -> set[int]:
-    """Return the handles something is known about."""
+    """Return the handles with any known property."""
     used = set(facts.calls.tally("member")[:, 0].tolist())
     for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees):
         used |= set(np.unique(rows.columns()["member"]).tolist())

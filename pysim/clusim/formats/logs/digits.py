@@ -29,7 +29,7 @@ def words(buffer: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def word(text: bytes) -> tuple[np.uint64, np.uint64]:
-    """Return up to 8 bytes of `text` as a number, and the mask of the bytes that count."""
+    """Return up to 8 bytes of `text` as a number, and the mask of the valid bytes."""
     assert len(text) <= 8
     mask = (1 << 8 * len(text)) - 1
     return np.uint64(int.from_bytes(text, "little")), np.uint64(mask)

@@ -15,10 +15,10 @@ FRONT_BYTES = 48
 """Longest front that is parsed."""
 
 OTHER = -2
-"""It is another line's text."""
+"""Marker: text of another line."""
 
 LABEL = -(1 << 40)
-"""Minus a rank: it is a launcher's label."""
+"""Offset minus a rank: a launcher's label."""
 
 _LEAST_ROWS = 64
 
@@ -51,7 +51,7 @@ def stamps(buffer: NDArray[np.uint8], start: Positions, end: Positions) -> Posit
     weights = _weights(first, base)
     if weights is None:
         return times
-    # All but the digits that count are the same, so dates and launchers' labels are.
+    # All other characters are equal, including dates and launchers' labels.
     view, good = words(buffer), end - start == width
     for at in range(0, width, 8):
         fixed = bytes(0 if weight else 255 for weight in weights[at : at + 8].tolist())

@@ -61,7 +61,7 @@ _COLLECTIVES = frozenset(Collective)
 
 
 def _legal(channel: int, *ranks: int) -> bool:
-    """Return True if a line's channel and ranks are such as a communicator can have."""
+    """Return True if a line's channel and ranks are possible."""
     return channel < MOST_CHANNELS and max(ranks, default=0) < MOST_RANKS
 
 
@@ -144,7 +144,7 @@ def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 @remembered
 def _branch(text: str) -> tuple[int, ...] | None:
-    """Return the channel of a tree, the rank above, the rank, and those below it."""
+    """Return the channel of a tree, the parent, the rank, and the children."""
     match = _TREE_LINE.match(text)
     return None if match is None else tuple(int(match[i]) for i in range(1, 7))
 
@@ -282,7 +282,7 @@ def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
 
 
 def system_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Note a line of the topology print that `thread` is in; leave it where it ends."""
+    """Note a line of the topology print of `thread`, or its end."""
     member = facts.members[facts.member_of(thread, line)]
     found = _node_of(text)
     if found is None:

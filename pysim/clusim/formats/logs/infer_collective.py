@@ -98,7 +98,7 @@ def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int
 def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, int]:
     """Return the collectives without those for which such a table is unusual."""
     reducing = {item: n for item, n in found.items() if item.reduces}
-    # All-to-all and messages were given the reduction of the command line in some releases only.
+    # Only some releases print the command line's reduction for all-to-all and messages.
     same = bool(rows.n_ranks) or set(found.values()) == set(reducing.values())
     if reducing and same and any(op in _REDUCTIONS for op in rows.ops):
         found = reducing
@@ -122,7 +122,7 @@ def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) ->
     if item.bus == "all":
         return 0 if abs(1 - ratio) < _CLOSE else None
     low, high = (bound / (2 if item.bus == "twice" else 1) for bound in _ratio_bounds(rows))
-    if low > high:  # the rows are not of one number of ranks
+    if low > high:  # the rows have different numbers of ranks
         return None
     # (n - 1) / n is the ratio.
     first = max(2, rows.least, ceil(1 / (1 - low) - 1e-9) if low < 1 else MOST_RANKS)
@@ -131,7 +131,7 @@ def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) ->
 
 
 def _ratio_bounds(rows: TableColumns) -> tuple[float, float]:
-    """Return between which numbers busbw / algbw is in all rows, as both are rounded."""
+    """Return the limits of busbw / algbw over all rows, considering rounding."""
     good = (rows.algbw > _LEAST_GBPS) & (rows.busbw > 0)
     alg, bus = rows.algbw[good], rows.busbw[good]
     decimals = next((d for d in (0, 1) if (np.round([alg, bus], d) == [alg, bus]).all()), 2)
@@ -186,7 +186,7 @@ def _fits(item: Operation, rows: TableColumns, blocks: int) -> bool:
 
 
 def _of_file(source: str) -> set[str]:
-    """Return the collectives that the name of a file has in it."""
+    """Return the collectives named in the name of a file."""
     text = re.sub(r"[^a-z]", "", PurePath(source).name.lower())
     found = set()
     for item in sorted(_TESTS, key=lambda item: -len(item.test)):

@@ -21,7 +21,7 @@ MOST_GPUS = 16
 """Maximum number of GPUs of a node for which device indices are used."""
 
 MOST_RANKS = 1 << 17
-"""Ranks of a communicator up to which it is believed."""
+"""Largest plausible number of ranks of a communicator."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class JobRanks:
 
     @property
     def machines(self) -> list[str]:
-        """Hosts, each once, in order."""
+        """Distinct hosts, in order."""
         return list(dict.fromkeys(self.hosts))
 
     @property
@@ -75,7 +75,7 @@ def add_runs(log: Log) -> None:
 
 
 def _bus_id(text: str) -> int:
-    """Return the bus address as logs have it: of ``1b``, or of ``0000:1b:00``."""
+    """Return the bus address in the notation of logs, from ``1b`` or ``0000:1b:00``."""
     parts = text.partition(".")[0].split(":")
     try:
         numbers = [int(part, 16) for part in parts]

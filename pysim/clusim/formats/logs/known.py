@@ -12,7 +12,7 @@ _MOST = 1 << 20
 
 
 class KnownTexts:
-    """A number for each text that was seen, looked up by many hashes at once."""
+    """A number for each text, looked up by many hashes at once."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -28,7 +28,7 @@ class KnownTexts:
         unique, first, inverse = np.unique(keys[missing], return_index=True, return_inverse=True)
         made = np.array([make(int(missing[row])) for row in first], np.int64)
         values[missing] = made[inverse]
-        if len(self._keys) + len(unique) > _MOST:  # a log of ever new texts; start again
+        if len(self._keys) + len(unique) > _MOST:  # texts do not repeat: restart
             self._keys, self._values = self._keys[:0], self._values[:0]
         both = np.concatenate([self._keys, unique[:_MOST]])
         order = np.argsort(both, kind="stable")

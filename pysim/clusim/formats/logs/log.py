@@ -173,7 +173,7 @@ def _missed(facts: RawLog, process: Process, whole: list[Process]) -> bool:
 
 
 def _numbers(facts: RawLog) -> None:
-    """Mend ids that lack digits, and numbers of ranks that few handles of an id have."""
+    """Repair incomplete ids, and rare numbers of ranks among the handles of an id."""
     ids = Counter(member.comm_id for member in facts.members if member.comm_id)
     for torn, times in ids.items():
         whole = [
@@ -264,7 +264,7 @@ def _without_ids(facts: RawLog, done: set[int]) -> None:
 
 
 def _same(part: Member, whole: Member) -> bool:
-    """Return True if a handle without an id may be one that has it."""
+    """Return True if a handle without an id may be the same as one with an id."""
     if part.pointer and not _part_of(f"{part.pointer:x}", f"{whole.pointer:x}"):
         return False
     return part.rank in (NONE, whole.rank) or whole.rank == NONE
@@ -387,7 +387,7 @@ class Log:
         return OwnedRows(owners, table | {"times": np.diff(first, append=len(order))})
 
     def run_of(self, communicator: LoggedCommunicator) -> TableRun | None:
-        """Return the run of nccl-tests a communicator was in."""
+        """Return the nccl-tests run of a communicator."""
         return next((run for run in self.runs if run.number == communicator.run), None)
 
     @property

@@ -1,4 +1,4 @@
-"""A log's summary for people."""
+"""Summary of a log as text."""
 
 from __future__ import annotations
 

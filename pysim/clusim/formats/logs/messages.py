@@ -106,7 +106,7 @@ def note_handle(facts: RawLog, thread: int, line: int, named: NamedHandle) -> No
     function, pointer, rank, n_ranks, verb, state, parent, details = named
     number = facts.member_at(thread, pointer, line)
     member = facts.members[number]
-    # The address of a communicator that ended is soon another's.
+    # The address of a destroyed communicator is soon reused.
     known = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
     again = verb == "Init" and state == "START" and (member.started or member.complete)
     if (known or again or (member.ended and verb == "Init")) and verb not in ("Destroy", "Abort"):
@@ -232,7 +232,7 @@ def environment(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 
 def note_setting(facts: RawLog, process: int, name: str, value: str) -> bool:
-    """Note that a process has a setting; return whether there was room for it."""
+    """Note a setting of a process; return True if it was stored."""
     if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
         return False
     values = facts.environment.setdefault(name, {})
@@ -327,7 +327,7 @@ HANDLERS: dict[str, Handler] = {
     "Initialized": _network,
     "##": _kernel,
 }  # fmt: skip
-"""By the first word of a message."""
+"""Handlers by the first word of a message."""
 
 
 def names_handle(function: str) -> bool:

@@ -53,7 +53,7 @@ def find_choices(facts: RawLog, *sizes: list[NDArray[np.int64]]) -> list[Numbers
 
 
 def _without_device(facts: RawLog) -> NDArray[np.int64]:
-    """Return a number for each thread that is the same for all devices it drives."""
+    """Return a number for each thread that is equal for all devices it drives."""
     known: dict[tuple[int, int], int] = {}
     threads = [known.setdefault((t.process, t.tid), len(known)) for t in facts.threads]
     return np.array(threads or [0], np.int64)
@@ -164,13 +164,13 @@ def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -
     each = np.where(kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0)
     many = np.array([_has_blocks(name) for name in facts.names] or [False])
     scale = np.where(many[calls["name"].astype(np.int64)], n_ranks, 1) if len(kind) else 1
-    # Nonsense in a damaged log must not become a size.
+    # Invalid numbers of a damaged log must not result in a size.
     size = calls["count"].astype(np.float64) * each * scale
     return np.where(size < 2.0**62, size, 0).astype(np.int64)
 
 
 def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the order by `key`, rows with the same one by line."""
+    """Return the order by `key`, then by line."""
     if (lines[1:] >= lines[:-1]).all():
         return np.argsort(key, kind="stable")
     by_line = np.argsort(lines, kind="stable")
@@ -222,7 +222,7 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
 _OF_FIRST = ("name", "op_count", "count", "type", "op", "root", "stream", "time_ns", "line")
 
 _TOGETHER = 1 << 19
-"""Calls that are matched at once, about."""
+"""Approximate number of calls that are matched together."""
 
 
 def _empty() -> Repeating:
@@ -233,7 +233,7 @@ def _empty() -> Repeating:
 
 
 def _merged(parts: list[RepeatingPart]) -> Repeating:
-    """Return the rows of parts, each in the order of lines, all in this order."""
+    """Merge parts that are sorted by line."""
     whole = _empty()
     if len(parts) < 2:
         for part in parts:
@@ -259,7 +259,7 @@ def _merged(parts: list[RepeatingPart]) -> Repeating:
 
 
 def _matched(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
-    """Return the operations that these calls are, in the order of their first lines."""
+    """Return the operations of these calls, in the order of their first lines."""
     member, name, op_count = calls["member"], calls["name"], calls["op_count"]
     rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
     point = np.array([name in _POINT for name in facts.names])[name]

@@ -34,21 +34,21 @@ MOST_CHOICES = 1 << 16
 """Maximum number of distinct tuner choices; later choices become one unknown choice."""
 
 MOST_PATH_LINES = 1 << 17
-"""Lines of paths between devices that are kept."""
+"""Maximum number of stored lines of paths between devices."""
 
 MOST_ORDERED = 1 << 23
-"""Ranks in all rings as ranks printed them."""
+"""Maximum number of stored ranks in printed rings."""
 
 MOST_ORDERS = 1 << 10
-"""Orders of one result of the graph search; there is one for each channel."""
+"""Maximum orders of one result of the graph search, which has one per channel."""
 
 _RECENT_HANDLES = 256
-"""Handles of a process among which one is looked for by its rank."""
+"""Number of recent handles of a process that are searched by rank."""
 
 
 @dataclass(slots=True)
 class Process:
-    """A process that wrote lines; `label` is the rank its launcher tagged its lines with."""
+    """A process that wrote lines; `label` is its rank in the launcher's tags."""
 
     host: str
     pid: int
@@ -152,7 +152,7 @@ class Miscount:
 
 @dataclass(slots=True)
 class LineKind:
-    """Lines of one kind that were counted and not used further."""
+    """Lines of one kind that were counted but not used."""
 
     count: int
     example: str
@@ -175,7 +175,7 @@ UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
 
 
 class RawLog:
-    """All that is read; lines are numbered through over all files, see `place`."""
+    """Content of all logs; lines are numbered consecutively over all files, see `place`."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -248,7 +248,7 @@ class RawLog:
         return f"line {line}"
 
     def process_of(self, host: str, pid: int) -> int:
-        """Return the number of a process, new if need be."""
+        """Return the number of a process; create it if it is new."""
         found = self._process.get((host, pid))
         if found is None:
             found = self._process[host, pid] = len(self.processes)
@@ -256,7 +256,7 @@ class RawLog:
         return found
 
     def thread_of(self, host: str, pid: int, tid: int, device: int) -> int:
-        """Return the number of a thread working for a device, new if need be."""
+        """Return the number of a thread for a device; create it if it is new."""
         if len(self.threads) >= MOST_THREADS and not self.knows(host, pid, tid, device):
             return self._lost()
         process = self.process_of(host, pid)
@@ -420,7 +420,7 @@ class RawLog:
         return kind
 
     def count_as(self, table: dict[str, LineKind], kind: str, example: str, line: int) -> None:
-        """Count a line as one of a kind that was found otherwise."""
+        """Count a line of a known kind."""
         found = table.setdefault(kind, LineKind(0, example, self.place(line)))
         found.count += 1
 

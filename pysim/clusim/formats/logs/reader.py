@@ -193,7 +193,7 @@ class LogReader:
             np.where(lines.rows >= 0, lines.rank[lines.rows], NONE) if len(handles) else lines.rows
         )
         who = lines.threads[lines.rows] if len(handles) else lines.rows
-        # One line of a thread about a rank after another is about the same handle.
+        # Consecutive lines of a thread about the same rank are about the same handle.
         again = (rank[1:] >= 0) & (rank[1:] == rank[:-1]) & (who[1:] == who[:-1])
         looked = np.concatenate(([True], ~again))
         chosen, rows = lines.chosen[looked], lines.rows[looked]
@@ -260,7 +260,7 @@ class LogReader:
         return threads, good
 
     def _process_of(self, threads: Positions) -> Positions:
-        """Return the processes of threads, which stay the same while logs are read."""
+        """Return the processes of threads, which do not change while logs are read."""
         new = self.facts.threads[len(self._processes) :]
         if new:
             self._processes = np.append(
@@ -320,7 +320,7 @@ class LogReader:
     def _tunings(
         self, scan: Scan, threads: Positions, among: NDArray[np.bool_], line: int
     ) -> NDArray[np.bool_]:
-        """Keep the tuner's choices among these rows; return which rows they are."""
+        """Store the tuner's choices among these rows; return the mask of their rows."""
         chosen = np.zeros(len(among), np.bool_)
         rows = np.flatnonzero(among)
         first = np.searchsorted(scan.spaces, scan.message[rows])
@@ -365,7 +365,7 @@ class LogReader:
         return skipped
 
     def _calls(self, scan: Scan, data: bytes, calls: Calls, threads: Positions, line: int) -> None:
-        """Keep the calls of a block."""
+        """Store the calls of a block."""
         facts = self.facts
         thread = threads[calls.rows]
         lines = scan.regular[calls.rows] + line
@@ -415,7 +415,7 @@ class LogReader:
     def _resolve(
         self, process: Positions, calls: Calls, data: bytes, lines: Positions, thread: Positions
     ) -> Positions:
-        """Return the handle each call is about, by process and address."""
+        """Return the handle of each call, by process and address."""
         facts = self.facts
 
         def make(i: int) -> int:
@@ -459,7 +459,7 @@ class LogReader:
 
         Valid until a new handle is added.
         """
-        known = np.full(len(self._places) + 1, NONE, np.int64)  # the last is for no place
+        known = np.full(len(self._places) + 1, NONE, np.int64)  # the last is for a missing place
         if self._settled_at == len(self.facts.members):
             known[: len(self._settled)] = self._settled
         return known

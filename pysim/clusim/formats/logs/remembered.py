@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_TEXTS = 1 << 12
-"""Texts of one kind that are remembered."""
+"""Maximum number of cached texts of one kind."""
 
 LONGEST = 256
-"""Longest text that is remembered [characters]."""
+"""Maximum length of a cached text [characters]."""
 
 
 def remembered(parse: Callable[[str], T]) -> Callable[[str], T]:

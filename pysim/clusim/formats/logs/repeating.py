@@ -124,7 +124,7 @@ class Repeating:
 
 
 def counted(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows that differ in more than the last column, which is added up."""
+    """Return the rows that differ before the last column, with sums of the last column."""
     _, first, which = np.unique(row_hash(*table.T[:-1]), return_index=True, return_inverse=True)
     found = table[first]
     found[:, -1] = np.bincount(which, table[:, -1], len(first)).astype(np.int64)

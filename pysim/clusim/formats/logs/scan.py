@@ -37,7 +37,7 @@ _LEADS = np.frombuffer(b"# 0123456789.-n+=", np.uint8)
 
 @dataclass(slots=True)
 class Scan:
-    """The lines of a block; regular lines have rows in the arrays that follow `regular`."""
+    """The lines of a block; the arrays after `regular` have one row per regular line."""
 
     buffer: NDArray[np.uint8]
     starts: Positions
@@ -51,7 +51,7 @@ class Scan:
 
     @classmethod
     def of(cls, data: bytes) -> Scan:
-        """Look at a block that ends with a newline."""
+        """Scan a block that ends with a newline."""
         buffer = np.frombuffer(data + b"\0" * PADDING, np.uint8)
         size = len(data)
         low = np.flatnonzero(buffer[:size] <= _SPACE)
@@ -196,7 +196,7 @@ _POINTER_BYTES = 18
 def _equal(
     view: NDArray[np.uint64], start: Positions, end: Positions, other: Positions, stop: Positions
 ) -> NDArray[np.bool_]:
-    """Return which of two texts of at most 24 bytes each are equal."""
+    """Return a mask of equal pairs of texts of at most 24 bytes."""
     length = end - start
     same: NDArray[np.bool_] = length == stop - other
     for j in (0, 8, 16):

@@ -28,7 +28,7 @@ class SettingLines:
     def take(
         self, scan: Scan, processes: NDArray[np.int64], among: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Note the settings among these rows; return which rows they are."""
+        """Note the settings among these rows; return the mask of their rows."""
         taken = np.zeros(len(among), np.bool_)
         rows = np.flatnonzero(among)
         start, end = scan.message[rows], scan.ends[scan.regular[rows]]

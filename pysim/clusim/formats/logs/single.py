@@ -338,7 +338,7 @@ class SingleLines:
 
 
 _STAMP_END = 1 << 53
-"""A time stamp is below this [us since 1970]: in ns it is a number of 63 bits."""
+"""Upper bound of a time stamp [us since 1970]: in ns it fits into 63 bits."""
 
 _OP_END = 1 << 31
 """Upper bound of reduction numbers; user-defined reductions are numbered after NCCL's."""

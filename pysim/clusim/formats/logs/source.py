@@ -114,7 +114,7 @@ def blocks(name: str, report: Callable[[str], None]) -> Iterator[bytes]:
     with _open(name) as stream:
         while data := _read(stream, report, done):
             done += len(data)
-            if data.endswith(b"\r"):  # is it the first half of a line end?
+            if data.endswith(b"\r"):  # possibly the first half of a line end
                 data += stream.read(1)
             data = _plain(data)
             if skipping:

@@ -159,9 +159,9 @@ class CallsJson(TypedDict):
     lines : dict
         Lines of calls by collective.
     cut : int
-        Lines that ended in the middle.
+        Incomplete lines.
     operations : int
-        Calls of all ranks together as one.
+        Operations: the calls of all ranks count as one.
     """
 
     lines: dict[str, int]

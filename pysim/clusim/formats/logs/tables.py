@@ -91,7 +91,7 @@ class TableRun:
     known: tuple[tuple[int, int, str], tuple[str, int]] | None = None
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return one of time, algbw, busbw, error, and time_in_place, ... as an array."""
+        """Return time, algbw, busbw, error, time_in_place, ... as an array."""
         names = ("time", "algbw", "busbw", "error")
         base = name.removesuffix("_in_place")
         index = names.index(base) + (4 if base != name else 0)
@@ -154,7 +154,7 @@ class TableReader:
 
     @property
     def open(self) -> bool:
-        """True if a table was begun, so that lines of numbers may be its rows."""
+        """True if a table has started, so that lines of numbers may be its rows."""
         return bool(self.runs) and bool(self.runs[-1].header)
 
     def comment(self, text: str, line: int) -> bool:
@@ -221,7 +221,7 @@ class TableReader:
         self.runs[-1].broken_line = self.runs[-1].broken_line or line
 
     def close(self) -> None:
-        """Finish a row that is still open at the end of the file."""
+        """Finish an open row at the end of the file."""
         self._finish()
 
     def _run(self, line: int) -> TableRun:
@@ -241,7 +241,7 @@ class TableReader:
         return run
 
     def _begin(self, line: int) -> TableRun:
-        """Open a run, unless the one that is open has only its first lines."""
+        """Open a run, unless the open run has only its first lines."""
         self._finish()
         last = self.runs[-1] if self.runs else None
         if len(self.runs) >= MOST_RUNS:
@@ -303,7 +303,7 @@ class TableReader:
         return True
 
     def _finish(self) -> None:
-        """Keep the row that is open if it has its numbers."""
+        """Store the open row if it has all its numbers."""
         if self._head is None:
             return
         run = self._run(self._line)

@@ -37,7 +37,7 @@ KINDS = {
 """Kinds of files, by the value of `--kind`."""
 
 WITH_CPUS = ("nccl-xml", "nccl-graph", "lstopo", "smi", "smi-nvlink", "rocm-smi", "infragraph")
-"""Kinds of files that describe the processors of a node, or leave them out."""
+"""Kinds of files that either describe or omit the processors of a node."""
 
 
 class Given(TypedDict, total=False):

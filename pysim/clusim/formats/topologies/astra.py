@@ -144,7 +144,7 @@ def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
 
 
 def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None:
-    """Add the links of one dimension; the first one counts fastest."""
+    """Add the links of one dimension; the index of the first dimension varies fastest."""
     dim = dims[axis]
     if dim.size == 1:
         return

@@ -115,7 +115,7 @@ class Assumption:
     settles: str = ""
 
     def __str__(self) -> str:
-        """Write it on one line."""
+        """Write the assumption on one line."""
         return f"{self.where}: {self.what} ({self.why})"
 
 
@@ -184,7 +184,7 @@ class Draft:
     cpu: Cpu | None = None
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
-        """Add a node; returns its name."""
+        """Add a graph node; return its name."""
         if name in self.nodes:
             raise fail(self.where, 0, f"two nodes are called {printable(name)!r}; names are unique")
         if len(self.nodes) >= MAX_NODES:
@@ -202,7 +202,7 @@ class Draft:
         self.links.append({"from": a, "to": b, **keys})
 
     def define(self, section: str, name: str, keys: Mapping[str, Any]) -> str:
-        """Define a type in the description; returns its name."""
+        """Define a type in the description; return its name."""
         self.settings.setdefault(section, {}).setdefault(name, dict(keys))
         return name
 

@@ -52,7 +52,7 @@ def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:
 
 
 def named_processor(name: str) -> Cpu:
-    """Return the processor called `name`; the error has the names there are."""
+    """Return the processor called `name`; the error lists the known names."""
     if name not in PROCESSORS:
         known = ", ".join(PROCESSORS)
         raise InputError(f"no processor {printable(name)!r}; there are {known}")

@@ -315,7 +315,7 @@ class _Reader:
         return chip
 
     def _joined_edges(self) -> list[tuple[str, str, Attributes]]:
-        """Return duplex links: of a directed graph, the two directions are one."""
+        """Return duplex links; the two directions of a directed graph are merged."""
         edges = [(a, b, keys) for a, b, keys in self.graph.edges if a != b]
         if len(edges) < len(self.graph.edges):
             self.draft.assume("links of a node to itself", "left out", "they lead nowhere")

@@ -36,7 +36,7 @@ class _Tier:
 
 
 class _Tree:
-    """The numbers of a file, and the counts that follow from them."""
+    """The numbers in a file, and the derived counts."""
 
     def __init__(self, text: str, draft: Draft) -> None:
         self.draft = draft
@@ -80,7 +80,7 @@ class _Tree:
                 raise fail(where, number, f"{printable(words[0])!r} is not known here")
 
     def _complete(self, number: int) -> None:
-        """Refuse a tier that lacks something."""
+        """Refuse a tier with missing keys."""
         tier = self.tiers.get(number)
         if tier is None:
             raise fail(self.draft.where, 0, f"no Tier {number}; there are {self.num_tiers}")
@@ -100,7 +100,7 @@ class _Tree:
         return a // b
 
     def _count(self) -> None:
-        """Count switches as htsim does, and refuse numbers of ports that do not fit."""
+        """Count switches as htsim does, and refuse inconsistent port counts."""
         leaf, spine = self.tiers[0], self.tiers[1]
         down, up = leaf.get("radix_down"), leaf.get("radix_up")
         bundle = spine.get("bundle", 1)

@@ -65,7 +65,7 @@ def identify(
 
 
 def _unnamed(machine: ImportedMachine, device: ImportedDevice, gpu: ImportedGpu) -> tuple[str, str]:
-    """Return the chip of a GPU without a known identity or product name, and why it was taken."""
+    """Return the chip of a GPU without a known identity or product name, and the reason."""
     hint = gpu_by_words(machine.hint)
     named = hint[0] if hint else None
     words = f"the file's name or text says {hint[1]!r}" if hint else ""
@@ -91,7 +91,7 @@ def _unnamed(machine: ImportedMachine, device: ImportedDevice, gpu: ImportedGpu)
 
 
 def _not_known(device: ImportedDevice, unknown_words: object, words: str) -> Iterator[str]:
-    """Yield the identities of a GPU in the file that mean no known chip."""
+    """Yield the identities of a GPU in the file that match no known chip."""
     if device.vendor in ACCELERATORS and device.device:
         yield f"PCI device {device.vendor:04x}:{device.device:04x}"
     if unknown_words:

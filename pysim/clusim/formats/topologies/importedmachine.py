@@ -20,7 +20,7 @@ _BUS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f
 
 
 def bus_id(text: str) -> BusId:
-    """Return a PCI address in a form that compares equal however it is written."""
+    """Return a PCI address in a normalised form."""
     word = text.strip().lower()
     if re.match(r"f{6,8}:f{2,4}", word):
         return HIDDEN

@@ -194,7 +194,7 @@ class _File:
         return found
 
     def _quantity(self, data: Mapping[str, Any], path: Path, key: str) -> tuple[str, float, Path]:
-        """Return unit and value of a choice of units; ('', 0) if it is not there."""
+        """Return unit and value of a choice of units; ('', 0) if it is missing."""
         own = data.get(key)
         if own is None:
             return "", 0.0, path

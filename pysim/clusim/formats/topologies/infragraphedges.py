@@ -9,7 +9,7 @@ from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.infragraph import InfraGraph
 
 PASSIVE = ("port", "custom")
-"""Roles of components that data only pass through."""
+"""Roles of components that only pass data on."""
 
 Near = dict[str, list["Edge"]]
 
@@ -74,7 +74,7 @@ def _remove(label: str, near: Near) -> None:
 
 
 def _merged(middle: str, one: Edge, two: Edge) -> Edge:
-    """Return the edge through a passive node: the smaller rate, latencies added up."""
+    """Return the edge through a passive component: the smaller rate, the sum of latencies."""
     ends = [edge.b if edge.a == middle else edge.a for edge in (one, two)]
     rates = [edge.rate for edge in (one, two) if edge.rate]
     times = [parse_time(edge.latency) for edge in (one, two) if edge.latency]

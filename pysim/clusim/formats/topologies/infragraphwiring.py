@@ -48,7 +48,7 @@ from clusim.hardware.networks import USUAL_LINKS
 from clusim.hardware.pcie import x16_rate
 
 WRITTEN_LINK = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
-"""Description of a link that clusim wrote: number of parallel links, and their type."""
+"""Description of a link written by clusim: number of parallel links, and their type."""
 
 NETWORK = -1
 _NVSWITCH = re.compile(r"nv.?(?:link|l|switch|sw)|xgmi", re.IGNORECASE)

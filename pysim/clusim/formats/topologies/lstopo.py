@@ -317,7 +317,7 @@ def _numas(element: XmlElement) -> list[int]:
 
 
 def _link(text: str) -> tuple[str | None, int | None]:
-    """Return the signalling rate and lanes of a link by its GB/s; the widest that fits."""
+    """Return the signalling rate and lanes of a link by its GB/s; the widest if several fit."""
     rate = number(text)
     if rate is None or rate <= 0:
         return None, None

@@ -47,5 +47,5 @@ class Matrix:
 
 
 def is_gpu(name: str) -> bool:
-    """Return True if a table calls a GPU so."""
+    """Return True if this is the name of a GPU in a table."""
     return re.fullmatch(r"GPU[0-9]{1,4}", name) is not None

@@ -231,7 +231,7 @@ def _slot(link: Link | None, count: int) -> dict[str, object]:
     if link is None or link.cls != "pcie":
         return {"link_speed": "", "link_width": 0}
     rate = link.rate.bytes_per_s
-    # A generation with 16 lanes and the next one with 8 are nearly equal; the wider one is the usual.
+    # A generation with 16 lanes and the next with 8 are nearly equal; the wider slot is more common.
     slots: Iterable[tuple[int, int]] = [
         (gen, lanes) for lanes in sorted(LANES, reverse=True) for gen in PCIE_GTS
     ]

@@ -28,7 +28,7 @@ _GTS = {
     3.0: "2.5 GT/s PCIe", 6.0: "5.0 GT/s PCIe", 12.0: "8.0 GT/s PCIe", 24.0: "16.0 GT/s PCIe",
     48.0: "32.0 GT/s PCIe", 96.0: "64.0 GT/s PCIe",
 }  # fmt: skip
-"""NCCL's rate of 16 lanes of a generation [GB/s]."""
+"""NCCL's rate of 16 lanes per PCIe generation [GB/s]."""
 
 _LOCAL_GBps = 1000.0
 """Rates from this value on mean that the device is local, without a link."""

@@ -69,7 +69,7 @@ def _cpu(element: XmlElement, draft: Draft) -> ImportedCpu:
         elif child.tag == "nic":
             cpu.nets += _nets(child)
         elif child.tag == "gpu":
-            # No PCI device around it: some hand-written files leave it out.
+            # Some hand-written files omit the enclosing PCI device.
             device = ImportedDevice(
                 text=f"gpu {child.get('dev')}", line=child.line, gpu=_gpu(child)
             )
@@ -198,7 +198,7 @@ def _nets(element: XmlElement) -> list[Net]:
         )
         same = next((other for other in found if other.name == net.name and net.name), None)
         if same is not None and same.collective != net.collective:
-            same.collective = True  # listed once more for reductions in the network
+            same.collective = True  # listed again for in-network reductions
         else:
             found.append(net)
     return found

@@ -101,7 +101,7 @@ class _Links:
                 counts[to or SWITCH] += peer.count
 
     def join_pairs(self) -> None:
-        """Add the links between two GPUs; both name them, and they may differ."""
+        """Add the links between two GPUs; both list them, and their counts may differ."""
         for a, b in sorted(self.pairs, key=lambda pair: (natural(pair[0]), natural(pair[1]))):
             back = self.pairs[b, a]
             if back and natural(b) < natural(a):
@@ -274,7 +274,7 @@ class _Links:
         self.draft.node(name, "switch", switch=kind)
 
     def _trunks(self, members: Mapping[str, frozenset[str]]) -> None:
-        """Join two boards of NVSwitches that share no GPU, which the file cannot show."""
+        """Join two boards of NVSwitches without a common GPU, which the file cannot describe."""
         groups = list(dict.fromkeys(members.values()))
         if len(groups) != 2 or groups[0] & groups[1]:
             return

@@ -49,7 +49,7 @@ def combine(text: str, where: str, machine: str, name: str) -> Combined:
 
 
 class _Overlay:
-    """Fills in `told` by `real`."""
+    """Completion of `told` by `real`."""
 
     def __init__(self, told: XmlElement, real: XmlElement, name: str) -> None:
         self.told, self.real, self.name = told, real, name
@@ -261,7 +261,7 @@ def _kind(element: XmlElement) -> str:
 
 
 def _address(element: XmlElement) -> tuple[int, ...]:
-    """Return the PCI address of a device, as numbers that sort."""
+    """Return the PCI address of a device as sortable numbers."""
     found = bus_id(element.get("busid"))
     return found if isinstance(found, tuple) else ()
 

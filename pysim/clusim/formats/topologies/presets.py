@@ -83,12 +83,12 @@ def pcie_type(gen: int, lanes: int) -> str:
 
 
 def gpu_pcie(link: str) -> str:
-    """Return the type of the same connection when a GPU is at its end."""
+    """Return the type of the same connection with a GPU at its end."""
     return f"{link}-gpu" if f"{link}-gpu" in LINKS else link
 
 
 def pcie_switch(vendor: int | None, device: int | None) -> tuple[str, str]:
-    """Return the type of a PCIe switch, and why it was taken (empty if the file names it)."""
+    """Return the type of a PCIe switch, and the reason if assumed (empty if the file names it)."""
     name = PCIE_SWITCH_IDS.get((vendor or 0, device or 0), "")
     if name:
         return name, ""
@@ -108,7 +108,7 @@ def c2c_link(rate_MBps: int) -> dict[str, Any]:
 
 
 def shared_c2c(gpus: int) -> dict[str, Any]:
-    """Return the keys of the coherent link of each of some GPUs that share a CPU's."""
+    """Return the keys of the coherent link of each GPU among several that share a CPU's."""
     rate = parse_rate(str(LINKS["nvlink-c2c"]["rate"].value))
     return c2c_link(rate.num * 10**6 // rate.den // gpus)
 
@@ -124,7 +124,7 @@ def nvlink_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
 
 
 def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
-    """Return the keys of a link from GPU to GPU, without a switch between."""
+    """Return the keys of a direct link between GPUs, without a switch."""
     return {**nvlink_keys(chip, xgmi=xgmi), "latency": DIRECT_LATENCY}
 
 
@@ -135,7 +135,7 @@ _USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
 """Usual rate of the NICs of nodes by PCIe generation [Gb/s]."""
 
 SLOW_Gbps = 10
-"""Ethernet up to here is for management: TCP."""
+"""Maximum rate of Ethernet that is assumed to be for management (TCP) [Gb/s]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
 
 
 def _take(links: _Links, line: re.Match[str]) -> str:
-    """Note a line of a link; returns which question it answers."""
+    """Note a line about a link; return the kind of its report."""
     at = int(line[1])
     if line["able"]:
         links.able[at] = line["able"] == "true"

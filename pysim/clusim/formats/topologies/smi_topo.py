@@ -33,10 +33,10 @@ from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, standing
 
 P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
-"""Cells of ``topo -p2p``: works, and reasons why not."""
+"""Cells of ``topo -p2p``: supported, and reasons if not."""
 
 USUAL_PCIE = 4
-"""Generation of PCIe of GPUs without NVLinks that a table does not name."""
+"""PCIe generation of unnamed GPUs without NVLinks in a table."""
 
 MAX_AROUND = 4000
 """Characters before a table in which names of GPUs are searched."""

@@ -16,7 +16,7 @@ MAX_STEPS = 60_000
 """Maximum steps of the search, which then keeps the rings found until then."""
 
 Capacity = Counter[tuple[int, int]]
-"""Links from a GPU to another that no ring uses yet."""
+"""Number of unused links by source and target GPU."""
 
 
 def set_usage(draft: Draft, gpus: list[str], chip: str) -> None:

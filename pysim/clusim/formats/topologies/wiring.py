@@ -419,7 +419,7 @@ class _Wiring:
 
 
 def _slot_gen(gbps: float) -> int:
-    """Return the PCIe generation of a x16 slot that carries a rate."""
+    """Return the PCIe generation of an x16 slot that carries a rate."""
     return 3 if gbps <= 100 else 4 if gbps <= 200 else 5 if gbps <= 400 else 6
 
 
@@ -452,7 +452,7 @@ _SPLIT_SWITCHES: Mapping[tuple[int, int], str] = {
 
 
 def _flattened(device: ImportedDevice, draft: Draft) -> ImportedDevice:
-    """Join the virtual switches that one Broadcom chip shows, as NCCL does."""
+    """Join the virtual switches of one Broadcom chip, as NCCL does."""
     identity = (device.vendor or 0, device.device or 0)
     device.children = [_flattened(child, draft) for child in device.children]
     if identity not in _SPLIT_SWITCHES or device.subdevice is None:
