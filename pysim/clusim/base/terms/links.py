@@ -74,7 +74,7 @@ def _height(tier: str) -> tuple[int, str]:
 
 
 def joined(wire_class: str) -> str:
-    """Return the links of a class in words, without direction: ``NVLink between GPU and NVSwitch``."""
+    """Return the links of a class in words, e.g. ``NVLink between GPU and NVSwitch``."""
     kind, (low, dash, high) = kind_of(wire_class), tier_of(wire_class).partition("-")
     if not dash or kind not in _KINDS:
         return wire_class

@@ -1,6 +1,6 @@
 """Order of flags and stores in an MSCCL++ plan.
 
-Synchronisation (a signal, a barrier or a semaphore) makes the completed operations of one thread block
+After synchronisation (a signal, a barrier or a semaphore) the completed operations of one thread block are
 visible to another. Stores of other GPUs that become visible arrive with it if no thread block of its GPU
 has noted them yet. Otherwise it waits for a flag of the noting thread block.
 """

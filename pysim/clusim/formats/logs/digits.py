@@ -69,7 +69,7 @@ def decimals(
 def hexadecimals(
     buffer: NDArray[np.uint8], start: Positions, end: Positions
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return the hexadecimal numbers in [start, end) without ``0x``, and a mask of valid ones."""
+    """Return the hexadecimal numbers in [start, end) without ``0x``, and a validity mask."""
     return _number(buffer, start, end, _HEX, 16)
 
 

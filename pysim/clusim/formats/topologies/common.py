@@ -65,7 +65,7 @@ def _flow(value: Any) -> str:
 
 
 def _grouped_nodes(nodes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield graph nodes in order; equal ones with consecutive numbers are joined: ``gpu0..7``."""
+    """Yield graph nodes in order; consecutive numbers with equal keys are joined: ``gpu0..7``."""
     run: list[tuple[str, int]] = []
     keys: dict[str, Any] = {}
     for name, own in [*nodes.items(), ("", {})]:
@@ -237,7 +237,7 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})")
 
 
 def _joined(names: list[str]) -> str:
-    """Write names compactly, ``gpu0..7, nic2``: numbered ones in order, others in file order."""
+    """Write names compactly, ``gpu0..7, nic2``: numbered names sorted, others in file order."""
     found = list(dict.fromkeys(names))
     matches = [_NUMBERED.fullmatch(name) for name in found]
     if not all(matches):

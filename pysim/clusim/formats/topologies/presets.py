@@ -88,7 +88,7 @@ def gpu_pcie(link: str) -> str:
 
 
 def pcie_switch(vendor: int | None, device: int | None) -> tuple[str, str]:
-    """Return the type of a PCIe switch, and the reason if assumed (empty if the file names it)."""
+    """Return the type of a PCIe switch, and the reason (empty if the file names the switch)."""
     name = PCIE_SWITCH_IDS.get((vendor or 0, device or 0), "")
     if name:
         return name, ""
