@@ -1,4 +1,4 @@
-"""The verdict on calls that were simulated by themselves: those of their kernels, as often as they were made."""
+"""Bottleneck of calls that were simulated in isolation, weighted by their counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from clusim.results.diagnosis import MOST_CAUSES, CauseKind, Verdict, VerdictCau
 
 
 def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
-    """Return what the calls of a job went into, one after the other; what is between kernels is their launching."""
+    """Return the time breakdown of a job's calls in sequence.
+
+    Time between kernels is launch overhead.
+    """
     total = sum(call.time_ps * call.count for call in calls)
     told = [call for call in calls if call.verdict is not None and call.verdict.causes]
     if not told:

@@ -1,4 +1,4 @@
-"""A replay as a page: its verdict, what was measured against what was simulated on one axis, its calls."""
+"""HTML page of a replay: bottleneck, measured and simulated times on one axis, calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusim.report.sections import table
 from clusim.report.verdictcard import verdict_card
 
 SHOWN_CALLS = 60
-"""Distinct calls on the axis, those with most time in all first."""
+"""Distinct calls on the axis, in descending order of their total time."""
 
 HEAD = (
     *("Communicator", "Operation", "#Size", "#Ranks", "#Calls", "Plan"),

@@ -1,4 +1,4 @@
-"""Machines with links that are faster or slower, and runs in which something else is."""
+"""Systems with faster or slower links, and runs with other faster components."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Speed:
 
     @property
     def of_links(self) -> bool:
-        """True if it is links that are faster, which plans are made by."""
+        """True if links change, on which plans depend."""
         return self.what not in THINGS
 
     def machine(self, fabric: Fabric) -> Fabric:
-        """Return a machine with faster links; raises `InputError` if it has none of that class or with these ends."""
+        """Return a system with faster links; raises `InputError` if no link has that class or these ends."""
         links, found = [], False
         for link in fabric.links:
             names = (link.cls, link.name, f"{link.a}-{link.b}", f"{link.b}-{link.a}")

@@ -31,7 +31,7 @@ class TransportOff:
         self.what = what
 
     def machine(self, fabric: Fabric) -> Fabric:
-        """Return a system without the transport; raises `InputError` if its data have no other."""
+        """Return a system without the transport; raises `InputError` if it is off already or has no alternative."""
         keys = SWITCHES[self.what]
         if all(getattr(fabric, name) == value for name, value in keys.items()):
             raise InputError(f"{self.what} off: it is off already on {fabric.name}")
@@ -43,7 +43,13 @@ class TransportOff:
 
 
 def switch_of(text: str) -> TransportOff | None:
-    """Return the change in ``p2p off``; None if `text` is none, and an `InputError` if it cannot be switched."""
+    """Return the change in ``p2p off``; None for other text.
+
+    Raises
+    ------
+    InputError
+        The transport cannot be switched on or off.
+    """
     words = text.lower().split()
     if len(words) != 2 or words[1] not in ("on", "off"):
         return None
