@@ -24,19 +24,18 @@ from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccltests.kernel import PerfKernel, kernel
+from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.replays.full_job import replay_recording
-from clusim.replays.judged import calls_verdict
 from clusim.replays.logjob import Counted, replay_log
 from clusim.replays.placing import machines_of
-from clusim.replays.report import CallResult, CommResult, Other, Replay
+from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
 from clusim.replays.request import ReplayRequest
 from clusim.replays.warnings import gate
 from clusim.results.partial import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.simulation.time_limit import Watch
 from clusim.workload.recorded.schedule import precision_of
 
 

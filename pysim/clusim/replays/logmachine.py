@@ -22,8 +22,8 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.replays.machine_match import Guess
 from clusim.topology import Fabric, load
+from clusim.topology.cluster_names import machine_traits
 from clusim.topology.loading import joined
-from clusim.topology.preset_signature import machine_traits
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Detection of the preset of a log, by its GPUs, links and NICs.
 
 Each clue excludes presets or supports some. The preset with the highest score is chosen, on a tie the most common,
-and every clue is reported. Each preset's file lists its signature in logs (`clusim.topology.preset_signature`).
+and every clue is reported. Each preset's file lists its signature in logs (`clusim.topology.cluster_names`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusim.formats.logs.jobranks import JobRanks
 from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
-from clusim.topology.preset_signature import Traits, machine_traits
+from clusim.topology.cluster_names import Traits, machine_traits
 
 _RELEASES: tuple[Version, ...] = (
     OLDEST,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.base.units import format_size, format_time
-from clusim.formats.logs.pictures import ranges
+from clusim.formats.logs.logreport import ranges
 from clusim.replays.report import CallResult, Replay
 from clusim.report.runreport import verdict_lines
 from clusim.topology.warnings import shown

@@ -9,21 +9,20 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.calls.choice import Choice, NcclOverrides, way_of
-from clusim.nccl.calls.communicators import Communicators, Members
+from clusim.nccl.calls.choice import Choice, Communicators, Members, NcclOverrides, way_of
 from clusim.nccl.calls.launch import host_of
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.harness import Harness
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.simulation.api import whole_of
 from clusim.simulation.extrapolate_bytes import ITERATIONS
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import whole_of
-from clusim.simulation.time_limit import Watch
 
 BINS = 32
 """Time bins of a call, enough to resolve the load of its wires over time."""
@@ -112,7 +111,7 @@ class Timer:
         result = self._run(members, call, 1)
         each_ps = result.time_ps
         if harness.kind == "nccl-tests" and call.operation in OVERLAPPING:
-            # nccl-tests synchronises only after all iterations; early ranks start the next one before the last rank ends.
+            # nccl-tests synchronises only after all iterations: early ranks start the next one before the last ends.
             more = self._run(members, call, ITERATIONS)
             each_ps = max(1, (more.time_ps - each_ps) // (ITERATIONS - 1))
         busy = result.wires.counters["busy_ps"].tolist()

@@ -2,6 +2,8 @@
 
 An executor is anything of Python's `concurrent.futures`. Its workers may be on other computers: they have their own
 installation, which must give the same answers, and a piece of work finds what it needs there.
+
+Identity of an installation: a digest of its text and its shipped files. Equal digests, equal results.
 """
 
 from __future__ import annotations
@@ -20,12 +22,44 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
 from multiprocessing import parent_process
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from clusim.base.errors import EnvironmentFailure
-from clusim.base.executors.identity import model_digest
+from clusim.base.resources import shipped_topologies, shipped_workloads
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def file_digest(path: str | Path) -> str:
+    """Return 16 hexadecimal digits of what is in a file; empty if it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return blake2b(file.read(), digest_size=8).hexdigest()
+    except OSError:
+        return ""
+
+
+@cache
+def model_digest() -> str:
+    """Return 16 hexadecimal digits of everything that decides answers, equal in equal installations.
+
+    The compiled engine is not in it, as every compiler makes another one of the same sources; that it fits the rest is
+    checked when it is imported.
+    """
+    found = blake2b(digest_size=8)
+    texts = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv")]
+    named = {path.relative_to(PACKAGE).as_posix(): path for path in texts}
+    for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads())):
+        named |= {f"{kind}/{name}": path for name, path in files.items()}
+    for name in sorted(named):
+        found.update(f"{name} {file_digest(named[name])}\n".encode())
+    return found.hexdigest()
+
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

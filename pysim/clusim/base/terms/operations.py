@@ -1,4 +1,7 @@
-"""Operations: what each is called anywhere, and what its size means."""
+"""Operations: what each is called anywhere, and what its size means.
+
+Words without what tools spell differently.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ from functools import lru_cache
 from typing import Literal
 
 from clusim.base.errors import InputError, suggest
-from clusim.base.terms.spelling import plain
+
+
+def plain(word: str) -> str:
+    """Return a word in lower case and without separators: ``All-Reduce``, ``ALL_REDUCE`` are ``allreduce``."""
+    return word.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 class Collective(StrEnum):

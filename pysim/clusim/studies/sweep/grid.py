@@ -30,9 +30,9 @@ from clusim.simulation.api import as_bytes, parse_env_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.studies.sweep.points import Cell, SweepPoint
-from clusim.topology.problems import Problems, did_you_mean
+from clusim.topology.validate import Problems, did_you_mean
 from clusim.topology.yamltext import Document, parse
-from clusim.training.inputs import inputs
+from clusim.training.api import inputs
 from clusim.training.request import FOLDS, TrainRequest
 from clusim.workload import load_workload
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from clusim.analysis.limits import limit
 from clusim.base.errors import ClusimError, one_line
 from clusim.base.executors import model_digest
-from clusim.base.executors.identity import file_digest
+from clusim.base.executors.workers import file_digest
 from clusim.base.files import noting
 from clusim.base.resources import shipped_topologies, shipped_workloads
+from clusim.simulation.api import result_of
 from clusim.simulation.expected import expected_of
 from clusim.simulation.request import Request
-from clusim.simulation.simulate import result_of
 from clusim.training.composition.estimate import stepped
 from clusim.training.request import TrainRequest
 

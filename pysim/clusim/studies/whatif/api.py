@@ -10,9 +10,8 @@ from clusim.base.errors import ClusimError, InputError, one_line
 from clusim.base.terms.times import KERNEL, LAUNCHED
 from clusim.base.units import format_size
 from clusim.nccl.calls.launch import host_of
-from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
-from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
+from clusim.nccltests.sweep import PerfPlace, Program, harness_of, row_request, sized_heads
 from clusim.nccltests.verdict import whole
 from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
@@ -21,8 +20,7 @@ from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import planned
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.studies.whatif.speeds import Speed
-from clusim.studies.whatif.switches import TransportOff
+from clusim.studies.whatif.speeds import Speed, TransportOff
 from clusim.studies.whatif.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.composition.estimate import stepped

@@ -1,8 +1,0 @@
-"""Words without what tools spell differently."""
-
-from __future__ import annotations
-
-
-def plain(word: str) -> str:
-    """Return a word in lower case and without separators: ``All-Reduce``, ``ALL_REDUCE`` are ``allreduce``."""
-    return word.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
