@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from clusim.training import TrainRequest, trained
-from clusim.training.composition.cache import Kept
+from clusim.training.api import inputs
 from clusim.training.composition.estimate import estimated
-from clusim.training.inputs import inputs
+from clusim.training.composition.parts import Kept
 
 WORKLOADS = (
     *("gpt3-175b-megatron", "megatron-22b", "dlrm-16", "resnet50-dgx1v", "bert-allreduce"),

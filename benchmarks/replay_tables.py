@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clusim.base.errors import InputError
 from clusim.base.files import write_text
+from clusim.base.units import format_size
 from clusim.formats.logs import read_logs, summarize
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import add_runs
@@ -19,116 +20,100 @@ from clusim.replays import Replay, replay
 from clusim.replays.request import ReplayRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
-OTHERS = ("dgx-h100", "dgx-a100")
+H100 = "wayne_h100_scaling_attributed_"
+"""Prefix of the logs whose errors are listed by size."""
+
+LARGE = 256 << 20
+"""Smallest message of the last column [bytes]."""
 
 
-def sources(folder: Path) -> dict[str, str]:
-    """Return a name for people of every log."""
-    found = {}
+def logs(folder: Path) -> dict[str, list[Path]]:
+    """Return the logs of every repository."""
+    source = {}
     with (folder / "index.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            name = row["file"].rpartition("/")[2]
             repository = row["source"].removeprefix("github:")
             public = row["source"].startswith("github:")
-            short = Path(name).stem.removeprefix("idx_").removesuffix("_excerpt").replace("_", " ")
-            found[name] = f"{repository}: {row['path']}" if public else f"excerpt: {short}"
+            source[row["file"].rpartition("/")[2]] = repository if public else "excerpts"
+    found: dict[str, list[Path]] = {}
+    for path in sorted((folder / "nccl_logs").glob("*")):
+        found.setdefault(source.get(path.name, path.name), []).append(path)
     return found
 
 
-def _row(path: Path, name: str) -> str:
-    log = read_logs([str(path)])
-    found = summarize(log)
-    comms = found["communicators"]
-    sizes = "+".join(str(c["n_ranks"]) for c in comms[:3]) + ("+.." if len(comms) > 3 else "")
-    channels = comms[0]["channels"] if comms else {}
-    rings = len(comms[0]["rings"]) if comms else 0
-    lines = sum(found["calls"]["lines"].values())
-    add_runs(log)
-    calls = len(call_table(log).call)
-    shown = "/".join(str(channels.get(kind, "-")) for kind in ("coll", "nvls", "p2p"))
-    version = ", ".join(found["versions"]) or "-"
-    measured = sum(len(run["rows"]) for run in found["measurements"])
-    return f"| {name} | {version} | {len(comms)} | {sizes} | {shown} | {rings} | {lines} | {calls} | {measured} |"
+def _row(source: str, paths: list[Path]) -> str:
+    versions, ranks, calls, measured = set[str](), set[int](), 0, 0
+    for path in paths:
+        log = read_logs([str(path)])
+        found = summarize(log)
+        versions |= {text.partition("+")[0] for text in found["versions"]}
+        ranks |= {comm["n_ranks"] for comm in found["communicators"]}
+        measured += sum(len(run["rows"]) for run in found["measurements"])
+        add_runs(log)
+        calls += len(call_table(log).call)
+    shown = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
+    named = ", ".join(sorted(versions, key=lambda v: [int(n) for n in v.split(".")])) or "-"
+    return f"| {source} | {len(paths)} | {named} | {shown} | {calls} | {measured} |"
 
 
 def log_table(folder: Path) -> list[str]:
-    """Return a row for every log."""
-    names = sources(folder)
+    """Return a row for every repository."""
     lines = [
-        "| log | version | communicators | ranks | channels coll/nvls/p2p | rings | COLL lines | calls | measured |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| source | logs | NCCL | ranks | calls | measured rows |",
+        "|---|---:|---|---|---:|---:|",
     ]
-    return lines + [
-        _row(p, names.get(p.name, p.name)) for p in sorted((folder / "nccl_logs").glob("*"))
-    ]
+    return lines + [_row(source, paths) for source, paths in logs(folder).items()]
+
+
+def _replays(paths: list[Path]) -> dict[str, list[Replay]]:
+    """Return the replays of logs with measurements by system."""
+    found: dict[str, list[Replay]] = {}
+    for path in paths:
+        try:
+            one = replay(ReplayRequest((str(path),)))
+        except InputError:
+            continue
+        if any(call.error is not None for call in one.calls):
+            found.setdefault(one.fabric, []).append(one)
+    return found
 
 
 def measured_table(folder: Path) -> list[str]:
-    """Return predictions beside measurements for every log that has some."""
-    names = sources(folder)
+    """Return the errors of predictions for every repository with measurements."""
     lines = [
-        "| log | machine | sizes | error: mean, most | from 256 MiB on: mean |",
-        "|---|---|---|---|---|",
+        f"| source | system | rows | mean error | largest | mean from {format_size(LARGE)} |",
+        "|---|---|---:|---:|---:|---:|",
     ]
-    for path in sorted((folder / "nccl_logs").glob("*")):
-        try:
-            found = replay(ReplayRequest((str(path),)))
-        except InputError:
-            continue
-        errors = [(c.bytes, abs(c.error)) for c in found.calls if c.error is not None]
-        if not errors:
-            continue
-        large = [e for size, e in errors if size >= 256 << 20]
-        mean = sum(e for _, e in errors) / len(errors)
-        shown = f"{sum(large) / len(large):.1%}" if large else "-"
-        lines.append(
-            f"| {names.get(path.name, path.name)} | {found.fabric} | {len(errors)} | {mean:.1%}, "
-            f"{max(e for _, e in errors):.1%} | {shown} |"
-        )
+    for source, paths in logs(folder).items():
+        for system, found in _replays(paths).items():
+            errors = [
+                (c.bytes, abs(c.error)) for r in found for c in r.calls if c.error is not None
+            ]
+            every, large = [e for _, e in errors], [e for size, e in errors if size >= LARGE]
+            shown = f"{sum(large) / len(large):.1%}" if large else "-"
+            lines.append(
+                f"| {source} | `{system}` | {len(every)} | {sum(every) / len(every):.1%} "
+                f"| {max(every):.1%} | {shown} |"
+            )
     return lines
 
 
 def size_table(folder: Path) -> list[str]:
-    """Return every size of the logs of the H100 machine."""
-    lines = [
-        "| run | size | algorithm | protocol, channels | predicted | measured | error | busbw predicted |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for path in sorted((folder / "nccl_logs").glob("wayne_h100*")):
-        run = path.stem.removeprefix("wayne_h100_scaling_attributed_")
-        found = replay(ReplayRequest((str(path),)))
-        lines += [
-            f"| {run} | {c.bytes >> 20} MiB | {c.algorithm} | {c.protocol}, {c.channels} | {c.time_ps / 1e6:.1f} us"
-            f" | {c.measured_us:.1f} us | {c.error:+.1%} | {c.busbw:.1f} GB/s |"
-            for c in found.calls
-            if c.measured_us and c.error is not None
-        ]
-    return lines
-
-
-def other_table(folder: Path) -> list[str]:
-    """Return what other machines change of a job on eight A100."""
-    path = folder / "nccl_logs" / "msccltools_ap1_nop.xml.txt"
-    found: dict[str, Replay] = {}
-    for other in OTHERS:
-        found[other] = replay(ReplayRequest((str(path),), other=other))
-    base = found[OTHERS[0]]
-    lines = [
-        f"| call | {base.fabric} | " + " | ".join(f"{o} | ratio" for o in OTHERS) + " |",
-        "|---|---|" + "---|---|" * len(OTHERS),
-    ]
-    for i, call in enumerate(base.calls):
-        cells = []
-        for other in OTHERS:
-            there = found[other].calls[i].other
-            assert there is not None
-            cells.append(
-                f"{there.time_ps / 1e6:.1f} us {there.algorithm} {there.protocol} | {there.time_ps / call.time_ps:.2f}"
-            )
-        lines.append(
-            f"| {call.operation} {call.bytes >> 10 or call.bytes / 1024:g} KiB | {call.time_ps / 1e6:.1f} us"
-            f" {call.algorithm} {call.protocol} | {' | '.join(cells)} |"
-        )
+    """Return the error at every size of the logs of a node with H100."""
+    lines: list[str] = []
+    for path in sorted((folder / "nccl_logs").glob(f"{H100}*")):
+        ranks, _, name = path.stem.removeprefix(H100).removeprefix("g").partition("_")
+        if name == "auto":
+            continue
+        calls = [c for c in replay(ReplayRequest((str(path),))).calls if c.error is not None]
+        if not lines:
+            sizes = [format_size(call.bytes) for call in calls]
+            lines = [
+                f"| GPUs | algorithm | {' | '.join(sizes)} |",
+                f"|---:|---|{'---:|' * len(sizes)}",
+            ]
+        plan = f"{calls[0].algorithm} {calls[0].protocol}, {calls[0].channels} channels"
+        lines.append(f"| {ranks} | {plan} | {' | '.join(f'{c.error:+.1%}' for c in calls)} |")
     return lines
 
 
@@ -136,14 +121,9 @@ def main(arguments: list[str]) -> None:
     """Print the tables, or put them into the page."""
     folder = Path(arguments[0])
     text = PAGE.read_text(encoding="utf-8") if "--write" in arguments else ""
-    for name, table in (
-        ("logs", log_table),
-        ("measured", measured_table),
-        ("sizes", size_table),
-        ("others", other_table),
-    ):
+    for name, table in (("logs", log_table), ("measured", measured_table), ("sizes", size_table)):
         lines = "\n".join(table(folder))
-        print(f"{lines}\n")
+        print(f"{lines}\n", flush=True)
         if text:
             head, begin, rest = text.partition(f"<!-- {name} -->\n")
             _, end, tail = rest.partition("<!-- end -->")

@@ -56,7 +56,7 @@ GATEKEEPERS = {
     ),
     "pandas": ("clusim/base/display.py",),
     "xarray": ("clusim/results/result.py",),
-    "IPython": ("clusim/simulation/notebook.py",),
+    "IPython": ("clusim/simulation/session.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/runner.py"),
     "distributed": ("clusim/base/executors/connect.py",),
@@ -213,8 +213,8 @@ MOST_PARAMETERS = 5
 
 # What people call by keyword, from scripts and notebooks: options, of which a call names few.
 FRONTS = {
-    "clusim.simulation.simulate.simulate",
-    "clusim.simulation.simulate.simulate_traffic",
+    "clusim.simulation.api.simulate",
+    "clusim.simulation.api.simulate_traffic",
     "clusim.collectives.api.emit",
     "clusim.collectives.builder.ScheduleBuilder.send",
     "clusim.collectives.builder.ScheduleBuilder.recv",

@@ -31,7 +31,7 @@ from clusim.training.stepjson import (
     SimulatedStepJson,
 )
 from clusim.validation.collectives.scorejson import ExplainedJson, ValidationJson
-from clusim.validation.steps.stepscorejson import StepReportJson
+from clusim.validation.steps.validate import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson

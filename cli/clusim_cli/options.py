@@ -32,7 +32,7 @@ from clusim_cli.params import (
 )
 
 if TYPE_CHECKING:
-    from clusim.simulation.time_limit import Watch
+    from clusim.simulation.session import Watch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Function], Function]
@@ -222,7 +222,7 @@ def threads() -> Decorator[Any]:
 
 
 def time_limit() -> Decorator[Any]:
-    """Wall-clock limit: the command gets a `clusim.simulation.time_limit.Watch`."""
+    """Wall-clock limit: the command gets a `clusim.simulation.session.Watch`."""
     return _option(
         "--time-limit",
         type=TIME,
@@ -236,7 +236,7 @@ def time_limit() -> Decorator[Any]:
 
 def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | None) -> Watch:
     """Return a watch that a timer asks all the time, so that no preparation goes on beyond the limit."""
-    from clusim.simulation.time_limit import Watch
+    from clusim.simulation.session import Watch
 
     watch = Watch(limit_ps)
     if limit_ps is not None and threading.current_thread() is threading.main_thread():

@@ -51,8 +51,8 @@ class _Topology(Words):
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         from clusim.base.resources import shipped_topologies
+        from clusim.topology.cluster_names import superpods
         from clusim.topology.generators import GENERATORS
-        from clusim.topology.preset_signature import superpods
 
         return [*shipped_topologies(), *superpods(), *(f"{name}:" for name in GENERATORS)]
 

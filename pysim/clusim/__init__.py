@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from clusim.base.errors import ClusimError
     from clusim.results.result import Result
     from clusim.schedule import Schedule
-    from clusim.simulation.api import collective, traffic
-    from clusim.simulation.simulate import simulate, simulate_traffic
+    from clusim.simulation.api import collective, simulate, simulate_traffic, traffic
     from clusim.simulation.traffic import Traffic
     from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.api import train
@@ -61,8 +60,8 @@ _HOME = {
     "Traffic": "clusim.simulation.traffic",
     "load": "clusim.topology",
     "collective": "clusim.simulation.api",
-    "simulate": "clusim.simulation.simulate",
-    "simulate_traffic": "clusim.simulation.simulate",
+    "simulate": "clusim.simulation.api",
+    "simulate_traffic": "clusim.simulation.api",
     "traffic": "clusim.simulation.api",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
@@ -79,7 +78,7 @@ importer_hook.register(lambda: import_module("clusim.formats.topologies"))
 display.register("Fabric", lambda: import_module("clusim.topology.drawing.draw").plot_fabric)
 display.register("Result", lambda: import_module("clusim.report.plots").plot_result)
 display.register("TrainingResult", lambda: import_module("clusim.training.pictures").plot_step)
-display.register("Table", lambda: import_module("clusim.nccltests.pictures").plot_table)
+display.register("Table", lambda: import_module("clusim.nccltests.api").plot_table)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,15 +17,14 @@ from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.nccltests.api import Table, table_of
 from clusim.nccltests.harness import kind_named
-from clusim.nccltests.operations import program_named
 from clusim.nccltests.options import flags_of, parse_flags
-from clusim.nccltests.sweep import place
+from clusim.nccltests.sweep import place, program_named
 from clusim.replays.api import replay as replayed
 from clusim.replays.report import Replay
 from clusim.replays.request import GAPS, ReplayRequest
 from clusim.simulation.api import as_bytes, as_ps, parse_env_of
 from clusim.simulation.job import RunOptions
-from clusim.simulation.notebook import counted_in_notebook
+from clusim.simulation.session import counted_in_notebook
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 

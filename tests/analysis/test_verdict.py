@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.analysis.critical import critical
+from clusim.analysis.diff import judged_trace
 from clusim.analysis.judge import Judged, judged
-from clusim.analysis.traced import critical
-from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.errors import TraceError
 from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.results.result import Result

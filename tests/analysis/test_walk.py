@@ -14,7 +14,7 @@ from clusim.analysis.slices import Slices
 from clusim.analysis.walk import StepKind
 from clusim.engine.abi import NONE, Cause, Op
 from clusim.engine.opcodes import OP_FLAGS
-from clusim.engine.reference.iteration import slices as reference_slices
+from clusim.engine.reference.instances import slices as reference_slices
 from clusim.engine.reference.model import Model
 from support.images import ImageBuilder, prim
 from support.random_images import random_image

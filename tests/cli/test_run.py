@@ -175,7 +175,7 @@ def test_a_bug_of_ours_is_exit_code_70_with_a_traceback(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("clusim.simulation.simulate.run_job", broken)
+    monkeypatch.setattr("clusim.simulation.api.run_job", broken)
     done = clusim(*SMALL)
     assert done.code == 70
     assert "ZeroDivisionError: oops" in done.err

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusim.base.resources import cluster_workloads
-from clusim.simulation.time_limit import Watch
+from clusim.simulation.session import Watch
 from clusim_cli import options
 
 Clusim = Callable[..., Any]

@@ -17,9 +17,8 @@ from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered,
 from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
-from clusim.topology.endpoint import Endpoint
 from clusim.topology.model import Format, Link, Protocol
-from clusim.topology.node import Node
+from clusim.topology.node import Endpoint, Node
 
 MIB = 1 << 20
 

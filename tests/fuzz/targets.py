@@ -129,7 +129,7 @@ def _whole(path: Path) -> object:
 @cache
 def _emitter(num_ranks: int) -> NcclEmitter:
     """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
-    from clusim.nccl.calls.communicators import Communicators
+    from clusim.nccl.calls.choice import Communicators
     from clusim.nccl.env import parse_env
     from clusim.workload.recorded.emitter import NcclEmitter
 

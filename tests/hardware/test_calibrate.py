@@ -13,8 +13,8 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.hardware.kernels.calibrate import RECORD, check_record, measure, overlay
+from clusim.hardware.kernels.calibrate.overlay import SHAPES
 from clusim.hardware.kernels.calibrate.probe import Torch
-from clusim.hardware.kernels.calibrate.records import SHAPES
 from clusim.hardware.kernels.fused import Fused
 from clusim.hardware.kernels.measured_tables import find_attention, find_figures, find_table
 from clusim.hardware.kernels.products import Product

@@ -17,7 +17,7 @@ import pytest
 
 from clusim.collectives import build
 from clusim.lowering import lower
-from clusim.simulation.simulate import simulate
+from clusim.simulation.api import simulate
 from clusim.topology import Fabric, load
 from clusim.topology import loads as parse
 from clusim.topology.arrays import arrays_of

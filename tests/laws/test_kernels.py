@@ -9,10 +9,10 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.hardware.kernels import products
-from clusim.hardware.kernels.clocks import Power, kept_clock
 from clusim.hardware.kernels.fused import BLOCK, Fused, FusedForm, fused_s
+from clusim.hardware.kernels.measured_tables import STEP, Ratios, pack
+from clusim.hardware.kernels.moves import Power, kept_clock
 from clusim.hardware.kernels.products import Form, Silicon, form_s
-from clusim.hardware.kernels.ratios import STEP, Ratios, pack
 
 FREE = Form(
     start_us=0.0, rate=1.0, memory=1e9, tile_us=0.0, l2=1e9, spread=1e-9, store=1e12, sharp=12.0, whole=1.0,

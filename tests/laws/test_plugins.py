@@ -11,7 +11,7 @@ from clusim.base.terms.algorithms import Algorithm
 from clusim.base.terms.operations import Collective
 from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version
-from clusim.nccl.plugins import plugin_variables, transport_of, with_plugins
+from clusim.nccl.transports import plugin_variables, transport_of, with_plugins
 from clusim.schedule.ir import CTA_WARPS
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import planned

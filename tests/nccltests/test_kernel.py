@@ -10,7 +10,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.lowering import grain
 from clusim.nccl.calls.choice import NcclOverrides, runnable
-from clusim.nccltests.kernel import kernel
+from clusim.nccltests.jobs import kernel
 from clusim.simulation import approximate
 from clusim.simulation import extrapolate_bytes as module
 from clusim.simulation.extrapolate_machines import tree_levels

@@ -9,7 +9,7 @@ import pytest
 
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
-from clusim.nccltests.kernel import PerfKernel, kernel
+from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.simulation import cache
 from clusim.simulation import extrapolate_bytes as module
 from clusim.simulation.cache import known_times, learn, time_of

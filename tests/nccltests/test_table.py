@@ -8,8 +8,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
-from clusim.nccltests.operations import TESTS, program_named
 from clusim.nccltests.options import FLAGS, PerfOptions, parse_flags
+from clusim.nccltests.sweep import TESTS, program_named
 from clusim.nccltests.table import (
     Half,
     Invocation,

@@ -11,8 +11,8 @@ from support.notebooks import NOTEBOOKS, execute, said
 
 CODE = """
 import clusim
-import clusim.simulation.notebook
-clusim.simulation.notebook.QUIET_S = clusim.simulation.session.SLICE_S = 0
+import clusim.simulation.session
+clusim.simulation.session.QUIET_S = clusim.simulation.session.SLICE_S = 0
 clusim.collective("a100x4-mesh", "allreduce", "1MiB", "ring"{more})
 """
 

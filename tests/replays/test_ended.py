@@ -14,7 +14,7 @@ from clusim.replays import Replay, ReplayRequest, replay, replay_report
 from clusim.replays.replaypage import replay_page
 from clusim.results.trace.reader import read_result
 from clusim.simulation.job import RunOptions
-from clusim.simulation.time_limit import Watch
+from clusim.simulation.session import Watch
 from formats.recordings.layertables import layer, table
 from support.limits import Again, Asked, Reached
 

@@ -13,7 +13,7 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.nccl import Settings, parse_version
-from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.choice import Communicators
 from clusim.replays import replay
 from clusim.replays.channels import with_logged
 from clusim.replays.request import ReplayRequest

@@ -14,7 +14,7 @@ from clusim.formats.logs.jobranks import add_runs, job_ranks
 from clusim.replays.machine_match import Guess, infer_machine
 from clusim.topology import load
 from clusim.topology.check_links import HOST_CLASSES
-from clusim.topology.preset_signature import Traits, machine_traits, superpods
+from clusim.topology.cluster_names import Traits, machine_traits, superpods
 from replays.samples import LogWriter
 
 HEAD = "nodea:1:2 [0] NCCL INFO "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import clusim
-from clusim.replays.judged import calls_verdict
-from clusim.replays.report import CallResult
+from clusim.replays.report import CallResult, calls_verdict
 from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 
 LOG = Path(__file__).parents[2] / "traces" / "nccl-8xh100.log"

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from clusim.report.templates import shipped
+from clusim.report.markup import shipped
 
 SEEN = {
     "all": np.eye(3),

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import clusim
 from clusim.replays import ReplayRequest, replay
 from clusim.replays.replaypage import replay_page
-from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import Compared, comparison_page, read_compared, wire_loads
+from clusim.report.verdictcard import AxisRow, axis
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif import what_if

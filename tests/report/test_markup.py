@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import clusim.report
 from clusim.report.html import page, policy, served_page
-from clusim.report.markup import Markup, element, joined, safe
+from clusim.report.markup import Markup, element, fill, joined, safe
 from clusim.report.page_data import Feed
-from clusim.report.templates import fill
 
 REPORT = Path(clusim.report.__file__).parent
 

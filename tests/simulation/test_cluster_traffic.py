@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clusim.engine.abi import NONE
-from clusim.simulation.simulate import simulate_traffic
+from clusim.simulation.api import simulate_traffic
 from clusim.simulation.traffic import Traffic, capacity_Bps, to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of

@@ -18,10 +18,10 @@ import clusim
 from clusim.base.errors import InputError
 from clusim.lowering import grain
 from clusim.simulation import approximate
+from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
 from clusim.training import train
 from support.workloads import tiny
 

@@ -11,7 +11,7 @@ import clusim
 from clusim.base.errors import InputError, TimeLimitReached
 from clusim.results.partial import Unfinished
 from clusim.results.trace.reader import read_result
-from clusim.simulation.time_limit import Watch
+from clusim.simulation.session import Watch
 from support.limits import SECOND_PS, Asked
 
 

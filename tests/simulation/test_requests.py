@@ -19,13 +19,13 @@ from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import NcclOverrides
 from clusim.replays import ReplayRequest
+from clusim.simulation.api import result_of
 from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
 from clusim.simulation.traffic import Traffic
 from clusim.topology.arrays import arrays_of
 from clusim.training import TrainRequest
-from clusim.training.inputs import inputs
+from clusim.training.api import inputs
 from clusim_cli.main import cli
 from support.studies import study
 

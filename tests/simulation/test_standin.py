@@ -9,15 +9,15 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import tables_json
-from clusim.nccltests.kernel import kernel
+from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
 from clusim.simulation import approximate
+from clusim.simulation.api import result_of
 from clusim.simulation.approximate import FOLLOWED_ERROR, stood_for
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
-from clusim.simulation.time_limit import Watch
 
 MIB = 1 << 20
 BRIEF = RunOptions(histories=False)

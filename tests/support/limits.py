@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.base.errors import TimeLimitReached
-from clusim.simulation.time_limit import Watch
+from clusim.simulation.session import Watch
 
 __all__ = ["SECOND_PS", "Again", "Asked", "Counted", "Reached", "Second"]
 

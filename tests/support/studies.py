@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusim.replays import ReplayRequest, replay
+from clusim.simulation.api import result_of
 from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest
-from clusim.simulation.simulate import result_of
 from clusim.training import TrainRequest, trained
 
 __all__ = ["study"]

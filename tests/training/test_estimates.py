@@ -12,12 +12,12 @@ import pytest
 import clusim
 from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainRequest, train
-from clusim.training.composition import cache, parts
-from clusim.training.composition.cache import PLACE, Kept
+from clusim.training.api import inputs
+from clusim.training.composition import parts
 from clusim.training.composition.clock import Clock, PhaseTime
 from clusim.training.composition.estimate import estimate, estimated
+from clusim.training.composition.parts import PLACE, Kept
 from clusim.training.composition.stepestimate import StepEstimate
-from clusim.training.inputs import inputs
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")
@@ -126,7 +126,7 @@ def test_what_another_version_kept_is_not_read(
 ) -> None:
     Kept(folder).put("question", 1)
     assert Kept(folder).get("question") == 1
-    monkeypatch.setattr(cache, "model_digest", lambda: "another")
+    monkeypatch.setattr(parts, "model_digest", lambda: "another")
     assert Kept(folder).get("question") is None
 
 

@@ -14,8 +14,8 @@ from clusim.simulation.approximate import FOLLOWED_ERROR
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.training import TrainRequest
+from clusim.training.api import inputs
 from clusim.training.composition import extrapolated
-from clusim.training.composition.cache import Kept
 from clusim.training.composition.estimate import estimated
 from clusim.training.composition.extrapolated import (
     FollowedPart,
@@ -23,7 +23,7 @@ from clusim.training.composition.extrapolated import (
     followed_part,
     part_beside,
 )
-from clusim.training.inputs import inputs
+from clusim.training.composition.parts import Kept
 from clusim.workload import Emitter, make_plan
 from clusim.workload.parallel.emitter import Exchange, Tails
 from support.wires import leaving_gpus

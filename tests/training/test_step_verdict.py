@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.analysis.tracedverdict import judged_trace
+from clusim.analysis.diff import judged_trace
 from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainingResult
 from clusim.training.composition.estimate import estimate

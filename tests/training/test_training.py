@@ -19,7 +19,7 @@ from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown
-from clusim.training.contention import Streams, contention
+from clusim.training.overlap_cost import Streams, contention
 from clusim.training.request import TrainRequest
 from clusim.training.run import relaxed
 from clusim.workload import Workload, load_workload, make_plan

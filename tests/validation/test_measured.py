@@ -13,13 +13,11 @@ from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
 from clusim.training.expected import StepClass, expected_step
 from clusim.validation.steps.cases import case_of
-from clusim.validation.steps.data import write_step_data
-from clusim.validation.steps.models import model_spec
 from clusim.validation.steps.predict import Unpredicted, predicted
-from clusim.validation.steps.rows import StepRow, is_step_table, read_steps
+from clusim.validation.steps.rows import StepRow, is_step_table, model_spec, read_steps
 from clusim.validation.steps.scores import StepPoint, kendall_tau, step_score
 from clusim.validation.steps.text import HEADING, step_lines, write_section
-from clusim.validation.steps.validate import StepReport, validate_steps
+from clusim.validation.steps.validate import StepReport, validate_steps, write_step_data
 from clusim.workload.models import Transformer
 from clusim.workload.parallel.plan import model_of
 from clusim.workload.spec import ModelSpec

@@ -14,13 +14,12 @@ from clusim.simulation import expected
 from clusim.simulation.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.validation.collectives import accuracydata
-from clusim.validation.collectives.accuracydata import write_data
+from clusim.validation.collectives import validate
 from clusim.validation.collectives.accuracypage import page_text
 from clusim.validation.collectives.breakdown import calibrated_by, class_tables
 from clusim.validation.collectives.measurements import CurveGroup, Row, read_measurements
 from clusim.validation.collectives.scores import Point, score, statistics
-from clusim.validation.collectives.validate import Report
+from clusim.validation.collectives.validate import Report, write_data
 
 MIB = 1 << 20
 GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce", gpus_per_process=8, harness="nccl-tests")
@@ -153,7 +152,7 @@ def test_expected_errors_are_those_of_the_nearest_class(
     others = [point(150, group=replace(GROUP, system="other")) for _ in range(9)]
     fitted = [point(100, group=OTHER, source="superbench") for _ in range(99)]
     several = [point(170, 2 * MIB, group=P5EN8, source="y") for _ in range(8)]
-    few = [point(300, 64 * MIB) for _ in range(accuracydata.LEAST - 1)]
+    few = [point(300, 64 * MIB) for _ in range(validate.LEAST - 1)]
     data = tmp_path / "accuracy.json"
     write_data(Report([*h100, *others, *fitted, *several, *few], [], [], 0), data, [table])
     written = json.loads(data.read_text(encoding="utf-8"))

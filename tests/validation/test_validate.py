@@ -11,7 +11,7 @@ from clusim.base.errors import InputError
 from clusim.nccltests.jobs import _batches
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.validation.collectives.accuracypage import write_page
+from clusim.validation.collectives.accuracypage import report_lines, write_page
 from clusim.validation.collectives.breakdown import class_tables, left_out
 from clusim.validation.collectives.measurements import (
     CurveGroup,
@@ -22,7 +22,6 @@ from clusim.validation.collectives.measurements import (
 )
 from clusim.validation.collectives.scores import Point
 from clusim.validation.collectives.validate import Report, thinned, validate
-from clusim.validation.collectives.validationreport import report_lines
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501

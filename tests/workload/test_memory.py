@@ -7,8 +7,7 @@ import pytest
 import clusim
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.layers import Activations, Layer, Tensor
-from clusim.workload.memory import Keeping, Memory, in_flight, stage_memory
-from clusim.workload.optimizers import find_optimizer
+from clusim.workload.memory import Keeping, Memory, find_optimizer, in_flight, stage_memory
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import megatron_activation_bytes, tiny
 

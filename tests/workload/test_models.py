@@ -13,8 +13,8 @@ from clusim.hardware.kernels.fused import Fused
 from clusim.topology import Fabric, loads
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
 from clusim.workload.layers import Comm, Layer, Shard, backward_steps, linear, total
+from clusim.workload.memory import find_optimizer
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config
-from clusim.workload.optimizers import find_optimizer
 from clusim.workload.recipes import casts
 from clusim.workload.spec import HardwareSpec
 from support.workloads import megatron_activation_bytes

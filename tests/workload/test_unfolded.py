@@ -16,12 +16,12 @@ import clusim
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.congestion import congestion
+from clusim.analysis.critical import open_traced
 from clusim.analysis.intervals import Union
 from clusim.analysis.memory import memory
 from clusim.analysis.overlap import overlap
 from clusim.analysis.pipeline import timeline
 from clusim.analysis.tasks import run_tasks
-from clusim.analysis.traced import open_traced
 from clusim.base.errors import TraceError
 from clusim.report.export.kineto import write_kineto
 from clusim.report.export.nccl_log import write_nccl_log

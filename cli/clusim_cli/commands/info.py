@@ -24,8 +24,8 @@ def command(file: Path, as_json: bool) -> None:
 
     Also reads the FILE.partial that an interrupted run leaves, and the one of a run still going on.
     """
+    from clusim.analysis.diff import judged_trace
     from clusim.analysis.expanded import expanded
-    from clusim.analysis.tracedverdict import judged_trace
     from clusim.report.runreport import collective_report, traffic_report
     from clusim.results.trace.reader import columns
 

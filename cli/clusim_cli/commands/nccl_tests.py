@@ -83,8 +83,7 @@ def command(
     through and checked; N/A is not checked. Flags that change no time here say so in the output.
     """
     from clusim.nccltests.api import table_of
-    from clusim.nccltests.operations import program_named
-    from clusim.nccltests.sweep import place
+    from clusim.nccltests.sweep import place, program_named
 
     test, wanted = program_named(program), _wanted(flags)
     setup = _setup(topology, nodes, version, environment)
@@ -125,8 +124,7 @@ def _wanted(flags: dict[str, str | None]) -> PerfOptions:
 
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
     """Return what the options ask for, and what breaks besides, for which the program has no flag."""
-    from clusim.nccltests.operations import program_named
-    from clusim.nccltests.sweep import place
+    from clusim.nccltests.sweep import place, program_named
     from clusim.studies.whatif import PerfRun
 
     wanted = _wanted({flag.attribute: given[flag.attribute] for flag in FLAGS})

@@ -77,9 +77,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.analysis.limits import tables_json
     from clusim.report.runreport import collective_report
+    from clusim.simulation.api import result_of
     from clusim.simulation.expected import expected_of
     from clusim.simulation.job import RunOptions
-    from clusim.simulation.simulate import result_of
 
     request = asked(topology=topology, **given)
     found = doubts(request.setup, given["strict"], quiet=as_json)

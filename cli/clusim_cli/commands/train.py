@@ -53,8 +53,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.simulation.job import RunOptions
     from clusim.training import scaling, trained, training_report
+    from clusim.training.api import inputs
     from clusim.training.composition.estimate import estimated, stepped
-    from clusim.training.inputs import inputs
     from clusim.training.partial_steps import StepsEnded
 
     setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
@@ -151,7 +151,7 @@ def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Sh
 def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
     """Return the request of the options; `changes` are keys of the workload by their path."""
     from clusim.training import TrainRequest
-    from clusim.training.inputs import inputs
+    from clusim.training.api import inputs
     from clusim.workload import load_workload
 
     spec = load_workload(given["workload"], changes) if changes else given["workload"]

@@ -70,9 +70,9 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
     """
     from clusim.base.files import check_place
+    from clusim.validation.collectives.accuracypage import left_out_lines, report_lines
     from clusim.validation.collectives.measurements import read_measurements
     from clusim.validation.collectives.validate import validate
-    from clusim.validation.collectives.validationreport import left_out_lines, report_lines
 
     for target in (given["plot"], given["markdown"], given["data"]):
         if target is not None and not target.is_dir():
@@ -143,7 +143,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
 
         write_section(report, given["markdown"], _called(files, given))
     if given["data"] is not None:
-        from clusim.validation.steps.data import write_step_data
+        from clusim.validation.steps.validate import write_step_data
 
         write_step_data(report, given["data"], files)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *step_lines(report)]))
@@ -169,7 +169,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
 
         write_page(report, given["markdown"], _called(files, given), plots)
     if given["data"] is not None:
-        from clusim.validation.collectives.accuracydata import write_data
+        from clusim.validation.collectives.validate import write_data
 
         write_data(report, given["data"], files)
 

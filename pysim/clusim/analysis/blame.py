@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.traced import critical
+from clusim.analysis.critical import critical
 from clusim.base.units import format_time
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.critical import Traced
+from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
-from clusim.analysis.traced import open_traced
 from clusim.analysis.usage import Usage
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time

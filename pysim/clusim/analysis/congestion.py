@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.critical import Traced
-from clusim.analysis.traced import open_traced
+from clusim.analysis.critical import Traced, open_traced
 from clusim.base.units import format_size
 
 Array = NDArray[Any]

@@ -3,11 +3,14 @@
 What the critical path spends in folded blocks: by what the rank of their pause does there.
 
 How busy reduction units were: from the completed slices, since a unit has no counters of its own.
+
+A trace opened for analysis: result, with what folded blocks moved, inputs and network, read once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from clusim.analysis import loops
 from clusim.analysis.charge import Charge, Charger
+from clusim.analysis.expanded import expanded
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.slices import Slices
@@ -29,6 +33,8 @@ from clusim.results.diagnosis import CauseKind
 from clusim.results.replicated import FoldedBlocks, merged
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
+from clusim.results.trace.inputs import read_run
+from clusim.results.trace.records import RecordFile
 
 Array = NDArray[Any]
 
@@ -170,3 +176,19 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     folded, many = result.tasks.folded, len(result.tasks.names)
     blocks = BlockCharges(folded, many) if folded is not None else None
     return Critical(traced, walk, Charger(walk, network, usage, used, rivals), blocks)
+
+
+def open_traced(path: str | Path) -> Traced:
+    """Read a trace; raises `TraceError` if it is none, or too old to hold its inputs."""
+    result, inputs = read_run(path)
+    return Traced.of(Path(path), expanded(result), inputs)
+
+
+@contextmanager
+def critical(path: str | Path) -> Iterator[Critical]:
+    """Open a trace for a walk along its critical path."""
+    traced = open_traced(path)
+    # Before its records are looked for, which traffic has none of.
+    require_tasks(traced)
+    with RecordFile(path) as records:
+        yield critical_of(traced, records)

@@ -1,7 +1,11 @@
-"""Two runs compared: where the time went, per phase, per reason and per link, in sentences with numbers."""
+"""Two runs compared: where the time went, per phase, per reason and per link, in sentences with numbers.
+
+The verdict on a run that is in a trace.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +13,26 @@ import numpy as np
 
 from clusim.analysis.blame import blame
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.critical import Traced
-from clusim.analysis.traced import open_traced
-from clusim.analysis.tracedverdict import judged_trace
+from clusim.analysis.critical import Traced, critical, open_traced
+from clusim.analysis.judge import judged, without_path
 from clusim.base.errors import TraceError
 from clusim.base.units import format_time
+from clusim.results.result import Result
+from clusim.results.trace.reader import read_result
+
+
+def judged_trace(path: str | Path) -> Result:
+    """Return the result that a trace holds, with its verdict: the one of the run, or one made of its slices."""
+    result = read_result(path)
+    if result.judge is not None:
+        return result
+    try:
+        with critical(path) as run:
+            found = judged(run).verdict
+    except TraceError as error:
+        found = without_path(result, str(error).removeprefix(f"{path}: "))
+    return replace(result, judge=lambda _: found)
+
 
 COLUMNS = ("level", "name", "a_ps", "b_ps", "change_ps")
 

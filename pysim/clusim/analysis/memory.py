@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.traced import open_traced
+from clusim.analysis.critical import open_traced
 from clusim.engine.abi import TaskKind
 from clusim.results.result import Result
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.critical import Critical
-from clusim.analysis.traced import critical
+from clusim.analysis.critical import Critical, critical
 from clusim.analysis.walk import Step, StepKind
 from clusim.engine.opcodes import OPCODES
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.critical import Critical
-from clusim.analysis.traced import critical
+from clusim.analysis.critical import Critical, critical
 from clusim.analysis.walk import Step
 from clusim.engine.opcodes import OPCODES
 from clusim.results.trace.records import RecordFile

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.critical import open_traced
 from clusim.analysis.intervals import Union
 from clusim.analysis.tasks import RankTasks, run_tasks
-from clusim.analysis.traced import open_traced
 from clusim.base.units import format_time
 
 Array = NDArray[Any]

@@ -127,7 +127,7 @@ def estimate(path: str | Path, what: str, factor: str) -> Estimate:
     Every step of the critical path gets shorter by itself, transfers down to the next busiest thing on their way.
     Nothing else is moved: another path may become the critical one, and the estimate is then too good.
     """
-    from clusim.analysis.traced import critical
+    from clusim.analysis.critical import critical
 
     with critical(path) as run:
         change = parse_change(what, factor, run.traced.network)

@@ -16,8 +16,12 @@ from clusim.hardware.catalogs.gpus import (
     gpu_by_capability,
     gpu_by_gfx,
     gpu_by_pci,
+    gpu_by_product,
+    gpu_by_words,
+    nearest_gpu,
     stand_in,
     standing,
+    unknown_gpu,
 )
 from clusim.hardware.catalogs.machines import (
     ADAPTER_IDS,
@@ -29,7 +33,6 @@ from clusim.hardware.catalogs.machines import (
     TRANSPORTS,
     USUAL_SWITCHES,
 )
-from clusim.hardware.catalogs.names import gpu_by_product, gpu_by_words, nearest_gpu, unknown_gpu
 from clusim.hardware.cpu import Cpu, HostCosts
 from clusim.hardware.ctas import CTAS
 from clusim.hardware.deepep import DEEPEP

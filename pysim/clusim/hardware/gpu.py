@@ -78,7 +78,7 @@ class Gpu:
     products : tuple of str
         Names as drivers, nvidia-smi and logs print them, the usual one first.
     names : tuple of str
-        Other complete names of the product; `clusim.hardware.catalogs.names` has what follows from a name.
+        Other complete names of the product; `clusim.hardware.catalogs.gpus` has what follows from a name.
     machines : tuple of str
         Patterns of the names of systems that have it, as in names of files; the longest match wins.
     pci_ids : tuple of (int, int)

@@ -8,9 +8,8 @@ times of head and tail counters, CTA costs, and how many bursts buffers hold at 
 from __future__ import annotations
 
 from clusim.lowering.api import Lowered, arriving_ps, lower
-from clusim.lowering.broken import Broken
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
-from clusim.lowering.faulttext import parse_fault, parse_faults
+from clusim.lowering.faulttext import Broken, parse_fault, parse_faults
 from clusim.lowering.grain import (
     EXACT_HOPS,
     MOST_HOPS,

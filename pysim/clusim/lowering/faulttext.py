@@ -15,6 +15,8 @@ All but ``errors`` may end in ``at TIME`` (0 if left out) and ``for TIME`` (for 
 1 (all of them without a number); in the same way ``pcie``, ``c2c``, ``xgmi`` and ``net``.
 
 Where faults of a wire or rank overlap in time, the worst of them counts until it ends.
+
+Faults of a run: those of the topology file and those requested for the run, as one list.
 """
 
 from __future__ import annotations
@@ -24,15 +26,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from clusim.base.errors import InputError, UnitError, suggest
 from clusim.base.units import parse_time
-from clusim.lowering.faults import Fault
+from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.model import Fabric
-from clusim.topology.problems import did_you_mean
+from clusim.topology.validate import did_you_mean
 
 FORMS = {
     "link": ("LINK down", "down"),
@@ -338,3 +342,39 @@ class _Reader:
                 )
             found = [found[number - 1]]
         return sorted({*found, *(int(wires["reverse"][wire]) for wire in found)})
+
+
+@dataclass(frozen=True)
+class Broken:
+    """All faults of a run on a fabric.
+
+    Attributes
+    ----------
+    own : sequence
+        What breaks besides the fabric's own faults: texts, or `Fault`.
+    """
+
+    fabric: Fabric
+    own: Sequence[Any] = ()
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [*self.fabric.faults, *(item for item in self.own if isinstance(item, str))]
+
+    @cached_property
+    def faults(self) -> list[Fault]:
+        """Faults by wire and rank; raises `InputError` for a text that is no fault here."""
+        return [
+            *parse_faults(self.fabric, self._texts),
+            *(item for item in self.own if not isinstance(item, str)),
+        ]
+
+    @cached_property
+    def known(self) -> Fabric:
+        """Topology that planning sees; the topology itself if nothing is down from the start."""
+        return known_at_start(self.fabric, self.faults)
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """A line for every fault, with the rates that are left."""
+        return describe_faults(arrays_of(self.fabric), self.faults, self._texts)

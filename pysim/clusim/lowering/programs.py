@@ -47,8 +47,8 @@ from clusim.schedule.ir import (
     Template,
 )
 from clusim.topology.arrays import FabricArrays
-from clusim.topology.endpoint import COST_ONE
 from clusim.topology.model import Fabric
+from clusim.topology.node import COST_ONE
 
 LOADS = 1
 """Loads of a step from the FIFO: how it lies."""

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clusim.nccl.constants import Path, Pattern, path_types
-from clusim.nccl.flow import Ledger
 from clusim.nccl.graph import Graph
-from clusim.nccl.system import Device, Route, System
+from clusim.nccl.system import Device, Ledger, Route, System
 from clusim.nccl.versions import since
 
 _TREES = (Pattern.TREE, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)

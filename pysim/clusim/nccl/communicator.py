@@ -26,14 +26,12 @@ from clusim.nccl.chunking import (
 from clusim.nccl.connect import Channel, SearchedMachine, connect
 from clusim.nccl.constants import Path, Pattern, max_channels, nvlink_GBps
 from clusim.nccl.costs import CostTable, cost_table
-from clusim.nccl.env import Settings
+from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
 from clusim.nccl.graph import Graph, RankGroup
-from clusim.nccl.notes import notes_on_chips, notes_on_variables
-from clusim.nccl.plugins import with_plugins
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.nccl.transports import check_network, check_rack, transported
+from clusim.nccl.transports import check_network, check_rack, transported, with_plugins
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
 from clusim.topology.model import Fabric

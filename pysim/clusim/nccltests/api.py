@@ -1,26 +1,33 @@
-"""A program of nccl-tests from end to end: what it prints, line by line, and what ``-J`` writes."""
+"""A program of nccl-tests from end to end: what it prints, line by line, and what ``-J`` writes.
+
+The table of a program of nccl-tests as curves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import localtime, strftime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusim.base.display import Columns, Shown, Summary
+from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
 from clusim.nccl.env import SYMMETRIC
-from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
-from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request, rows
+from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.nccltests.verdict import row_verdict
+from clusim.report.charts import curves
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.expected import Expected, RunPlace, expected_error
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NOW = "%Y-%m-%d %H:%M:%S"
 
@@ -174,3 +181,17 @@ def table_of(
             put(text)
     found.times = began, strftime(NOW, localtime())
     return found
+
+
+def plot_table(table: Table, figure: str = "", **look: Any) -> Figure:
+    """Draw ``busbw``, the bus bandwidth of every size."""
+    if figure not in ("", "busbw"):
+        raise InputError(f"figure {figure!r}: unknown; a table has one, 'busbw'")
+    rows = [line for line in table.lines if line.size]
+    if not rows:
+        raise InputError("busbw: the table has no sizes above 0")
+    series = {
+        place: [line.halves[number].busbw for line in rows]
+        for number, place in enumerate(("out of place", "in place"))
+    }
+    return curves([line.size for line in rows], series, table.summary().title, **look)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from clusim.nccl.calls.choice import choose
 from clusim.results.diagnosis import Verdict
 from clusim.schedule.dtypes import element
+from clusim.simulation.api import result_of
 from clusim.simulation.extrapolate_bytes import program
 from clusim.simulation.plan import symmetric
 from clusim.simulation.request import Request, ScheduleRequest
-from clusim.simulation.simulate import result_of
 
 MOST_RANKS = 64
 """Ranks of a run that is simulated whole to be explained."""

@@ -1,12 +1,12 @@
-"""Detection and replay of a recording.
+"""Replay of a recording of any format, and of jobs whose ranks all do the same work.
 
-Replays jobs of which every rank does the same, by one rank: what repeats by group is simulated once.
+The latter are replayed by one representative rank. A collective is simulated together with all groups of its kind
+on the nodes of rank 0's group; large groups are extrapolated as in `clusim.simulation.extrapolate_bytes`. The steps
+of rank 0 are then played with these times: kernels run on the SMs that CTAs of concurrent communication leave free,
+by the engine's rule.
 
-A collective is simulated with all groups of its kind that share machines with the one of rank 0, at the same time; on
-large groups as in `clusim.simulation.extrapolate_bytes`. With these times the steps of rank 0 are played: kernels run
-on the SMs that the CTAs of what communicates beside them leave, by the rule of the engine. **Not modelled** Wires that
-groups of different kinds share while both communicate: the time without any disturbance and the time if nothing ran at
-the same time are bounds of it.
+**Not modelled** Wires shared by groups of different kinds that communicate at the same time. The time without
+mutual disturbance and the time without concurrency are bounds.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccltests.kernel import PerfKernel, kernel
+from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.replays.full_job import replay_recording
-from clusim.replays.judged import calls_verdict
 from clusim.replays.logjob import Counted, replay_log
 from clusim.replays.placing import machines_of
-from clusim.replays.report import CallResult, CommResult, Other, Replay
+from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
 from clusim.replays.request import ReplayRequest
 from clusim.replays.warnings import gate
 from clusim.results.partial import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.simulation.time_limit import Watch
 from clusim.workload.recorded.schedule import precision_of
 
 
 @dataclass(frozen=True, slots=True)
 class OwnStep:
-    """A step of the rank.
+    """Step of the representative rank.
 
     Attributes
     ----------
     stream : str
-        Steps of one stream follow each other.
+        Steps of one stream run in sequence.
     deps : tuple of int
-        Steps that must be done first.
+        Steps that must be complete first.
     time_ps : int
-        How long it takes alone [ps].
+        Duration in isolation [ps].
     sms : int
-        SMs that a kernel uses, if there are as many, and that what communicates holds.
+        SMs that a kernel uses if they are free, or that communication occupies.
     kernel : bool
-        Whether it is a kernel, which takes longer with fewer SMs.
+        True for a kernel, which is slower with fewer SMs.
     """
 
     stream: str
@@ -75,7 +74,7 @@ class Played:
 
 
 def play(steps: Sequence[OwnStep], sms: int) -> Played:
-    """Play the steps of a rank on a GPU with so many SMs."""
+    """Play the steps of a rank on a GPU with `sms` SMs."""
     most = sum(step.time_ps for step in steps)
     shared = _Player(steps, sms).end_ps()
     free = [replace(step, sms=step.sms if step.kernel else 0) for step in steps]
@@ -83,7 +82,7 @@ def play(steps: Sequence[OwnStep], sms: int) -> Played:
 
 
 class _Player:
-    """The state of one play: what is under way, and what waits for how many others."""
+    """State of one play: running steps, and the number of unfinished dependencies per step."""
 
     def __init__(self, steps: Sequence[OwnStep], sms: int) -> None:
         self.steps, self.sms = steps, sms
@@ -151,12 +150,17 @@ class _Player:
 
 
 def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return on how many machines of so many GPUs a group is, and which GPUs of each it and its like have.
+    """Return the number of nodes of a group, and the GPUs per node of it and its peer groups.
+
+    Parameters
+    ----------
+    size : int
+        GPUs per node.
 
     Raises
     ------
     InputError
-        The group has not the same GPUs of every machine, or they are no part of a regular division.
+        The group does not have the same GPUs on every node, or they are not part of a regular division.
     """
     stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
     machines = sorted({rank // size for rank in ranks})
@@ -191,7 +195,7 @@ class _Machine:
     request: ReplayRequest
 
     def time(self, group: Group, event: Event) -> PerfKernel:
-        """Return the time of a collective of rank 0's group, and of all groups like it."""
+        """Return the time of a collective of rank 0's group, concurrent with all peer groups."""
         try:
             machines, parts = split_of(group.ranks, self.size)
         except InputError as error:
@@ -230,7 +234,7 @@ class _Machine:
 def replay_alike(
     recording: Recording, request: ReplayRequest, watch: Watch | None = None
 ) -> Replay:
-    """Replay such a recording on the machine asked for; `watch` is looked at before every kind of collective."""
+    """Replay a job of identical ranks; `watch` is checked before each distinct collective."""
     watch = watch or Watch()
     if request.topology is None:
         raise InputError(
@@ -311,9 +315,9 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
 def _run(
     recording: Recording, machine: _Machine, watch: Watch
 ) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
-    """Return the times of distinct collectives, of the whole, and where the time was up how far that got.
+    """Return the times of distinct collectives and of the job, and the progress if time ran out.
 
-    That is the share of the events that are known, and what the whole takes at least [ps]: as long as a stream.
+    The progress is the share of events with a known time, and a lower bound of the job's time: its longest stream [ps].
     """
     times: dict[tuple[int, str, int], PerfKernel] = {}
     steps: list[OwnStep] = []
@@ -351,7 +355,7 @@ def _fill(
     times: dict[tuple[int, str, int], PerfKernel],
     others: dict[tuple[int, str, int], PerfKernel],
 ) -> None:
-    """Write down the distinct calls, and what communicates."""
+    """Add the distinct calls and the communicators to the result."""
     counts = Counter(
         (e.group, e.operation, e.bytes) for e in recording.events if e.kind == "collective"
     )
@@ -400,9 +404,9 @@ def replay(
     Parameters
     ----------
     options : RunOptions
-        Where a trace goes.
+        Run options, such as the trace file.
     counted : callable or None
-        Called with how many distinct calls of how many are done.
+        Called with the number of distinct calls completed and their total.
     """
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
@@ -434,9 +438,9 @@ def replay(
 def _reader_options(
     read: Callable[..., Recording], request: ReplayRequest
 ) -> dict[str, int | None]:
-    """Return what readers of files that do not say it ask for.
+    """Return options for readers of files that do not contain them.
 
-    That is how many ranks the topology has, and each of its machines; and how many calls are wanted.
+    These are the ranks of the topology, the ranks of its smallest node, and the requested number of calls.
     """
     asked = signature(read).parameters
     wanted = {"calls": request.calls} if "calls" in asked else {}

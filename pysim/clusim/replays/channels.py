@@ -10,7 +10,7 @@ from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Tree
 from clusim.formats.logs.summary import channels_of
 from clusim.nccl import Communicator
-from clusim.nccl.calls.communicators import Members
+from clusim.nccl.calls.choice import Members
 from clusim.nccl.connect import Channel
 
 NONE = -1
@@ -62,7 +62,7 @@ def _halves_equal(channels: Sequence[Channel]) -> bool:
 
 
 def _whole_rings(rings: dict[int, list[int]], count: int) -> list[list[int]]:
-    """Return the rings that visit every rank once, by channel, if the first is there."""
+    """Return the complete rings (every rank once), ordered by channel."""
     return [order for _, order in sorted(rings.items()) if sorted(order) == list(range(count))]
 
 

@@ -13,17 +13,17 @@ from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, parse_env, parse_version
-from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
+from clusim.nccl.calls.choice import Communicators
+from clusim.nccl.env import chips_of, notes_on_chips, notes_on_variables
 from clusim.replays.placing import Placed, machines_of, place
 from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.request import ReplayRequest
 from clusim.results.partial import Unfinished
 from clusim.results.result import Result
+from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.workload.recorded.emitter import NcclEmitter
@@ -33,7 +33,7 @@ Key = tuple[int, str, int, str]
 
 
 def _release(recording: Recording, request: ReplayRequest) -> tuple[str, list[str]]:
-    """Return the release of NCCL, and what had to be assumed."""
+    """Return the NCCL version and a note if it is assumed."""
     if request.version:
         return request.version, []
     text = recording.nccl_version
@@ -54,16 +54,16 @@ def _notes(fabric: Fabric, request: ReplayRequest) -> list[str]:
 
 @dataclass(frozen=True)
 class KnownMachine:
-    """Known properties of a recording's system besides the request.
+    """Known properties of a recording's system, in addition to the request.
 
     Attributes
     ----------
     placed : Placed
-        Where its ranks are.
+        Placement of its ranks.
     nccl : Communicators
-        With the recording's own rings and trees.
+        With the rings and trees of the recording.
     machine : list of str
-        How the machine was found.
+        How the system was found.
     """
 
     placed: Placed
@@ -77,7 +77,7 @@ def replay_recording(
     options: RunOptions = RunOptions(),  # noqa: B008 - frozen
     known: KnownMachine | None = None,
 ) -> Replay:
-    """Replay a recording on the machine that was asked for, or that is known."""
+    """Replay a recording on the requested or the known system."""
     if not recording.events:
         raise InputError(f"{recording.name}: nothing recorded that could be replayed")
     if request.topology is None and known is None:
@@ -185,7 +185,7 @@ def _on(setup: Setup, recording: Recording) -> KnownMachine:
 
 @dataclass(slots=True)
 class _Span:
-    """One call: from its last start to its end [ps], as recorded [us], and what ran."""
+    """Times of one call: last start to end [ps], recorded time [us], algorithm, protocol and channels."""
 
     time_ps: int
     recorded_us: float | None
@@ -213,7 +213,7 @@ def _spans(
             key = (event.group, "messages", _most_moved(recording, unit), "uint8")
         calls = [schedule.tasks[t].call for t in tasks if schedule.tasks[t].call != ABSENT]
         if not calls:
-            continue  # what moved nothing has no program
+            continue  # a call without data has no program
         call = schedule.calls[calls[0]]
         names = _name_of(call.algorithm, find_algorithm), _name_of(call.protocol, find_protocol)
         took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
@@ -250,9 +250,9 @@ def _recorders(recording: Recording, unit: WrittenUnit) -> int:
 
 
 def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
-    """Return the time of the last rank [us]: the others also waited.
+    """Return the shortest recorded duration [us]; the other ranks also waited.
 
-    Where ranks end apart, as a root does that only sends, it is until the last has ended.
+    For rooted collectives it is the time from the last start to the last end, since a root that only sends ends early.
     """
     events = [recording.events[n] for n in unit.events if recording.events[n].duration_ps > 0]
     if not events:

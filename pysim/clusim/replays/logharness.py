@@ -11,7 +11,7 @@ _MOST_SAID = 1_000_000
 
 
 def harness_of(log: Log, comm: int) -> Harness:
-    """Return what launched the calls of a communicator: nccl-tests as its header says, else calls without an end."""
+    """Return the harness of a communicator's calls: nccl-tests by its header, or an endless sequence of calls."""
     run = log.run_of(log.communicators[comm])
     if run is None:
         return Harness(kind="own", iterations=0)

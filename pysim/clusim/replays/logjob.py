@@ -1,8 +1,8 @@
-"""Replays logs of NCCL: every distinct call is simulated once, alone, and the sequence is put together of them.
+"""Replay of NCCL logs: each distinct call is simulated once, in isolation, and the times are combined.
 
-NCCL's logs say in which order calls were made and not when kernels ran, so nothing tells that two communicators
-overlapped on the wires: calls of a communicator and of a stream follow each other, communicators run side by side, and
-each call has the machine to itself.
+NCCL's logs contain the order of calls but not the start of kernels, so overlap of communicators on the wires is
+unknown. Calls of one communicator and of one stream run in sequence, communicators run concurrently, and each call
+is timed on an otherwise idle system.
 """
 
 from __future__ import annotations
@@ -28,43 +28,42 @@ from clusim.formats.logs.calls import (
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Version, parse_env, parse_version
-from clusim.nccl.calls.communicators import Members
+from clusim.nccl.calls.choice import Members
 from clusim.replays.channels import with_logged
 from clusim.replays.full_job import KnownMachine, replay_recording
-from clusim.replays.judged import calls_verdict
 from clusim.replays.logharness import flags_of, harness_of
 from clusim.replays.logmachine import machine_of_log
 from clusim.replays.machine_match import infer_machine
 from clusim.replays.placing import Placed, place
-from clusim.replays.report import CallResult, CommResult, Other, Replay
+from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
 from clusim.replays.request import ReplayRequest
 from clusim.replays.timing import Timed, Timer, emit_call
 from clusim.replays.warnings import placed_doubts
 from clusim.results.partial import Unfinished
 from clusim.schedule.builder import ProgramBuilder
+from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
 from clusim.topology import Fabric
 
 Counted = Callable[[int, int], None]
-"""Called with how many distinct calls of how many are done."""
+"""Called with the number of distinct calls completed and their total."""
 
 MOST_CALLS = 1_000_000
-"""Calls that are replayed if nothing else is said."""
+"""Default limit on replayed calls."""
 
 
 _KEEP_RINGS = (
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS",
     "NCCL_LL128_NTHREADS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE",
 )  # fmt: skip
-"""Variables that change what is chosen, and not the search for rings and trees."""
+"""Variables that affect NCCL's choices and buffers, but not its search for rings and trees."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Used parts of the log's own plans: rings and trees, and choices of algorithm and protocol."""
+    """Parts of the log's plans that are used: rings and trees, and choices of algorithm and protocol."""
 
     rings: bool
     choices: bool
@@ -80,7 +79,7 @@ _DAMAGE = (
     "calls differ",
     "calls cut",
 )
-"""Kinds of anomalies that say how much of a log was understood."""
+"""Kinds of anomalies due to parts of a log that were not understood."""
 
 _WITHOUT = (
     "--fault: rings, trees and algorithms are chosen anew, without what is down from the start"
@@ -90,7 +89,7 @@ _ANEW = _Kept(rings=False, choices=False)
 
 
 class _Job:
-    """The communicators of a log on one machine, made when they are needed."""
+    """Communicators of a log on one system, built on first use."""
 
     def __init__(
         self, log: Log, ranks: JobRanks, placed: Placed, request: ReplayRequest, kept: _Kept
@@ -106,7 +105,7 @@ class _Job:
         return tuple(self.placed.rank[rank] for rank in self.ranks.of[number])
 
     def built(self, number: int) -> Members:
-        """Return a communicator; two of the same ranks may have rings of their own."""
+        """Return a communicator; two with the same ranks may have different rings."""
         if number not in self._built:
             found = self.nccl.of(self.own(number))
             if self.kept.rings:
@@ -131,7 +130,7 @@ class _Job:
 
 
 def _version(log: Log, request: ReplayRequest) -> Version:
-    """Return the release that was asked for, else the log's, else a usual one."""
+    """Return the requested NCCL version, otherwise the log's; `LATEST` if the log has no valid one, and for RCCL."""
     if request.version:
         return parse_version(request.version)
     if log.facts.library == "RCCL":
@@ -145,7 +144,7 @@ def _version(log: Log, request: ReplayRequest) -> Version:
 
 
 def _kept(log: Log, request: ReplayRequest) -> _Kept:
-    """Return what of the log's plans still holds in the environment and release that were asked for."""
+    """Return the log's plans that hold in the requested environment and NCCL version."""
     if request.replan:
         return _ANEW
     known = {text.split("+")[0] for text in log.facts.versions}
@@ -171,14 +170,14 @@ def _same(one: str, other: str) -> bool:
 
 
 def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Return the environment of the job with what was asked for on top, and what of it is not used."""
+    """Return the job's environment updated with the request's, and the names of unused variables."""
     kept: dict[str, str] = {}
     dropped = []
     for name, values in sorted(log.facts.environment.items()):
         if not name.startswith("NCCL_"):
             continue
         value = sorted(values)[0]
-        if (name, value) == ("NCCL_TREE_THRESHOLD", "0"):  # of 2.4: trees for nothing
+        if (name, value) == ("NCCL_TREE_THRESHOLD", "0"):  # NCCL 2.4: 0 disables trees
             kept.setdefault("NCCL_ALGO", "Ring")
             continue
         try:
@@ -270,7 +269,7 @@ def _whole(job: _Job, table: CallTable, options: RunOptions, machine: list[str])
 
 
 def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayRequest) -> None:
-    """Put the calls that were asked for on every communicator; those with the same ranks count once."""
+    """Add the requested calls to every communicator, once per set of equal ranks."""
     seen: set[tuple[int, ...]] = set()
     for communicator in log.communicators:
         own = ranks.of.get(communicator.number, ())
@@ -302,7 +301,7 @@ def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
 
 
 def _contradicted(log: Log) -> list[str]:
-    """Return where a log says two things about its ranks."""
+    """Return contradictions in a log about its ranks."""
     return [
         f"{odd.text}: give the logs of one job only, and let every process write a file of its own"
         " (NCCL_DEBUG_FILE=nccl.%h.%p)"
@@ -423,7 +422,7 @@ def _time_all(
 
 
 def _said_of_times(found: Replay) -> list[str]:
-    """Return what must be said of times: which calls are not exact, and what running side by side means."""
+    """Return notes on the times: calls simulated in bursts, concurrent communicators."""
     lines = []
     coarse = sum("bursts" in call.granularity for call in found.calls)
     if coarse:
@@ -439,7 +438,7 @@ def _said_of_times(found: Replay) -> list[str]:
 
 
 def _measured(log: Log) -> dict[tuple[int, str, int], float]:
-    """Return the median of what nccl-tests measured, by run, operation and size [us]."""
+    """Return the median time measured by nccl-tests, by run, operation and size [us]."""
     rows: dict[tuple[int, str, int], list[float]] = {}
     for run in log.runs:
         operation = logged_operation(run.collective())
@@ -456,7 +455,10 @@ def _measured(log: Log) -> dict[tuple[int, str, int], float]:
 
 
 def _span(table: CallTable, times: list[int], gap: str | int) -> int:
-    """Return the time from the first call to the end of the last before one whose time is not known [ps]."""
+    """Return the time from the first call to the end of the last with a known time [ps].
+
+    Calls are counted up to the first one with an unknown time.
+    """
     known = _first_known(table, times)
     pause = gap if isinstance(gap, int) else 0
     ready: dict[tuple[str, int], int] = {}
@@ -479,7 +481,7 @@ def _span(table: CallTable, times: list[int], gap: str | int) -> int:
 
 
 def _first_known(table: CallTable, times: list[int]) -> int:
-    """Return how many calls of the job there are before one whose time is not known."""
+    """Return the number of calls before the first one with an unknown time."""
     unknown = (at for at, number in enumerate(table.call) if number >= len(times))
     return next(unknown, len(table.call))
 

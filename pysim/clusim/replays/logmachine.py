@@ -1,8 +1,7 @@
-"""The machine that a log prints: built of NCCL's own lines, compared with the preset that is nearest.
+"""System of a log: built from NCCL's topology lines and compared with the nearest preset.
 
-Where both say the same (which GPUs, how far from each other and how wide, which adapters), the preset stands for the
-machine, as it knows more than a log can say. Where they differ the log is right: its machine is built, and what the log
-does not say is listed.
+If both agree (GPUs, path types and rates between them, NICs), the preset is used, since it contains more than a log.
+Otherwise the system of the log is built, and assumptions that the log does not support are listed.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.replays.machine_match import Guess
 from clusim.topology import Fabric, load
+from clusim.topology.cluster_names import machine_traits
 from clusim.topology.loading import joined
-from clusim.topology.preset_signature import machine_traits
 
 
 @dataclass(slots=True)
 class LogMachine:
-    """The machine of a replay: a preset's name or a fabric; how it was found; what only an assumption decides."""
+    """System of a replay: a preset's name or a fabric, how it was found, and assumptions that need the user."""
 
     topology: str | Fabric
     lines: list[str] = field(default_factory=list)
@@ -37,7 +36,7 @@ class LogMachine:
 
 
 def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) -> LogMachine:
-    """Return the machine of a log, of which `guess` is the nearest preset."""
+    """Return the system of a log; `guess` is the nearest preset."""
     reasons = [f"  {reason}" for reason in guess.reasons]
     preset = LogMachine(
         guess.topology, [f"{guess.topology}: concluded from", *reasons], guess.doubts
@@ -76,12 +75,12 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
 
 
 def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Imported, Member] | None:
-    """Return where a log prints the most of a machine, and that; None if nowhere, or it makes no sense.
+    """Return the most complete topology print of a log and its place; None if absent or invalid.
 
     Parameters
     ----------
     preset : str
-        Says what the GPUs are if the log does not.
+        Preset whose GPUs are assumed if the log does not name them.
     """
     members = [member for member in log.facts.members if member.system]
     if not members:
@@ -104,7 +103,7 @@ def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Impor
 
 
 def _chip(log: Log, preset: str) -> Gpu:
-    """Return what the GPUs are: as nccl-tests names them, else as in the preset."""
+    """Return the GPU model named by nccl-tests, otherwise the preset's."""
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     for name in names:
         found = gpu_by_product(name)
@@ -119,7 +118,7 @@ def _other_chip(log: Log, guess: Guess) -> bool:
 
 
 def _numbers(log: Log, member: Member) -> list[int]:
-    """Return which GPUs of the machine are printed, by their numbers in the driver; the first ones if it is unknown."""
+    """Return the driver's numbers of the GPUs that are printed; 0, 1, ... if unknown."""
     count = sum(node.name.startswith("GPU/") and node.link == "PCI" for node in member.system)
     host = log.facts.processes[member.process].host
     known = {
@@ -134,7 +133,7 @@ def _numbers(log: Log, member: Member) -> list[int]:
 def _differences(
     printed: Fabric, preset: Fabric, version: Version, numbers: list[int]
 ) -> Iterator[str]:
-    """Yield in what NCCL would see two machines differently: paths between GPUs, and adapters."""
+    """Yield differences that NCCL would see between two nodes: paths between GPUs, NICs."""
     if max(numbers) >= preset.num_ranks:
         yield f"{len(numbers)} GPUs up to number {max(numbers)}, not {preset.num_ranks}"
         return

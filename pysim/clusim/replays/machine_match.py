@@ -1,7 +1,7 @@
-"""Preset of a log, by its GPUs, links and NICs.
+"""Detection of the preset of a log, by its GPUs, links and NICs.
 
-Every clue rules presets out or speaks for some; the one with most in favour is taken, of several the most common,
-and each clue is told. What logs of a preset show is in its file (`clusim.topology.preset_signature`).
+Each clue excludes presets or supports some. The preset with the highest score is chosen, on a tie the most common,
+and every clue is reported. Each preset's file lists its signature in logs (`clusim.topology.cluster_names`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from clusim.formats.logs.jobranks import JobRanks
 from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
-from clusim.topology.preset_signature import Traits, machine_traits
+from clusim.topology.cluster_names import Traits, machine_traits
 
 _RELEASES: tuple[Version, ...] = (
     OLDEST,
     Version(*FEATURES["nvlink of 22 GB/s"]),
     LATEST,
 )
-"""Releases that take an NVLink for different rates."""
+"""NCCL versions that assume different rates of an NVLink."""
 
 
 @dataclass(slots=True)
 class Guess:
-    """A preset, the clues that led to it, and what speaks against it."""
+    """Detected preset, with the clues for it and against it."""
 
     topology: str
     reasons: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     Raises
     ------
     InputError
-        Nothing in the log tells the kind of GPU, or it names one that is not known.
+        The log does not identify the GPUs, or names a GPU that is unknown or in no preset.
     """
     presets = machine_traits()
     clues = [
@@ -122,7 +122,7 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
 
 
 def _bus_addresses(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
-    """Compare bus addresses, most of which are the same in all machines of a kind."""
+    """Compare PCI bus addresses; most are equal on all nodes of a type."""
     seen = {bus for c in log.communicators for bus in c.bus_of.values()}
     short = {bus >> 12 if bus & 0xFFF == 0 else bus for bus in seen}
     short = {bus >> 8 if bus & 0xFF == 0 and bus > 0xFF else bus for bus in short}
@@ -165,7 +165,7 @@ def _links(log: Log) -> list[_Clue]:
 
 
 def _models_with(rate_GBps: float) -> list[str]:
-    """Return the models whose NVLinks to switches NCCL takes for about this rate [GB/s], in any release."""
+    """Return the GPU models for whose NVLinks to switches any NCCL version assumes about this rate [GB/s]."""
     found = [
         chip.model
         for chip in GPUS.values()

@@ -11,16 +11,16 @@ from clusim.topology import Fabric
 
 @dataclass(frozen=True)
 class Placed:
-    """Ranks of a job on a fabric.
+    """Placement of the ranks of a job on a system.
 
     Attributes
     ----------
     setup : Setup
-        With as many machines as the job needs.
+        With the number of nodes that the job needs.
     rank : tuple of int
-        Per rank of the job, its rank on the fabric.
+        Per rank of the job, its rank on the system.
     notes : list of str
-        What had to be done differently than recorded.
+        Deviations from the recorded placement.
     """
 
     setup: Setup
@@ -29,12 +29,12 @@ class Placed:
 
     @property
     def fabric(self) -> Fabric:
-        """Return the fabric, whole."""
+        """Return the complete fabric."""
         return self.setup.fabric
 
     @property
     def family(self) -> str:
-        """Return the architecture of the oldest GPU; empty if none is known."""
+        """Return the architecture of the oldest GPU; empty if unknown."""
         ends = [node.endpoint for node in self.fabric.nodes if node.endpoint is not None]
         gpus = [end for end in ends if end.architecture]
         oldest = min(gpus, key=lambda end: end.compute_capability, default=None)

@@ -11,12 +11,12 @@ from clusim.results.resultjson import EndedJson
 
 
 class OtherCallJson(TypedDict):
-    """The same call on the other machine.
+    """The same call on the other system.
 
     Attributes
     ----------
     ratio : float
-        Its time there over that on the machine itself.
+        Time on the other system over the time on the first.
     """
 
     time_us: float
@@ -27,27 +27,27 @@ class OtherCallJson(TypedDict):
 
 
 class ReplayedCallJson(TypedDict):
-    """A distinct call.
+    """Distinct call of a replay.
 
     Attributes
     ----------
     bytes : int
-        Its size as nccl-tests counts it [bytes].
+        Size as counted by nccl-tests [bytes].
     count : int
-        How often it was made.
+        Number of times the job issued it.
     chosen_by : str
-        Who chose algorithm and protocol: ``recording`` or ``tuner``.
+        Source of algorithm and protocol: ``recording`` or ``tuner``.
     kernel_us, time_us : float
-        Simulated; and with launching, as nccl-tests would report it [us].
+        Simulated kernel time, and time with launch overhead as nccl-tests reports it [us].
     measured_us : float or None
-        What the recording measured [us].
+        Time measured by the recording [us].
     error : float or None
         Predicted over measured time, less one; None also if the measured time is not that of the call: it includes
         waiting for ranks that did not record, or no GPU's memory is as fast.
     nccl_model_us : float or None
-        What NCCL's own tuner expected [us]; None if it was not printed.
+        Time expected by NCCL's tuner [us]; None if it was not printed.
     granularity : str
-        How it was simulated, if not in exact packets.
+        Granularity, if not exact packets.
     """
 
     communicator: int
@@ -73,16 +73,16 @@ class ReplayedCallJson(TypedDict):
 
 
 class ReplayedCommJson(TypedDict):
-    """A communicator.
+    """Communicator of a replay.
 
     Attributes
     ----------
     graphs : str
-        Where its rings and trees come from.
+        Source of its rings and trees.
     calls : int
-        How many it made.
+        Number of its calls.
     time_us : float
-        The sum of their times [us].
+        Sum of their times [us].
     """
 
     number: int
@@ -102,28 +102,28 @@ class WireShareJson(TypedDict):
 
 
 class ReplayJson(EndedJson):
-    """A recorded job again; of a replay that was ended, the calls that were done, in time from the first on.
+    """Result of a replay; if it was ended early, with the calls completed from the start of the job.
 
     Attributes
     ----------
     kind, source : str
         Format of the recording, and its files.
     machine : list of str
-        How the machine was found.
+        How the system was found.
     total_us : float
-        From the first call to the end of the last [us].
+        Time from the first call to the end of the last [us].
     bounds_us : list of float or None
-        Between which times that is, where not everything was simulated together [us].
+        Bounds of that time, if not everything was simulated together [us].
     recorded_us, compute_us : float or None
-        The same as recorded, and what of it computes [us]; None where that is not known.
+        The same as recorded, and the compute time in it [us]; None if unknown.
     mean_abs_error : float or None
-        Mean of the absolute errors of calls that were measured, as a share.
+        Mean of the absolute errors of measured calls, as a share.
     other, other_total_us : str or None, float or None
-        The other machine and the time on it [us].
+        The other system and the time on it [us].
     doubts : list of str
-        Why the result may be of no use, and which option settles it.
+        Why the result may be unusable, and which option settles it.
     skipped : dict
-        What was left out, and how often.
+        Entries that were skipped -> number of them.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""A replay as a page: its verdict, what was measured against what was simulated on one axis, its calls."""
+"""HTML page of a replay: bottleneck, measured and simulated times on one axis, calls."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from pathlib import Path
 
 from clusim.base.units import format_size, format_time
 from clusim.replays.report import CallResult, Replay
-from clusim.report.axis import AxisRow, axis
 from clusim.report.comparison import plain_page
 from clusim.report.markup import Content, element, joined
 from clusim.report.sections import table
-from clusim.report.verdictcard import verdict_card
+from clusim.report.verdictcard import AxisRow, axis, verdict_card
 
 SHOWN_CALLS = 60
-"""Distinct calls on the axis, those with most time in all first."""
+"""Distinct calls on the axis, in descending order of their total time."""
 
 HEAD = (
     *("Communicator", "Operation", "#Size", "#Ranks", "#Calls", "Plan"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from clusim.base.units import format_size, format_time
-from clusim.formats.logs.pictures import ranges
+from clusim.formats.logs.logreport import ranges
 from clusim.replays.report import CallResult, Replay
 from clusim.report.runreport import verdict_lines
 from clusim.topology.warnings import shown
 
 SHOWN = 60
-"""Calls that are shown if not all are asked for."""
+"""Calls that are shown without ``--all``."""
 
 
 def replay_report(found: Replay, *, everything: bool = False) -> str:
@@ -95,7 +95,7 @@ def _calls(found: Replay, everything: bool) -> list[str]:
 
 
 def _merged(rows: list[list[str]]) -> list[list[str]]:
-    """Return rows in which those that only differ by their communicator are one: symmetric groups."""
+    """Return rows with those of symmetric groups merged: equal except for their communicator."""
     same: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         same.setdefault(tuple(row[1:]), []).append(row[0])

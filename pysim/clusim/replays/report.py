@@ -1,4 +1,7 @@
-"""Result of a replay."""
+"""Result of a replay.
+
+Bottleneck of calls that were simulated in isolation, weighted by their counts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
 from clusim.replays.replayjson import ReplayedCallJson, ReplayedCommJson, ReplayJson
-from clusim.results.diagnosis import Verdict
+from clusim.results.diagnosis import MOST_CAUSES, CauseKind, Verdict, VerdictCause
 from clusim.results.partial import Unfinished
 from clusim.results.resultjson import EndedJson
 
@@ -36,25 +39,25 @@ class Other:
 
 @dataclass(slots=True)
 class CallResult:
-    """A distinct call.
+    """Distinct call of a replay.
 
     Attributes
     ----------
     count : int
-        How often it was made.
+        Number of times the job issued it.
     kernel_ps, time_ps : int
-        Simulated; and with launching, as nccl-tests would report it [ps].
+        Simulated kernel time, and time with launch overhead as nccl-tests reports it [ps].
     measured_us : float or None
-        What the recording measured [us].
+        Time measured by the recording [us].
     model_us : float
-        What NCCL's own tuner expected [us]; -1 if it was not printed.
+        Time expected by NCCL's tuner [us]; -1 if it was not printed.
     from_log : bool
-        Whether algorithm and protocol are the recording's.
+        True if algorithm and protocol are the recording's.
     verdict : Verdict or None
-        On its kernel, where that was simulated by itself.
+        Bottleneck of its kernel; None unless that was simulated in isolation.
     recorded_by : int
-        Fewest ranks whose times `measured_us` is of; -1 if a benchmark measured it. Of a part of the ranks it includes
-        waiting for the others: it is then only an upper bound of the call's time.
+        Minimum number of ranks that recorded `measured_us`; -1 for a benchmark. If only part of the ranks recorded,
+        the time includes waiting for the others and is only an upper bound of the call's time.
     """
 
     comm: int
@@ -102,7 +105,7 @@ class CallResult:
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured time, less one; None if the measured time is no time of the call."""
+        """Predicted over measured time, less one; None if the measured time is not the call's time."""
         if not self.measured_us or self.impossible:
             return None
         error = self.time_ps / 1e6 / self.measured_us - 1
@@ -146,7 +149,7 @@ class CallResult:
 
 @dataclass(slots=True)
 class CommResult:
-    """A communicator: where its rings and trees come from, its calls and the sum of their times [ps]."""
+    """Communicator with the source of its rings and trees, its calls and the sum of their times [ps]."""
 
     number: int
     num_ranks: int
@@ -172,33 +175,33 @@ class CommResult:
 
 @dataclass(slots=True, repr=False)
 class Replay(Shown):
-    """A replayed recording.
+    """Result of a replay.
 
     Attributes
     ----------
     kind : str
         Format of the recording.
     machine : list of str
-        How the machine was found.
+        How the system was found.
     total_ps, other_ps : int
-        From the first call to the end of the last, on the machine and on the other one [ps].
+        Time from the first call to the end of the last, on the system and on the other one [ps].
     recorded_ps : int
         The same as recorded; -1 if unknown.
     wires : list of (name, share)
         Busiest wires and the part of the time in which they are busy.
     faults : list of str
-        What breaks, and what it does to which rates.
+        Faults, and the rates that they change.
     family : str
         Architecture of the oldest GPU.
     doubts : list of str
-        Why the result may be of no use, and which option settles it.
+        Why the result may be unusable, and which option settles it.
     bounds_ps : tuple of int or None
-        Between which times `total_ps` is, where not everything was simulated together [ps].
+        Bounds of `total_ps`, if not everything was simulated together [ps].
     verdict : Verdict or None
-        On the whole job, or on its calls one after the other.
+        Bottleneck of the job, or of its calls in sequence.
     unfinished : Unfinished or None
-        How far the replay got if it was ended before its end: `calls` are those that were done, `total_calls` the first
-        of the job that are known, and `total_ps` their time.
+        Progress of a replay that was ended early: `calls` are those completed, `total_calls` the number of
+        completed calls from the start of the job, and `total_ps` their time.
     """
 
     kind: str
@@ -247,7 +250,7 @@ class Replay(Shown):
         }
 
     def to_json(self) -> ReplayJson:
-        """Return the numbers a script wants."""
+        """Return the numbers for scripts."""
         errors = [abs(c.error) for c in self.calls if c.error is not None]
         ended: EndedJson = {}
         if self.unfinished is not None:
@@ -281,6 +284,34 @@ class Replay(Shown):
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """Return rows as columns; what a row does not have is None."""
+    """Return rows as columns; missing values are None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
+    """Return the time breakdown of a job's calls in sequence.
+
+    Time between kernels is launch overhead.
+    """
+    total = sum(call.time_ps * call.count for call in calls)
+    told = [call for call in calls if call.verdict is not None and call.verdict.causes]
+    if not told:
+        return Verdict(total, (), basis="no call was taken apart")
+    sums: dict[tuple[CauseKind, str], list[int]] = {}
+    for call in told:
+        assert call.verdict is not None
+        between = call.time_ps - call.kernel_ps
+        own = [((cause.kind, cause.what), cause) for cause in call.verdict.causes]
+        for key, cause in own:
+            entry = sums.setdefault(key, [0, 0])
+            entry[0] += cause.time_ps * call.count
+            entry[1] += (cause.saving_ps or 0) * call.count
+        if between > 0:
+            entry = sums.setdefault((CauseKind.LAUNCH, "between kernels"), [0, 0])
+            entry[0] += between * call.count
+            entry[1] += between * call.count // 2
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:MOST_CAUSES]
+    causes = (VerdictCause(*key, (), ps, saving) for key, (ps, saving) in ordered)
+    basis = "the critical paths of calls, each by itself"
+    return Verdict(total, tuple(causes), basis=basis)

@@ -18,39 +18,39 @@ GAPS = ("", "none", "logged")
 class ReplayRequest:
     """Request for a replay; can be compared, hashed and sent to other processes.
 
-    It is asked before the recording is read, which may be what tells the machine, the release and the environment: the
-    `Setup` is made of both, by `setup`.
+    It is created before the recording is read, which may determine the topology, NCCL version and environment. `setup`
+    combines both.
 
     Attributes
     ----------
     files : tuple of str
         The recording; several logs are one job.
     topology, nodes
-        As of `Setup`; None is concluded from the recording.
+        As in `Setup`; None is detected from the recording.
     other : str or Path or Fabric or None
-        A second machine to compare with.
+        A second system to compare with.
     kind : str
-        Format of the recording; empty is found out.
+        Format of the recording; empty is detected.
     gap : str or int
-        Between calls: ``none``, ``logged``, or a time [ps]; empty is what suits the recording.
+        Time between calls: ``none``, ``logged``, or a time [ps]; empty is the default of the format.
     env : tuple of (str, str)
-        Variables of NCCL, which replace those of the job.
+        NCCL variables, which replace the job's.
     version : str
-        Release of NCCL; empty is the job's.
+        NCCL version; empty is the job's.
     faults : tuple
-        What breaks besides the topology's own faults, on the machine and on the other one.
+        Faults in addition to the topology's, on the system and on the other one.
     replan : bool
-        Choose rings, trees and algorithms anew.
+        Re-plan rings, trees and algorithms.
     whole : bool
         Simulate a log as one run, in which communicators share the wires, instead of call by call.
     asked : tuple of (str, int)
-        Operations and sizes [bytes] to run on every communicator of a log that has no calls.
+        Operations and sizes [bytes] to run on every communicator of a log without calls.
     calls : int or None
-        Most calls that are replayed.
+        Maximum number of calls to replay.
     granularity : str or int
-        As of `clusim.simulation.request.Request`.
+        As in `clusim.simulation.request.Request`.
     strict : bool
-        Raise `InputError` where the result may be of no use (`Replay.doubts`).
+        Raise `InputError` if the result may be unusable (`Replay.doubts`).
     """
 
     files: tuple[str, ...]
@@ -76,5 +76,5 @@ class ReplayRequest:
     def setup(
         self, topology: str | Path | Fabric, version: str, env: tuple[tuple[str, str], ...]
     ) -> Setup:
-        """Return the machines and NCCL of the replay, with what the recording told."""
+        """Return the nodes and NCCL of the replay, from the request and the recording."""
         return Setup(topology, self.nodes, version=version, env=env, faults=self.faults)

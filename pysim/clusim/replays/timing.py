@@ -1,4 +1,4 @@
-"""Times single calls on a communicator; equal ones are simulated once."""
+"""Times of single calls on a communicator; equal calls are simulated once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Any
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.calls.choice import Choice, NcclOverrides, way_of
-from clusim.nccl.calls.communicators import Communicators, Members
+from clusim.nccl.calls.choice import Choice, Communicators, Members, NcclOverrides, way_of
 from clusim.nccl.calls.launch import host_of
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.harness import Harness
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.simulation.api import whole_of
 from clusim.simulation.extrapolate_bytes import ITERATIONS
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import whole_of
-from clusim.simulation.time_limit import Watch
 
 BINS = 32
-"""Time bins of a call: enough to tell what its wires did when."""
+"""Time bins of a call, enough to resolve the load of its wires over time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A call's time and what ran; `busy` has the busy time of its wires [ps]."""
+    """Time and plan of a call; `busy` is the busy time of its wires [ps]."""
 
     kernel_ps: int
     time_ps: int
@@ -51,7 +50,7 @@ def moved_of(call: LoggedCall) -> CollectivePayload:
 
 
 def wanted_of(call: LoggedCall) -> NcclOverrides | None:
-    """Return the tuner's line of the log; None if there is none or it names what nobody knows."""
+    """Return the tuner's choice in the log; None if absent or unknown."""
     algorithm, protocol = find_algorithm(call.algorithm), find_protocol(call.protocol)
     if algorithm is None or protocol is None:
         return None
@@ -59,7 +58,7 @@ def wanted_of(call: LoggedCall) -> NcclOverrides | None:
 
 
 def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice:
-    """Return the plan of a call: that of the log, where it can run."""
+    """Return the plan of a call: the log's if it can run."""
     if call.messages:
         return Choice(None)
     wanted = wanted_of(call)
@@ -84,12 +83,12 @@ def emit_call(
 
 
 class Timer:
-    """Simulates calls on one setup, each kind once.
+    """Simulator of calls on one setup, each distinct call once.
 
     Attributes
     ----------
     watch : Watch
-        Ends a call whose time on the wall is up, with `TimeLimitReached`.
+        Wall-clock limit; ends a call with `TimeLimitReached`.
     """
 
     def __init__(self, setup: Setup, nccl: Communicators, granularity: str | int = "auto") -> None:
@@ -99,7 +98,7 @@ class Timer:
         self._known: dict[Any, Timed] = {}
 
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
-        """Return the time of a call, as what launched it reports it."""
+        """Return the time of a call as reported by its harness."""
         key = (_signature(members), replace(call, comm=0), harness)
         found = self._known.get(key)
         if found is None:
@@ -112,7 +111,7 @@ class Timer:
         result = self._run(members, call, 1)
         each_ps = result.time_ps
         if harness.kind == "nccl-tests" and call.operation in OVERLAPPING:
-            # It waits only after all iterations, the first of which ranks leave before the last rank does.
+            # nccl-tests synchronises only after all iterations: early ranks start the next one before the last ends.
             more = self._run(members, call, ITERATIONS)
             each_ps = max(1, (more.time_ps - each_ps) // (ITERATIONS - 1))
         busy = result.wires.counters["busy_ps"].tolist()
@@ -129,7 +128,7 @@ class Timer:
         )
 
     def _run(self, members: Members, call: LoggedCall, times: int) -> Result:
-        """Simulate so many of a call, one behind the other."""
+        """Simulate `times` consecutive instances of a call."""
         fabric = self.nccl.fabric
         builder = ProgramBuilder(fabric.num_ranks, f"{call.operation} {call.bytes} B")
         try:
@@ -145,7 +144,7 @@ class Timer:
 
 
 def _signature(members: Members) -> tuple[Any, ...]:
-    """Return what makes two communicators give the same times."""
+    """Return a key that is equal for communicators with the same times."""
     comm = members.comm
     ways: Sequence[Any] = tuple((c.ring, c.parent, c.ring_adapters) for c in comm.channels)
     return comm.ranks, members.position, ways, comm.nvls_channels, comm.p2p_channels

@@ -11,11 +11,11 @@ from clusim.replays.request import ReplayRequest
 from clusim.topology.warnings import doubts_of, refuse
 
 FAR = 0.5
-"""Predicted times that are usually further from measured ones than this are doubtful."""
+"""Median relative error above which predicted times are doubtful."""
 
 
 def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
-    """Return what is doubtful of where ranks are: more on a machine than it has, a chip that was only assumed."""
+    """Return doubts about the placement: more ranks than GPUs on a node, assumed chips."""
     found = []
     size = placed.fabric.num_ranks // max(1, placed.fabric.num_zones)
     if ranks > size * hosts:
@@ -27,7 +27,7 @@ def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
 
 
 def gate(found: Replay, request: ReplayRequest) -> Replay:
-    """Add what the measured times say; raises `InputError` for anything doubtful if that was asked for."""
+    """Add doubts and notes from the measured times; raise `InputError` for doubts if `request.strict`."""
     errors = [abs(call.error) for call in found.calls if call.error is not None]
     if errors and median(errors) > FAR:
         found.doubts.append(
@@ -42,7 +42,7 @@ def gate(found: Replay, request: ReplayRequest) -> Replay:
 
 
 def _not_compared(found: Replay) -> list[str]:
-    """Return which measured times are not those of the calls, and why."""
+    """Return notes on measured times that are not compared, with the reason."""
     lines = []
     wrong = [call for call in found.calls if call.impossible]
     if wrong:

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from clusim.analysis.diff import judged_trace
 from clusim.analysis.limits import class_traffic
-from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.terms.links import joined as links_joined
 from clusim.base.units import format_time
-from clusim.report.axis import AxisRow, axis
 from clusim.report.html import page_policy, page_style
-from clusim.report.markup import Content, Markup, element, joined
+from clusim.report.markup import Content, Markup, element, fill, joined, shipped
 from clusim.report.sections import table
 from clusim.report.summary_text import title as title_of
-from clusim.report.templates import fill, shipped
-from clusim.report.verdictcard import strip, verdict_card
+from clusim.report.verdictcard import AxisRow, axis, strip, verdict_card
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 

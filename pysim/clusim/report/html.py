@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from clusim.report.markup import Content, Markup, element, hashed, joined
+from clusim.report.markup import Content, Markup, element, fill, hashed, joined, shipped
 from clusim.report.message import embed
 from clusim.report.page_data import Feed
 from clusim.report.sections import sections
 from clusim.report.summary_text import title
-from clusim.report.templates import fill, shipped
 
 LIMIT_BYTES = 1_000_000
 """Size limit of a report [bytes]."""

@@ -1,4 +1,7 @@
-"""HTML and SVG of which every text is escaped: only what is a `Markup` is not, and only constants are made one."""
+"""HTML and SVG of which every text is escaped: only what is a `Markup` is not, and only constants are made one.
+
+The files of the page, and how their places ``{{name}}`` are filled.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
+from importlib import resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +57,18 @@ def element(name: str, *children: Content, **attributes: str | float) -> Markup:
 def hashed(text: str) -> str:
     """Return the source expression that allows an inline script or style in a Content-Security-Policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def shipped(name: str) -> str:
+    """Return a file of the page."""
+    return (resources.files("clusim.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def fill(name: str, **parts: Content) -> Markup:
+    """Return a file with its places filled; text is escaped, and nothing filled in is taken for a place."""
+    first, *pieces = shipped(name).rstrip("\n").split("{{")
+    text = [first]
+    for piece in pieces:
+        place, _, rest = piece.partition("}}")
+        text += [safe(parts[place]), rest]
+    return Markup("".join(text))

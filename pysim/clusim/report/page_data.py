@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.diff import judged_trace
 from clusim.analysis.expanded import expanded
 from clusim.analysis.pathrows import GROUPS, PathRows, RowSpans, path_rows
-from clusim.analysis.tracedverdict import judged_trace
 from clusim.base.errors import TraceError
 from clusim.report.boxes import Picture
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of

@@ -39,8 +39,7 @@ from clusim.simulation.expected import expected_of
 from clusim.simulation.payload_check import Checker, require_room
 from clusim.simulation.plan import can_verify, planned
 from clusim.simulation.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
-from clusim.simulation.session import Progress, Session, Sink, loop_counts, start_engine
-from clusim.simulation.time_limit import Watch
+from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of

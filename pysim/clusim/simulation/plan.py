@@ -12,8 +12,7 @@ from clusim.formats.algorithms import msccl, mscclpp
 from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
-from clusim.nccl.calls.choice import choose, way_of
-from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.choice import Communicators, choose, way_of
 from clusim.nccl.calls.launch import (
     DEFAULT_ITERATIONS,
     Launch,

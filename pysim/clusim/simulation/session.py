@@ -1,12 +1,17 @@
 """Run an engine to its end in slices, so that Ctrl-C works, progress shows and histories are kept.
 
 Stopping an engine between slices changes no result: it only ever stops between two timestamps.
+
+Wall-clock limit of a run, and its progress until the engine starts.
+
+Progress of long calls in notebooks, where there is no terminal to draw a bar on.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +22,74 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.base.errors import EnvironmentFailure, InputError
+from clusim.base.errors import EnvironmentFailure, InputError, TimeLimitReached
+from clusim.base.units import format_time
 from clusim.engine.abi import Mode, State, Stop
 from clusim.engine.image import Image
 from clusim.engine.outcome import Engine
 from clusim.results.bins import BinRecorder
-from clusim.simulation.time_limit import Watch
+
+PS_PER_S = 10**12
+
+
+class Watch:
+    """Looks at the clock for a run, from when it is made, and tells what is being prepared.
+
+    What is prepared looks at it between its parts (`begins`). A command also calls `interrupt` from a timer, so that
+    one long part, such as reading a large file, ends as well.
+
+    Parameters
+    ----------
+    limit_ps : int or None
+        Time on the wall that the run may take, all its preparations included [ps]; None is as long as it takes.
+    tell : callable or None
+        Called with what begins to be prepared, in words.
+    """
+
+    def __init__(
+        self, limit_ps: int | None = None, tell: Callable[[str], None] | None = None
+    ) -> None:
+        if limit_ps is not None and limit_ps < 1:
+            raise InputError(f"time limit {limit_ps} ps: must be more than nothing")
+        self.limit_ps = limit_ps
+        self.tell = tell
+        self._preparing = "its input was read"
+        self._end_s = None if limit_ps is None else time.monotonic() + limit_ps / PS_PER_S
+
+    @property
+    def over(self) -> bool:
+        """True if the time is up."""
+        return self._end_s is not None and time.monotonic() >= self._end_s
+
+    @property
+    def words(self) -> str:
+        """The limit in words."""
+        return f"time limit of {format_time(self.limit_ps or 0)}"
+
+    def begins(self, what: str) -> None:
+        """Say what begins to be prepared.
+
+        Raises
+        ------
+        TimeLimitReached
+            The time is up, before anything was simulated.
+        """
+        self._preparing = what
+        self.interrupt()
+        if self.tell is not None:
+            self.tell(what)
+
+    def simulates(self) -> None:
+        """Note that an engine runs from now on, which looks at `over` itself."""
+        self._preparing = ""
+
+    def interrupt(self) -> None:
+        """Raise `TimeLimitReached` if the time is up before anything was simulated."""
+        if self._preparing and self.over:
+            raise TimeLimitReached(
+                f"{self.words}: reached before {self._preparing}, so that nothing was simulated; give it longer"
+            )
+
 
 Array = NDArray[Any]
 EngineName = Literal["c", "reference"]
@@ -234,3 +301,78 @@ def loop_counts(image: Image) -> Array:
     template = image.templates[rows["template"]] if len(rows) else image.templates
     span = np.where(template["mode"] == Mode.INTERLEAVED, chunk * template["nchunks"], chunk)
     return np.asarray(np.maximum(1.0, np.ceil(rows["length"] / span)))
+
+
+QUIET_S = 2.0
+"""A call shorter than this shows nothing [s]."""
+
+BETWEEN_S = 0.2
+"""Least time between two looks of the bar [s]."""
+
+
+class _NotebookBar:
+    """A bar that a notebook draws below the cell while it runs, and takes away at the end."""
+
+    def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
+        self._display, self._html = display, html
+        self._handle: Any = None
+        self._next_s = time.monotonic() + QUIET_S
+
+    def draw(self, part: float, said: str) -> None:
+        """Show how far the call is."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + BETWEEN_S
+        bar = self._html(f'<progress max="1" value="{part:.3f}"></progress> {part:.0%}, {said}')
+        if self._handle is None:
+            self._handle = self._display(bar, display_id=True)
+        else:
+            self._handle.update(bar)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._handle is not None:
+            self._handle.update(self._html(""))
+
+
+def _bar() -> _NotebookBar | None:
+    """Return a bar if this process is the kernel of a notebook."""
+    # Who is not in a notebook has no use for IPython, which takes long to import.
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return None
+    from IPython.display import HTML, display
+
+    return _NotebookBar(display, HTML)
+
+
+@contextmanager
+def _stopped(bar: _NotebookBar | None) -> Iterator[_NotebookBar | None]:
+    try:
+        yield bar
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+@contextmanager
+def shown_in_notebook(progress: Progress | None) -> Iterator[Progress | None]:
+    """Give who is told of a run's progress: `progress`, in a notebook otherwise a bar below the cell, else nobody."""
+    with _stopped(None if progress is not None else _bar()) as bar:
+        if bar is None:
+            yield progress
+        else:
+            yield lambda part, now_ps: bar.draw(part, f"{format_time(now_ps)} simulated")
+
+
+@contextmanager
+def counted_in_notebook(
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Give the same for work that is counted."""
+    with _stopped(None if progress is not None else _bar()) as bar:
+        if bar is None:
+            yield progress
+        else:
+            yield lambda done, total: bar.draw(done / max(1, total), f"{done} of {total} calls")

@@ -14,11 +14,9 @@ from clusim.base.files import note_input
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
-from clusim.nccl.calls.choice import ways
-from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.choice import Communicators, ways
 from clusim.nccl.env import SYMMETRIC
-from clusim.nccl.plugins import with_plugins
-from clusim.nccl.transports import transported
+from clusim.nccl.transports import transported, with_plugins
 from clusim.nccl.versions import Version
 from clusim.topology import Fabric, load
 from clusim.topology.warnings import doubts_of

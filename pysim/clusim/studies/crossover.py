@@ -1,4 +1,4 @@
-"""Best algorithm by size: NCCL's own, and kernels that it does not have."""
+"""Best algorithm by size: NCCL's algorithms, and custom kernels."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Crossover:
     times_us : list of dict
         Per size: candidate -> time of an iteration [us].
     chosen : tuple of str
-        Per size what NCCL would choose.
+        NCCL's choice per size.
     left_out : dict
         Candidate that cannot run here -> why.
     coarse : list of dict
-        Per size: candidate -> how it was simulated, if not in exact packets.
+        Per size: candidate -> granularity, if not exact packets.
     """
 
     setup: Setup
@@ -109,7 +109,7 @@ def crossover(
     comm = setup.comm
     ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
     own = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
-    # Kernels that are not NCCL's have nothing to do with its variables.
+    # Custom kernels do not read NCCL's variables.
     plain = replace(setup, version="", env=(), per_node=None, ranks=comm.ranks)
     cases = {}
     for size in sizes:
@@ -150,7 +150,7 @@ def _choice(setup: Setup, operation: str, size: int) -> str:
 
 
 def table_lines(found: Crossover) -> list[str]:
-    """Return a table of times, the best marked, and what NCCL's own choice costs against the best of NCCL's."""
+    """Return a table of times with the best marked, and the loss of NCCL's choice against NCCL's best."""
     widths = {name: max(9, len(name) + 1) for name in found.names}
     group = found.setup.comm.group
     lines = [
@@ -186,7 +186,7 @@ def _verdict(found: Crossover, index: int) -> str:
 
 
 def tuner_csv(found: Crossover) -> list[str]:
-    """Return input for the example tuner plugin of NCCL: for each range of sizes the best of NCCL's own."""
+    """Return input for NCCL's example tuner plugin: the best of NCCL's algorithms per range of sizes."""
     group = found.setup.comm.group
     lines = [f"# {one_line(line)}" for line in said(found.setup.broken.lines, found.notes)]
     lines += [

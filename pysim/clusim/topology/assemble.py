@@ -20,10 +20,8 @@ from clusim.topology.catalogue import (
     make_switch,
     merge,
 )
-from clusim.topology.endpoint import Endpoint
 from clusim.topology.model import Fabric, Link, Protocol
-from clusim.topology.node import Node
-from clusim.topology.problems import Path, Problems, did_you_mean
+from clusim.topology.node import Endpoint, Node
 from clusim.topology.schema import (
     ChipSpec,
     LinkSpec,
@@ -34,6 +32,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
+from clusim.topology.validate import Path, Problems, did_you_mean
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000

@@ -64,8 +64,7 @@ def from_data(data: dict[str, Any]) -> Fabric:
     import yaml
 
     from clusim.topology.loading import build_topology
-    from clusim.topology.problems import Problems
-    from clusim.topology.validate import validate
+    from clusim.topology.validate import Problems, validate
 
     problems = Problems(str(data.get("name") or "custom"))
     topology = validate(data, problems)

@@ -24,10 +24,8 @@ from clusim.hardware import (
     Preset,
 )
 from clusim.hardware.transport import MESSAGE_UNITS
-from clusim.topology.endpoint import Endpoint, cost16
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
-from clusim.topology.node import HostTraits, NicTraits, Node, RateControl, Unit
-from clusim.topology.problems import Path, Problems, did_you_mean
+from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
 from clusim.topology.quantities import Spec
 from clusim.topology.schema import (
     ChipSpec,
@@ -39,6 +37,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
+from clusim.topology.validate import Path, Problems, did_you_mean
 
 
 def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:

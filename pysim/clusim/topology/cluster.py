@@ -27,11 +27,10 @@ from typing import Any
 from clusim.base.errors import TopologyError
 from clusim.topology.cluster_direct import draw_dragonfly, draw_torus
 from clusim.topology.cluster_parts import Drawing, Parts, amount, make_parts, usual_network
-from clusim.topology.cluster_schema import NetworkKind, NetworkSpec
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import Node
-from clusim.topology.problems import Problems
-from clusim.topology.schema import Topology
+from clusim.topology.schema import NetworkKind, NetworkSpec, Topology
+from clusim.topology.validate import Problems
 
 
 def draw_single(drawing: Drawing) -> None:

@@ -1,14 +1,135 @@
-"""Clusters by name: ``aws-p5:nodes=4``, ``superpod-h100:nodes=32``, ``rail:node=dgx-h100,nodes=16,spines=4``."""
+"""Clusters by name: ``aws-p5:nodes=4``, ``superpod-h100:nodes=32``, ``rail:node=dgx-h100,nodes=16,spines=4``.
+
+Signatures of presets, from their files alone: no topology is built for them.
+
+Logs are matched with machines by it. A preset is a file; what can be seen in it (GPUs, how they are linked, adapters)
+is read off, and its ``logs`` and ``superpod`` say the rest.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
+from clusim.base import resources
 from clusim.base.errors import TopologyError
-from clusim.topology.cluster_schema import NETWORK_KINDS, LengthsSpec, NetworkSpec
+from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
+from clusim.topology.assemble import names_of
+from clusim.topology.catalogue import Catalogue
+from clusim.topology.check_links import HOST_CLASSES
+from clusim.topology.described import describe, read_text
 from clusim.topology.generators import GENERATORS
-from clusim.topology.preset_signature import superpods
-from clusim.topology.problems import did_you_mean
+from clusim.topology.quantities import Spec
+from clusim.topology.schema import NETWORK_KINDS, LengthsSpec, NetworkSpec, Topology
+from clusim.topology.validate import did_you_mean
+
+LinkedBy = Literal["switch", "peer", "pcie"]
+"""Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe alone."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Properties of a preset's nodes that a log shows.
+
+    Attributes
+    ----------
+    gpus : int
+        GPUs of a machine.
+    chip : Gpu
+        The first kind of GPU.
+    network : str
+        What NCCL calls the network; empty: it is not known.
+    buses : frozenset of int
+        PCI buses of its GPUs.
+    common : int
+        Which preset is meant where logs fit several: the one with most.
+    """
+
+    name: str
+    gpus: int
+    chip: Gpu
+    linked_by: LinkedBy
+    network: str
+    buses: frozenset[int]
+    common: int
+
+
+def machine_traits() -> list[Traits]:
+    """Return the presets that are machines with GPUs, the most common first."""
+    found = [traits for file in _files() if (traits := _traits(*file)) is not None]
+    return sorted(found, key=lambda traits: (-traits.common, traits.name))
+
+
+def superpods() -> dict[str, str]:
+    """Return the names of scalable units (``superpod-h100``) and the preset whose machines make each up."""
+    named = ((_described(*file)[0].superpod, file[0]) for file in _files())
+    return {unit: preset for unit, preset in named if unit is not None}
+
+
+def _files() -> list[tuple[str, Path, int]]:
+    """Return name, path and time of change [ns] of every preset."""
+    return [(n, p, p.stat().st_mtime_ns) for n, p in resources.shipped_topologies().items()]
+
+
+@lru_cache(maxsize=256)
+def _described(name: str, path: Path, _changed: int) -> tuple[Topology, Catalogue]:
+    topology, problems = describe(read_text(path, path.name, is_input=False), path.name, name)
+    return topology, Catalogue(topology, problems)
+
+
+@lru_cache(maxsize=256)
+def _traits(name: str, path: Path, changed: int) -> Traits | None:
+    topology, catalogue = _described(name, path, changed)
+    nodes = topology.nodes.values()
+    named = [node.chip for node in nodes if node.kind == "gpu" and node.chip is not None]
+    chip = next((_standard(name, topology.chips, GPUS) for name in named), None)
+    if chip is None:
+        return None
+    kinds = {name: node.kind for key, node in topology.nodes.items() for name in names_of(key)}
+    adapters = [_standard(node.nic, topology.nics, ADAPTERS) for node in nodes if node.nic]
+    usual = next(
+        (TRANSPORTS[adapter.plugin].in_logs for adapter in adapters if adapter is not None), ""
+    )
+    network = topology.logs.network or usual
+    return Traits(
+        name,
+        list(kinds.values()).count("gpu"),
+        chip,
+        _linked_by(topology, catalogue, kinds),
+        "" if network == "none" else network,
+        frozenset(topology.logs.buses),
+        topology.logs.common,
+    )
+
+
+def _standard(name: str, own: Mapping[str, Spec], known: Mapping[str, T]) -> T | None:
+    """Return the object of `clusim.hardware` that a type is, or is based on."""
+    seen: set[str] = set()
+    while name in own and name not in seen:
+        seen.add(name)
+        name = str(getattr(own[name], "base", None) or "")
+    return known.get(name)
+
+
+def _linked_by(topology: Topology, catalogue: Catalogue, kinds: Mapping[str, str]) -> LinkedBy:
+    """Look at what GPUs are joined with by other links than those of hosts."""
+    ends = []
+    for number, link in enumerate(topology.links):
+        names = [*names_of(link.from_), *names_of(link.to)]
+        base = link.type or link.base
+        kind = catalogue.resolve("link_types", base, ("links", number)) if base else link
+        if "gpu" in (met := {kinds.get(name, "") for name in names}) and kind is not None:
+            ends += [met] if (link.class_ or kind.class_) not in HOST_CLASSES else []
+    catalogue.problems.raise_if_any()
+    if {"gpu", "switch"} in ends:
+        return "switch"
+    return "peer" if {"gpu"} in ends else "pcie"
+
 
 _LENGTH = "_length"
 

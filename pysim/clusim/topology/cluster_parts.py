@@ -13,11 +13,10 @@ from typing import Any
 from clusim.base.errors import TopologyError
 from clusim.topology.assemble import assemble
 from clusim.topology.catalogue import Catalogue, Section
-from clusim.topology.cluster_schema import LengthsSpec, NetworkSpec
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import NETWORK, Node
-from clusim.topology.problems import Path, Problems
-from clusim.topology.schema import LinkSpec, NodeSpec, Topology
+from clusim.topology.schema import LengthsSpec, LinkSpec, NetworkSpec, NodeSpec, Topology
+from clusim.topology.validate import Path, Problems
 
 UNLIMITED = 1 << 20
 """Ports of a switch that takes any number."""

@@ -10,8 +10,8 @@ from clusim.base.errors import TopologyError
 from clusim.base.files import note_input
 
 if TYPE_CHECKING:
-    from clusim.topology.problems import Problems
     from clusim.topology.schema import Topology
+    from clusim.topology.validate import Problems
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -44,8 +44,7 @@ def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
 
 def describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
     """Return the content of a YAML text, and the list of further problems."""
-    from clusim.topology.problems import Problems
-    from clusim.topology.validate import validate
+    from clusim.topology.validate import Problems, validate
     from clusim.topology.yamltext import parse
 
     document = parse(text, where)

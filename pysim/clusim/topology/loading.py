@@ -14,8 +14,8 @@ from clusim.topology.described import describe, read_text
 from clusim.topology.model import Fabric
 
 if TYPE_CHECKING:
-    from clusim.topology.problems import Problems
     from clusim.topology.schema import Topology
+    from clusim.topology.validate import Problems
 
 OF_CHIP = {
     **{
@@ -88,7 +88,7 @@ def _load(name: str, nodes: int | None) -> Fabric:
         return _load_file(preset, preset.name, name, nodes)
     if os.sep in name or path.suffix in (".yaml", ".yml") or os.path.exists(name):
         return _load_file(path, shown, name, nodes)
-    from clusim.topology.preset_signature import superpods
+    from clusim.topology.cluster_names import superpods
 
     known = [*resources.shipped_topologies(), *GENERATORS, *superpods()]
     hint = suggest(name.partition(":")[0], known, OF_CHIP)
@@ -143,8 +143,7 @@ def joined(machine: Fabric, nodes: int) -> Fabric:
     import yaml
 
     from clusim.topology.cluster import build_cluster
-    from clusim.topology.problems import Problems
-    from clusim.topology.validate import validate
+    from clusim.topology.validate import Problems, validate
 
     if nodes < 2:
         return machine
@@ -189,8 +188,7 @@ def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
     import yaml
 
     from clusim.topology.cluster_names import cluster_data
-    from clusim.topology.problems import Problems
-    from clusim.topology.validate import validate
+    from clusim.topology.validate import Problems, validate
 
     try:
         data = cluster_data(name, nodes)

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.units import Rate
 from clusim.engine.abi import KINDS, NONE, Kind
-from clusim.topology.endpoint import cost16
 from clusim.topology.node import (
     Node,
+    cost16,
     counted_nodes,
     kind_of,
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from clusim.base.units import format_rate
-from clusim.topology.endpoint import COST_ONE, Endpoint
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Protocol
-from clusim.topology.node import HostTraits, NicTraits, Node, RateControl, Unit
+from clusim.topology.node import COST_ONE, Endpoint, HostTraits, NicTraits, Node, RateControl, Unit
 
 _DATELINES = {
     (False, False): "none",

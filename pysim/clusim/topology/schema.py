@@ -2,19 +2,20 @@
 
 A file gives nodes and links; types of chips, switches, links, formats and protocols come from the presets by name or
 are defined in the file, each on top of a ``base``. `Topology.model_json_schema()` is the JSON schema for editors.
+
+The schema of ``network:`` and ``cluster:`` sections: machines, and the network that joins them.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
-from clusim.topology.cluster_schema import ClusterSpec, NetworkSpec
 from clusim.topology.model import GdrLevel, P2pLevel
 from clusim.topology.quantities import (
     Amount,
@@ -44,6 +45,72 @@ from clusim.topology.quantities import (
     read_with,
     small_size,
 )
+
+NetworkKind = Literal["single", "rail", "fat-tree", "superpod", "dragonfly", "torus"]
+
+NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)
+
+Radix = Annotated[int, Field(ge=2, le=65_536)]
+Ratio = Annotated[float, Field(ge=0.01, le=1024)]
+
+
+class LengthsSpec(Spec):
+    """Lengths of the cables of each tier; what is not given has the latency of its link type alone.
+
+    ``nic`` is NIC to first switch; ``spine`` leaf to spine, ``core`` spine to core; ``local`` and ``global`` are the
+    links in and between the groups of a dragonfly; ``torus`` those between neighbours.
+    """
+
+    nic: Length | None = None
+    spine: Length | None = None
+    core: Length | None = None
+    local: Length | None = None
+    global_: Annotated[Length | None, Field(alias="global")] = None
+    torus: Length | None = None
+
+
+class NetworkSpec(Spec):
+    """Network between nodes; all keys but the kind have a default that fits the nodes.
+
+    A file of one machine says with it what such machines are usually joined by.
+    """
+
+    kind: NetworkKind = "rail"
+    link: str | None = None
+    trunk: str | None = None
+    switch: str | None = None
+    spine_switch: str | None = None
+    core_switch: str | None = None
+    radix: Radix | None = None
+    nics: Count | None = None
+    rails: Count | None = None
+    unit: Count | None = None
+    levels: Annotated[int, Field(ge=1, le=3)] | None = None
+    oversubscription: Ratio | None = None
+    core_oversubscription: Ratio | None = None
+    uplinks: Count | None = None
+    spines: Annotated[int, Field(ge=0, le=65_536)] | None = None
+    cores: Count | None = None
+    groups: Count | None = None
+    group_switches: Count | None = None
+    switch_nics: Count | None = None
+    global_links: Count | None = None
+    local_links: Count | None = None
+    shape: Annotated[list[Count], one_or_more, Field(min_length=1, max_length=6)] | None = None
+    torus_links: Count | None = None
+    lengths: LengthsSpec | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the given keys as plain data, as in a file."""
+        return self.model_dump(exclude_none=True, by_alias=True)
+
+
+class ClusterSpec(Spec):
+    """`nodes` machines of one kind: `node` is a preset, or a file relative to the one that says so."""
+
+    node: Annotated[str, Field(min_length=1, max_length=1000)]
+    nodes: Annotated[int, Field(ge=1, le=65_536)]
+    network: NetworkSpec | None = None
 
 
 class ChipSpec(Spec):

@@ -1,4 +1,7 @@
-"""Functions for scripts: training steps of a workload on a system, by name or as objects."""
+"""Functions for scripts: training steps of a workload on a system, by name or as objects.
+
+The workload and the machine of a training run, by their names or as they are.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from clusim.base.errors import InputError
 from clusim.base.files import guarded
 from clusim.simulation.job import RunOptions
-from clusim.simulation.notebook import shown_in_notebook
-from clusim.simulation.session import Progress
-from clusim.simulation.time_limit import Watch
+from clusim.simulation.session import Progress, Watch, shown_in_notebook
+from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
-from clusim.training.inputs import inputs
 from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.run import trained
-from clusim.workload import Workload
+from clusim.workload import Workload, load_workload
+
+
+def inputs(
+    workload: str | Path | Workload,
+    fabric: str | Path | Fabric | None = None,
+    nodes: int | None = None,
+    faults: Sequence[Any] = (),
+) -> tuple[Setup, Workload]:
+    """Return on what is trained, and what: the first two of a `TrainRequest`.
+
+    Parameters
+    ----------
+    fabric : Fabric or str or Path or None
+        None is the machine that the workload names, with its number of nodes.
+    nodes : int or None
+        Join so many of these machines.
+    faults : sequence
+        What breaks besides the machine's own faults.
+    """
+    spec = workload if isinstance(workload, Workload) else load_workload(workload)
+    topology = spec.topology if fabric is None else fabric
+    if not topology:
+        raise InputError("the workload names no topology; give one")
+    count = nodes if nodes is not None or fabric is not None else spec.nodes
+    return Setup(topology, count, faults=tuple(faults)), spec
+
 
 _OF_RUN = ("trace_out", "progress", "command", "confirm", "watch")
 
@@ -39,7 +67,7 @@ class TrainOptions(TypedDict, total=False):
         As of `clusim.simulate`.
     confirm : bool or None
         Whether the verdict simulates the steps again without what held them back first; None: if that is cheap.
-    watch : clusim.simulation.time_limit.Watch
+    watch : clusim.simulation.session.Watch
         Ends the steps after a time on the wall, with `StepsEnded`.
     """
 

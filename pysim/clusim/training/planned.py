@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from clusim.collectives import ScheduleBuilder
 from clusim.lowering import plan_change
-from clusim.nccl.notes import chips_of, notes_on_chips
+from clusim.nccl.env import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
 from clusim.topology.model import Fabric
 from clusim.workload.memory import Memory

@@ -24,7 +24,7 @@ class TrainRequest:
     Attributes
     ----------
     setup : Setup
-        `clusim.training.inputs.inputs` makes one of the machine that the workload names. Plans of NCCL are those of its
+        `clusim.training.api.inputs` makes one of the machine that the workload names. Plans of NCCL are those of its
         newest release, without variables; which ranks take part is said in the workload.
     steps : int
         Steps; the last one is reported, those before it warm up.

@@ -30,11 +30,11 @@ from clusim.results.diagnosis import CauseKind, Verdict
 from clusim.results.replicated import KINDS, BlockTasks, FoldedBlocks, FoldedBuilder, FoldedCall
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
+from clusim.simulation.api import result_of, whole_of
 from clusim.simulation.diagnose import KnownVerdict
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of, whole_of
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls

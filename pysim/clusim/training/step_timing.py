@@ -13,8 +13,13 @@ from clusim.training.breakdown import Breakdown, Spans, spans_of
 from clusim.training.expected import expected_text
 from clusim.training.phases import StepSpans, step_phases
 from clusim.training.proof import BlockState, FoldReport, fold_report, states
-from clusim.training.step_diagnosis import Culprits, step_verdict
-from clusim.training.stragglers import full_wire, heavy_stage, slow_ranks
+from clusim.training.step_diagnosis import (
+    Culprits,
+    full_wire,
+    heavy_stage,
+    slow_ranks,
+    step_verdict,
+)
 from clusim.workload.parallel.fold import FoldedBlock
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan

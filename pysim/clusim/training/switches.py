@@ -13,15 +13,15 @@ from typing import Any
 
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
-from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.choice import Communicators
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
+from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
 from clusim.topology.model import Fabric
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes

@@ -10,8 +10,8 @@ from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.schedule.ir import Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.training.request import TrainRequest
+from clusim.training.step_diagnosis import link_of
 from clusim.training.step_timing import StepTiming
-from clusim.training.stragglers import link_of
 from clusim.workload.spec import HostSpec
 
 CHEAP_GRANTS = 1_000_000

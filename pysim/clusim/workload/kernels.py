@@ -15,7 +15,6 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
-from clusim.hardware.kernels.clocks import Power, kept_clock, vector_clock_Hz
 from clusim.hardware.kernels.fused import Fused
 from clusim.hardware.kernels.measured_tables import (
     AttentionTable,
@@ -26,11 +25,11 @@ from clusim.hardware.kernels.measured_tables import (
     load_file,
     shipped_files,
 )
-from clusim.hardware.kernels.moves import moved_s
+from clusim.hardware.kernels.moves import Power, kept_clock, moved_s, vector_clock_Hz
 from clusim.hardware.kernels.products import Product, Silicon
 from clusim.topology.arrays import arrays_of
-from clusim.topology.endpoint import Endpoint
 from clusim.topology.model import Fabric
+from clusim.topology.node import Endpoint
 from clusim.workload.spec import HardwareSpec
 
 SUM_BYTES = 4

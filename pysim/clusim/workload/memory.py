@@ -5,16 +5,106 @@
 to go with 1F1B, all of them with GPipe. Besides, a process has a context, its libraries workspaces, and its allocator
 gaps. **Not modelled** Which blocks the allocator cuts and joins, algorithms of convolutions that cuDNN tries, and what
 NCCL keeps besides its buffers.
+
+Optimisers: what they keep per parameter, and the memory traffic of a step.
+
+**Hardware** A fused kernel that reads gradients and states and writes states and weights once: memory-bound.
+**Model** The same. Before it the gradients are swept for their norm, clipped and cleared (Adam), and unscaled and
+checked for overflow (fp16), each a pass of its own. In mixed precision weights and gradients have 16 bits and
+the optimiser keeps 32-bit copies.
+
+Four accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit weights and
+gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit copy of the gradients
+into which microbatches are accumulated (DeepSpeed with ``fp32`` accumulation); `gradient_bits` 32 chooses it. Where
+products add to that copy themselves (Megatron-LM) there are no 16-bit gradients: *2 + 4 + 12*. Where the optimiser
+makes the copy, of what it steps alone, it is one of its states, and ZeRO cuts it with them: *2 + 2 + 16*, ``4 + 16/N``
+with ZeRO 1 on N ranks.
+
+Recomputation by layers and by modules: what a layer keeps and does again, if not all layers do alike.
+
+**Hardware** Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``), TorchTitan
+(``selective_ac_option``). Of a group of layers only the input is kept, and the whole group is computed again before
+the backward pass of its last layer. A module that is computed again frees its output and what is inside; its input is
+kept. **Model** The same; a layer does all that it does again at the start of its backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from clusim.workload.layers import Layer, Recompute, Tensor
-from clusim.workload.optimizers import Optimizer
+from clusim.base.errors import InputError
+from clusim.workload.kernels import Kernel, Precision
+from clusim.workload.layers import Again, Layer, Module, Recompute, Tensor
 from clusim.workload.pipeline_schedules import CUT, order
+from clusim.workload.spec import Workload
+
+_MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
+OPTIMIZERS = tuple(_MOMENTS)
+"""Names of the optimisers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """Memory of one parameter [bytes].
+
+    Attributes
+    ----------
+    weight, gradient : int
+        As the model computes with them.
+    main_gradient : int
+        Further 32-bit copy of the gradient; 0 is none.
+    state : int
+        32-bit weights and moments.
+    sweeps : int
+        Times that a gradient is read or written besides: norm, clipping, clearing, unscaling.
+    """
+
+    name: str
+    weight: int
+    gradient: int
+    main_gradient: int
+    state: int
+    sweeps: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them together [bytes]."""
+        return self.weight + self.gradient + self.main_gradient + self.state
+
+    @property
+    def reduced(self) -> int:
+        """Element of the gradients that ranks reduce [bytes]."""
+        return self.main_gradient or self.gradient
+
+    def kernel(self, parameters: int) -> Kernel:
+        """Return the kernel of a step over so many parameters."""
+        touched = self.reduced * (1 + self.sweeps) + 2 * self.state + self.weight
+        if not self.state:
+            touched = self.reduced * (1 + self.sweeps) + 2 * self.weight
+        return Kernel(self.name, bytes=parameters * touched)
+
+
+def find_optimizer(
+    name: str, precision: Precision, gradient_bits: int = 16, *, copied_by_step: bool = False
+) -> Optimizer:
+    """Return the optimiser called `name` for a run in `precision`.
+
+    With `copied_by_step` the 32-bit copy of the gradients is one of its states.
+    """
+    if name not in _MOMENTS:
+        raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")
+    if gradient_bits not in (16, 32):
+        raise InputError(f"gradient_bits {gradient_bits}: must be 16 or 32")
+    mixed = precision.bytes < 4
+    state = 4 * _MOMENTS[name] + (4 if mixed else 0)
+    main = 4 if mixed and gradient_bits == 32 else 0
+    if copied_by_step:
+        state, main = state + main, 0
+    # Adam comes with a norm (read), clipping (read, write) and clearing (write); fp16 is unscaled (read, write).
+    sweeps = 4 * (name == "adam") + 2 * (precision.name == "fp16")
+    return Optimizer(name, precision.bytes, precision.bytes, main, state, sweeps)
+
 
 ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 """Stages of ZeRO by kind of data parallelism; the others cut nothing."""
@@ -233,3 +323,84 @@ def stage_memory(
         fragments=round(FRAGMENTED * (activations + transient)) if capacity else 0,
         capacity=capacity,
     )
+
+
+class Recomputer:
+    """Gives layers what they compute again; layers that are alike and do so alike are one object."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.own = workload.recomputation
+        self._known: dict[tuple[object, ...], tuple[Layer, Layer]] = {}
+        whole = self.own.layers is not None or self.own.every is not None or self.own.group > 1
+        if whole and workload.recompute != "full":
+            raise InputError("layers, every and group need 'recompute: full'")
+        if self.own.modules is not None and workload.recompute != "selective":
+            raise InputError("modules need 'recompute: selective'")
+        if sum((self.own.layers is not None, self.own.every is not None, self.own.group > 1)) > 1:
+            raise InputError("give one of layers, every and group")
+        if self.own.group > 1 and ZERO.get(workload.data.kind) == 3:
+            raise InputError("groups of layers need whole weights, which sharded ones are not")
+
+    def check(self, layers: Sequence[Layer]) -> None:
+        """Raise an error for modules that no layer of the model has."""
+        known = {module.name for layer in layers for module in layer.modules}
+        for name in self.own.modules or ():
+            if name not in known:
+                raise InputError(
+                    f"recompute: no layer has a module {name!r}; there are {', '.join(sorted(known)) or 'none'}"
+                )
+
+    def part(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Return the layers of a part of a stage with what they compute again."""
+        found = list(layers)
+        if self.own.modules is not None:
+            return [self._variant(layer, _by_modules(layer, self.own.modules)) for layer in layers]
+        blocks = [i for i, layer in enumerate(layers) if _kept_less(layer)]
+        for place, index in enumerate(blocks):
+            layer = layers[index]
+            if self.own.group > 1:
+                low = place - place % self.own.group
+                group = [layers[i] for i in blocks[low : low + self.own.group]]
+                found[index] = self._variant(layer, _in_group(group, place - low))
+            elif not self._chosen(place):
+                found[index] = self._variant(layer, Again(kept=layer.activations.none))
+        return found
+
+    def _chosen(self, place: int) -> bool:
+        """Return True if the block at this place of a part is computed again."""
+        if self.own.layers is not None:
+            return place < self.own.layers
+        return (place + 1) % (self.own.every or 1) == 0
+
+    def _variant(self, layer: Layer, again: Again) -> Layer:
+        key = (id(layer), again.kept, again.transient, tuple(map(id, again.steps)))
+        if key not in self._known:
+            self._known[key] = (layer, replace(layer, again=again))
+        return self._known[key][1]
+
+
+def _kept_less(layer: Layer) -> bool:
+    """Return True if full recomputation means anything to a layer: not to embeddings and heads."""
+    return layer.activations.full < layer.activations.none
+
+
+def _in_group(group: Sequence[Layer], place: int) -> Again:
+    """Return what the layer at a place of a group does: the first keeps the input, the last computes all again."""
+    last = place == len(group) - 1
+    steps = tuple(step for layer in group for step in layer.forward) if last else ()
+    whole = sum(layer.activations.none for layer in group) if last else 0
+    return Again(steps, group[0].activations.full if place == 0 else 0, whole)
+
+
+def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
+    """Return what a layer does that computes these modules again; those inside others are not counted twice."""
+    chosen = [module for module in layer.modules if module.name in names]
+    outer = [own for own in chosen if not any(_inside(own, other) for other in chosen)]
+    outer.sort(key=lambda own: own.first)
+    steps = tuple(step for own in outer for step in layer.forward[own.first : own.last])
+    kept = layer.activations.none - sum(own.freed for own in outer)
+    return Again(steps, kept, max((own.freed for own in outer), default=0))
+
+
+def _inside(one: Module, other: Module) -> bool:
+    return one is not other and other.first <= one.first and one.last <= other.last

@@ -20,7 +20,7 @@ from clusim.formats.algorithms.msccl_xml import read_plan
 from clusim.schedule import Schedule
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed, verify
-from clusim.simulation.simulate import simulate
+from clusim.simulation.api import simulate
 from clusim.topology import Fabric
 from clusim_cli.main import run
 from formats.algorithms.msccl_plans import (

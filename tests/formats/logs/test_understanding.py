@@ -12,7 +12,7 @@ import pytest
 from clusim.formats.logs import find_anomalies, read_logs, report, summarize
 from clusim.formats.logs.anomalies import CONTRADICTION
 from clusim.formats.logs.calls import call_table
-from clusim.formats.logs.pictures import ranges, ring_picture, tree_picture
+from clusim.formats.logs.logreport import ranges, ring_picture, tree_picture
 from clusim.formats.logs.repeating import Repeating
 from clusim_cli.main import run as run_command
 from formats.logs.samples import ALL, V221, begin, call, read

@@ -14,8 +14,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.kinds import kind_of, reader
-from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.streams import FileStream, TextWindow, streams
+from clusim.formats.recordings.streams import FileStream, TextWindow, objects, streams
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 TABLE = {
@@ -110,7 +109,7 @@ def test_windows_hold_no_more_than_they_must() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 50, 10_000])
 def test_objects_of_pieces_are_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.formats.recordings.objects._HELD", 8)
+    monkeypatch.setattr("clusim.formats.recordings.streams._HELD", 8)
     text = '[{"a": 1},\n{"b": {"c": [2]}}\n{"broken": \n {"d": 3}\n  x\n{"e": 4}]\n'
     damaged: list[int] = []
     found = list(objects(stream(text.encode(), size), damaged.append))

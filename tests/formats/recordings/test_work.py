@@ -12,12 +12,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.formats.recordings import objects as module
+from clusim.formats.recordings import streams as module
 from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.streams import FileStream, objects
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import to_schedule
 from support.work import calls_of

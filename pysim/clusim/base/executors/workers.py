@@ -1,7 +1,8 @@
-"""Workers for independent tasks: local processes, or the workers of an executor.
+"""Workers for independent tasks, and the identity of an installation.
 
-An executor is any of Python's `concurrent.futures`. Its workers may be on other nodes: they have a
-separate installation, which must produce the same results, and must find all inputs of a task there.
+Workers are local processes, or those of an executor: any of Python's `concurrent.futures`. An executor's workers may
+be on other nodes: they have a separate installation, which must produce the same results, and must find all inputs of
+a task there. The identity is a digest of clusim's text and shipped files; equal digests imply equal results.
 """
 
 from __future__ import annotations
@@ -20,12 +21,44 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
 from multiprocessing import parent_process
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from clusim.base.errors import EnvironmentFailure
-from clusim.base.executors.identity import model_digest
+from clusim.base.resources import shipped_topologies, shipped_workloads
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def file_digest(path: str | Path) -> str:
+    """Return 16 hexadecimal digits of a file's content; empty if it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return blake2b(file.read(), digest_size=8).hexdigest()
+    except OSError:
+        return ""
+
+
+@cache
+def model_digest() -> str:
+    """Return 16 hexadecimal digits of all that determines results, equal if installed equally.
+
+    The compiled engine is excluded, because every compiler generates different code; its compatibility is
+    checked at import.
+    """
+    found = blake2b(digest_size=8)
+    texts = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv")]
+    named = {path.relative_to(PACKAGE).as_posix(): path for path in texts}
+    for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads())):
+        named |= {f"{kind}/{name}": path for name, path in files.items()}
+    for name in sorted(named):
+        found.update(f"{name} {file_digest(named[name])}\n".encode())
+    return found.hexdigest()
+
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

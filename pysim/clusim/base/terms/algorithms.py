@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from clusim.base.errors import InputError, suggest
-from clusim.base.terms.spelling import plain
+from clusim.base.terms.operations import plain
 
 
 class Algorithm(StrEnum):

@@ -1,4 +1,4 @@
-"""Operations: their names in all tools, and the meaning of their sizes."""
+"""Operations: their names in all tools, meaning of their sizes, and normalised spelling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from functools import lru_cache
 from typing import Literal
 
 from clusim.base.errors import InputError, suggest
-from clusim.base.terms.spelling import plain
+
+
+def plain(word: str) -> str:
+    """Return a word in lower case without separators: ``allreduce`` for ``All-Reduce``."""
+    return word.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 class Collective(StrEnum):

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.engine.abi import Beyond, Kind
-from clusim.engine.reference.machine import Machine
-from clusim.engine.reference.packets import Packet
-from clusim.engine.reference.queues import emit, forward
-from clusim.engine.reference.scheduler import Class
+from clusim.engine.reference.machine import Class, Machine
+from clusim.engine.reference.packets import Packet, Vertex
+from clusim.engine.reference.routing import emit, forward
 from clusim.engine.reference.specs import VertexSpec
-from clusim.engine.reference.vertex_state import Vertex
 from clusim.engine.reference.wires import Wire
 
 

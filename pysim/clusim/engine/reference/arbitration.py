@@ -10,14 +10,18 @@ from dataclasses import dataclass
 
 from clusim.engine.abi import Beyond, Kind, Policy
 from clusim.engine.reference import aggregation, units
-from clusim.engine.reference.arithmetic import hash32
-from clusim.engine.reference.machine import Machine
+from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
-from clusim.engine.reference.queues import enter, forward
-from clusim.engine.reference.routing import at_destination, next_vc, route_choice, targets_at
-from clusim.engine.reference.scheduler import Class
-from clusim.engine.reference.specs import ImageNode
+from clusim.engine.reference.routing import (
+    at_destination,
+    enter,
+    forward,
+    next_vc,
+    route_choice,
+    targets_at,
+)
+from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.wires import Wire
 
 _RESPONSES: dict[int, int] = {Kind.READ_REQ: Kind.READ_RESP, Kind.RED_FETCH: Kind.RED_DATA}

@@ -1,14 +1,23 @@
-"""Packets, the buffers they occupy and the transfers they belong to (sections 3 and 5)."""
+"""Packets, the buffers they occupy and the transfers they belong to (sections 3 and 5).
+
+State of a reduction unit (section 6).
+
+State of a vertex of an aggregation tree (section 6, aggregation).
+
+Payload of transfers, recorded for the laws of section 12.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from clusim.base.errors import InternalError
 from clusim.engine.abi import NONE, Kind, Policy
-from clusim.engine.reference.arithmetic import ceil_div
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.rate_control import FlowRate
+from clusim.engine.reference.specs import UnitSpec, VertexSpec, ceil_div
 
 
 class TransferOwner(Protocol):
@@ -244,3 +253,126 @@ class Packet:
         return form.occupancy(
             self.kind if kind is None else kind, self.wire_bytes(model, wire, kind)
         )
+
+
+@dataclass(slots=True)
+class UnitOperation:
+    """A reduction under way: its request and how many members' data are missing."""
+
+    request: Packet
+    missing: int
+
+
+@dataclass(slots=True)
+class UnitState:
+    """A reduction unit's state; `clock16` is in 2^-16 ps."""
+
+    index: int
+    spec: UnitSpec
+    in_use_bytes: int = 0
+    clock16: int = 0
+    waiting: deque[Packet] = field(default_factory=deque)
+    operations: dict[int, UnitOperation] = field(default_factory=dict)
+    admitted: int = 0
+
+    def reduce(self, now_ps: int, operand_bytes: int) -> int:
+        """Put an operation on `operand_bytes` into the unit now; return the time of its result [ps]."""
+        self.clock16 = max(self.clock16, now_ps << 16) + operand_bytes * self.spec.cost16
+        return ((self.clock16 + 65535) >> 16) + self.spec.latency_ps
+
+    def fits(self, p: int) -> bool:
+        """Say whether a request for `p` bytes can be admitted; one always can if nothing is in use."""
+        return self.in_use_bytes == 0 or self.in_use_bytes + p <= self.spec.capacity_bytes
+
+
+_NUMBERS = 2**32
+
+
+@dataclass(slots=True)
+class Vertex:
+    """A vertex's state.
+
+    Attributes
+    ----------
+    next_number : int
+        Of a member: the number of its next packet.
+    transfer : Transfer or None
+        Of a member: its present transfer.
+    base : int
+        Of a unit's vertex: operations finished.
+    open : dict
+        Of a unit's vertex: children admitted, per number.
+    sizes : dict
+        Of a unit's vertex: bytes of the first child's packet, per open number.
+    waiting : list of Packet
+        Of a unit's vertex: packets not admitted yet, in order of arrival.
+    """
+
+    index: int
+    spec: VertexSpec
+    next_number: int = 0
+    transfer: Transfer | None = None
+    base: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    waiting: list[Packet] = field(default_factory=list)
+
+    def begin(self, transfer: Transfer) -> int:
+        """Make a transfer the member's present one; return the number of its first packet."""
+        first = self.next_number
+        self.transfer = transfer
+        self.next_number = (first + transfer.count) % _NUMBERS
+        return first
+
+    @property
+    def busy(self) -> bool:
+        """True if a member has a transfer that is not complete."""
+        return self.transfer is not None and not self.transfer.complete
+
+    def fits(self, number: int) -> bool:
+        """Say whether a packet of this number can be admitted."""
+        return (number - self.base) % _NUMBERS < self.spec.slots
+
+    def finish(self) -> None:
+        """Count an operation as finished."""
+        self.base = (self.base + 1) % _NUMBERS
+
+
+def demand(holds: bool, what: str, found: int, bound: int) -> None:
+    """Raise `InternalError` unless a law holds."""
+    if not holds:
+        raise InternalError(f"conservation: {what}: {found} against {bound}")
+
+
+class Payload:
+    """Payload of complete transfers out of each endpoint and into it [bytes].
+
+    Attributes
+    ----------
+    relayed : bool
+        Whether a packet passed through an endpoint, whose wires then carry more.
+    """
+
+    def __init__(self, endpoints: int) -> None:
+        self.sent = [0] * endpoints
+        self.taken = [0] * endpoints
+        self.relayed = False
+
+    def complete(self, transfer: Transfer) -> None:
+        """Count a transfer that is complete now, and check that all of it was delivered."""
+        terms, size, own = transfer.terms, transfer.bytes, transfer.terms.requester
+        asked = size * (transfer.deliveries // transfer.count)
+        what = f"bytes delivered of a transfer of endpoint {own}"
+        demand(transfer.delivered_bytes == asked, what, transfer.delivered_bytes, asked)
+        fetches = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
+        if fetches or terms.kind == Kind.AGG_UP:
+            self.taken[own] += size
+        if not fetches or terms.multicast_result:
+            self.sent[own] += size
+        for member in terms.members:
+            self.sent[member] += size if fetches else 0
+            self.taken[member] += size if not fetches or terms.multicast_result else 0
+        if terms.kind in (Kind.WRITE, Kind.FETCH):
+            self.taken[terms.targets[-1]] += size
+        elif terms.kind == Kind.READ_REQ:
+            self.sent[terms.targets[-1]] += size

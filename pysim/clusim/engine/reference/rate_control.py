@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.engine.abi import Beyond
-from clusim.engine.reference.arithmetic import ceil_div
-from clusim.engine.reference.specs import ControlSpec
+from clusim.engine.reference.specs import ControlSpec, ceil_div
 
 _ONE = 65536
 

@@ -1,10 +1,14 @@
-"""Next target, wire and VC of a packet (sections 4, VCs; 5, targets; 6, route choice)."""
+"""Next target, wire and VC of a packet (sections 4, VCs; 5, targets; 6, route choice).
+
+Entry of packets into virtual output queues (section 4): forwarded, or created in the node.
+"""
 
 from __future__ import annotations
 
 from clusim.engine.reference.machine import Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet
+from clusim.engine.reference.specs import ImageNode
 from clusim.engine.reference.wires import Wire
 
 
@@ -44,3 +48,24 @@ def route_choice(
         return min(queued)[1], packet.key
     number = (packet.key + arrived_over.spec.ordinal) % len(group)
     return group[number], packet.key // len(group)
+
+
+def enter(machine: Machine, out: int, candidate: int, packet: Packet) -> None:
+    """Let a packet enter the queue `candidate` of wire `out`."""
+    machine.wires[out].enqueue(candidate, packet, machine.model, machine.now_ps)
+    machine.examine.add(out)
+
+
+def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> None:
+    """Let a packet, or a copy of one, that came over a wire on `vc` go on; congestion may mark it."""
+    packet.vc = next_vc(machine.model, packet, out)
+    enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
+    if machine.wires[out].congested(machine.model.seed):
+        packet.marked = True
+
+
+def emit(machine: Machine, node: ImageNode, out: int, packet: Packet) -> None:
+    """Let a packet made in a switch enter the queue for such packets of wire `out`."""
+    candidate = len(node.incoming) * machine.model.nvc + packet.first_vc
+    packet.vc = next_vc(machine.model, packet, out)
+    enter(machine, out, candidate, packet)

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusim.engine.abi import Beyond, State, TaskKind
-from clusim.engine.reference.arithmetic import ceil_div, mix
 from clusim.engine.reference.connections import ConnectionState
 from clusim.engine.reference.instances import InstanceHost, InstanceState
 from clusim.engine.reference.machine import Machine
-from clusim.engine.reference.specs import TaskSpec
+from clusim.engine.reference.specs import TaskSpec, ceil_div, mix
 
 _WHOLE = 2**48
 

@@ -37,18 +37,23 @@ from clusim.engine.ranges import (
 )
 from clusim.engine.reference import ends
 from clusim.engine.reference.arbitration import phase_b, start_transfer
-from clusim.engine.reference.arithmetic import ceil_div, mix, round_up
 from clusim.engine.reference.ends import may_wait
-from clusim.engine.reference.instances import first_group
-from clusim.engine.reference.iteration import loop_count
-from clusim.engine.reference.machine import Machine
+from clusim.engine.reference.instances import first_group, loop_count
+from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import Terms, Transfer, steered
-from clusim.engine.reference.payload import demand
+from clusim.engine.reference.packets import Terms, Transfer, demand, steered
 from clusim.engine.reference.rate_control import FlowRate
 from clusim.engine.reference.schedule import ScheduleState
-from clusim.engine.reference.scheduler import Class
-from clusim.engine.reference.specs import ConnSpec, FaultSpec, InstanceSpec, PrimSpec, SourceSpec
+from clusim.engine.reference.specs import (
+    ConnSpec,
+    FaultSpec,
+    InstanceSpec,
+    PrimSpec,
+    SourceSpec,
+    ceil_div,
+    mix,
+    round_up,
+)
 
 
 class SourceState:

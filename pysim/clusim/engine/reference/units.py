@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from clusim.engine.abi import Beyond, Kind
-from clusim.engine.reference.machine import Machine
-from clusim.engine.reference.packets import Packet
-from clusim.engine.reference.queues import emit
-from clusim.engine.reference.routing import route_choice
-from clusim.engine.reference.scheduler import Class
+from clusim.engine.reference.machine import Class, Machine
+from clusim.engine.reference.packets import Packet, UnitOperation, UnitState
+from clusim.engine.reference.routing import emit, route_choice
 from clusim.engine.reference.specs import ImageNode
-from clusim.engine.reference.unit_state import UnitOperation, UnitState
 
 
 def _unit_of(machine: Machine, node: ImageNode) -> UnitState:

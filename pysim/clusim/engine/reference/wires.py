@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from clusim.engine.reference.arithmetic import ceil_div, hash32
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet
-from clusim.engine.reference.specs import PAYLOAD_KINDS, WireSpec
+from clusim.engine.reference.specs import PAYLOAD_KINDS, WireSpec, ceil_div, hash32
 
 
 @dataclass(slots=True)

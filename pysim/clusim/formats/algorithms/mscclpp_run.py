@@ -16,15 +16,16 @@ from typing import NamedTuple
 from clusim.base.errors import DeadlockError, InputError
 from clusim.formats.algorithms.layout import SMALL
 from clusim.formats.algorithms.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
-from clusim.formats.algorithms.mscclpp_order import Knowledge, Snapshot
 from clusim.formats.algorithms.mscclpp_parts import (
     Item,
     Key,
+    Knowledge,
     MscclppBlock,
     MscclppLink,
     MscclppPacket,
     MscclppTask,
     Place,
+    Snapshot,
     Stores,
     common,
     moved,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
@@ -22,7 +21,7 @@ from clusim.formats.logs.raw_log import (
     UNKNOWN_CHOICE,
     Member,
 )
-from clusim.formats.logs.repeating import Repeating
+from clusim.formats.logs.repeating import NONE, Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 

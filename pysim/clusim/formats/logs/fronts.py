@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import word, words
 from clusim.formats.logs.lines import label_of, stamp_ns
+from clusim.formats.logs.repeating import NONE
 
 Positions = NDArray[np.int64]
 

@@ -7,7 +7,6 @@ import re
 from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.base.terms.algorithms import PROTOCOLS
 from clusim.base.terms.operations import Collective
-from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.messages import HANDLERS
 from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
@@ -18,6 +17,7 @@ from clusim.formats.logs.raw_log import (
     SystemNode,
 )
 from clusim.formats.logs.remembered import remembered
+from clusim.formats.logs.repeating import NONE
 
 CONNECTION = re.compile(
     r"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})(?:\[([0-9a-fA-F]+)\])? -> (\d{1,9})(?:\[([0-9a-fA-F]+)\])?"

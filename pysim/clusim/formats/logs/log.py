@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.limits import uncollected
-from clusim.formats.logs.columns import NONE, OwnedRows
 from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
 from clusim.formats.logs.operations import Columns, find_operations
 from clusim.formats.logs.raw_log import Member, Process, RawLog
 from clusim.formats.logs.reader import LogReader, require_something
-from clusim.formats.logs.repeating import Repeating
+from clusim.formats.logs.repeating import NONE, OwnedRows, Repeating
 from clusim.formats.logs.routes import LoggedRoute
 from clusim.formats.logs.tables import TableRun
 

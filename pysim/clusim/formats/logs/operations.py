@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, find_operation
-from clusim.formats.logs.columns import NONE, ordinals, row_hash
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.raw_log import RawLog
-from clusim.formats.logs.repeating import PART_ROWS, Repeating, RepeatingPart, counted
+from clusim.formats.logs.repeating import (
+    NONE,
+    PART_ROWS,
+    Repeating,
+    RepeatingPart,
+    counted,
+    ordinals,
+    row_hash,
+)
 
 Numbers = NDArray[np.integer]
 

@@ -7,9 +7,8 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
-from clusim.formats.logs.columns import NONE, Columns, Rows
 from clusim.formats.logs.remembered import remembered
-from clusim.formats.logs.repeating import Repeating
+from clusim.formats.logs.repeating import NONE, Columns, Repeating, Rows
 from clusim.formats.logs.routes import LoggedRoute, parse_route
 
 MAX_KINDS = 500

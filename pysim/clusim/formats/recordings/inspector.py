@@ -14,7 +14,6 @@ from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import ROOTED, operation_written
 from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
-from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
     MOST_SIZE,
@@ -24,7 +23,7 @@ from clusim.formats.recordings.plugincalls import (
     recorded,
 )
 from clusim.formats.recordings.source import Paths, integer
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.streams import FileStream, objects
 
 KIND = "inspector"
 NS_PER_US = 1000

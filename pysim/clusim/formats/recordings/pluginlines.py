@@ -19,7 +19,6 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_written
 from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
-from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
     MOST_SIZE,
@@ -29,7 +28,7 @@ from clusim.formats.recordings.plugincalls import (
     recorded,
 )
 from clusim.formats.recordings.source import Paths, integer
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.streams import FileStream, objects
 
 KIND = "jsonl"
 _MOST_US = 1 << 52

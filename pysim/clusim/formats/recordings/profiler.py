@@ -19,9 +19,8 @@ from clusim.base.terms.operations import REDUCING, ROOTED, full_bytes, operation
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.commranks import RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.source import Paths, integer, time_ps
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.streams import FileStream, objects, streams
 
 KIND = "profiler"
 US = 1_000_000

@@ -133,7 +133,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     if kind is not None and kind not in KINDS:
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     from clusim.formats.topologies.detection import without_prompt
-    from clusim.formats.topologies.devices import named_processor
+    from clusim.formats.topologies.identify import named_processor
 
     text = without_prompt(text)
     found = kind or detect(text)

@@ -1,4 +1,8 @@
-"""Identification of a GPU: user's name, PCI identity, compute capability, words, or guess."""
+"""Identification of GPUs, processors and NICs of a file.
+
+A GPU is identified by the user's name, PCI identity, compute capability, words in the file, or a guess; processors and
+NICs by CPU families and models, and PCI vendor and device numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.base.errors import InputError
 from clusim.formats.topologies.importedmachine import ImportedDevice, ImportedGpu, ImportedMachine
 from clusim.formats.values import fail, printable
 from clusim.hardware import (
+    ADAPTER_IDS,
+    PROCESSORS,
+    Cpu,
     gpu_by_capability,
     gpu_by_gfx,
     gpu_by_pci,
@@ -18,6 +25,65 @@ from clusim.hardware import (
     standing,
     unknown_gpu,
 )
+from clusim.hardware.pcie import GENERATIONS
+
+PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()}
+"""Signalling rate of a lane per PCIe generation [GT/s]."""
+
+_AMD = {143: 0x17, 23: 0x17, 24: 0x17, 159: 0x17, 175: 0x19, 25: 0x19, 191: 0x1A, 26: 0x1A}
+"""CPU family by `familyid`: NCCL's base + 16 x extended family (143), or their sum (23)."""
+
+
+def processor(arch: str, vendor: str, family: int | None, model: int | None) -> tuple[Cpu, str]:
+    """Return the model of a CPU, and the reason if it is assumed (empty if the file names it)."""
+    arch, vendor = arch.lower(), vendor.lower()
+    if arch in ("ppc64", "ppc64le"):
+        return _usual("power"), ""
+    if arch in ("arm64", "aarch64", "arm"):
+        return _arm(vendor, model), ""
+    if "amd" in vendor or "hygon" in vendor:
+        number = _AMD.get(family or 0)
+        found = _by_cpuid("amd", number, 0 if model is None and number != 0x17 else model)
+        said = "the file gives no family" if family is None else f"AMD family {family} is not known"
+        known = number is not None
+        return found or _usual("amd"), "" if known else f"{said}; taken as EPYC Rome"
+    if "intel" in vendor:
+        found = _by_cpuid("intel", 6, model)
+        said = "the file gives no model" if model is None else f"Intel model {model} is not known"
+        return found or _usual("intel"), "" if found else f"{said}; taken as Ice Lake"
+    return _usual("other"), "the file does not name the processor; --cpu does"
+
+
+def _usual(vendor: str) -> Cpu:
+    return next(cpu for cpu in PROCESSORS.values() if cpu.vendor == vendor and cpu.usual)
+
+
+def _arm(vendor: str, model: int | None) -> Cpu:
+    named = (c for c in PROCESSORS.values() if c.vendor == "arm" and c.maker and c.maker in vendor)
+    return next(named, None) or _by_cpuid("arm", 0, model) or _usual("arm")
+
+
+def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:
+    for cpu in PROCESSORS.values():
+        for own, first, last in cpu.cpuid if cpu.vendor == vendor else ():
+            if own == family and model is not None and first <= model <= last:
+                return cpu
+    return None
+
+
+def named_processor(name: str) -> Cpu:
+    """Return the processor called `name`; the error lists the known names."""
+    if name not in PROCESSORS:
+        known = ", ".join(PROCESSORS)
+        raise InputError(f"no processor {printable(name)!r}; there are {known}")
+    return PROCESSORS[name]
+
+
+def nic_model(vendor: int | None, device: int | None) -> tuple[str, bool, int]:
+    """Return family, Ethernet-only flag and port rate [Gb/s]; ('', False, 0) if unknown."""
+    found = ADAPTER_IDS.get((vendor or 0, device or 0))
+    return (found.family, found.ethernet, found.gbps) if found else ("", False, 0)
+
 
 ACCELERATORS: Final = (0x10DE, 0x1002)
 """PCI vendors of data-centre GPUs."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.units import parse_rate, parse_time
-from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.devices import PCIE_GTS, processor
+from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
+from clusim.formats.topologies.identify import PCIE_GTS, processor
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
 from clusim.formats.topologies.infragraph import (
     InfraGraph,
@@ -31,7 +31,6 @@ from clusim.formats.topologies.presets import (
     product_chip,
     unnamed_chip,
 )
-from clusim.formats.topologies.usage import set_usage
 from clusim.formats.values import fail, printable
 from clusim.hardware import (
     ADAPTERS,

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.devices import PCIE_GTS
-from clusim.formats.topologies.identify import ACCELERATORS
+from clusim.formats.topologies.identify import ACCELERATORS, PCIE_GTS
 from clusim.formats.topologies.importedmachine import (
     ImportedCpu,
     ImportedDevice,

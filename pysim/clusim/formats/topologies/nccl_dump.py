@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.formats.topologies.identify import PCIE_GTS
 from clusim.formats.values import printable
 from clusim.formats.xmltext import XmlElement
 from clusim.hardware import ADAPTER_IDS, ADAPTERS, GPUS, PCIE_SWITCH_IDS, PROCESSORS, Cpu, Nic

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.formats.topologies.identify import PCIE_GTS
 from clusim.formats.topologies.importedmachine import (
     HIDDEN,
     ImportedCpu,

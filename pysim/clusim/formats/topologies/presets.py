@@ -10,7 +10,7 @@ from typing import Any
 from clusim.base.errors import InternalError
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.devices import nic_model
+from clusim.formats.topologies.identify import nic_model
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
 from clusim.formats.values import fail, printable
 from clusim.hardware import (
@@ -28,7 +28,7 @@ from clusim.hardware import (
     unknown_gpu,
 )
 from clusim.hardware.networks import USUAL_LINKS
-from clusim.topology.problems import did_you_mean
+from clusim.topology.validate import did_you_mean
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from clusim.base.errors import UnitError
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
-from clusim.formats.topologies.devices import processor
+from clusim.formats.topologies.identify import processor
 from clusim.formats.topologies.importedmachine import ImportedDevice, Net
 from clusim.formats.topologies.presets import (
     adapter_of,

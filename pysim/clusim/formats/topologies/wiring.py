@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.devices import PCIE_GTS, processor
-from clusim.formats.topologies.identify import generation, gts, identify
+from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
+from clusim.formats.topologies.identify import PCIE_GTS, generation, gts, identify, processor
 from clusim.formats.topologies.importedmachine import (
     BusId,
     ImportedCpu,
@@ -31,7 +30,6 @@ from clusim.formats.topologies.presets import (
     pcie_type,
     shared_c2c,
 )
-from clusim.formats.topologies.usage import set_usage
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, Cpu
 

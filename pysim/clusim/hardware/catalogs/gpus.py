@@ -1,12 +1,23 @@
-"""The GPUs there are, and how one is found: by name, PCI identity, capability, what it stands for."""
+"""The GPUs there are, and how one is found: by name, PCI identity, capability, what it stands for.
+
+GPU names: product names of drivers, logs and tables, matched as complete names, and names in free text.
+
+A name consists of the words of the model (``a100``, ``rtx 4090``) and of qualifiers. A qualifier must agree with the
+chip: the form factor (``sxm4``, ``pcie``), the memory size and the memory type. Vendor words are ignored. Any other
+word makes the name that of another product, which is not known.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
 from pathlib import Path
 
-from clusim.base.errors import InputError, suggest
+from clusim.base.errors import InputError, one_line, suggest
 from clusim.hardware.architecture import Architecture, architecture_of
 from clusim.hardware.datafiles import FOLDER, read
 from clusim.hardware.gpu import Gpu, gpu_of
@@ -121,3 +132,216 @@ def standing(kind: str) -> dict[int, Gpu]:
     """Return what stands for a kind of place, by number of links or generation."""
     found = (what.split(":") for what in _STANDING if what.startswith(f"{kind}:"))
     return {int(number): _STANDING[f"{kind}:{number}"] for _, number in sorted(found)}
+
+
+VENDOR_WORDS = frozenset(
+    ("nvidia", "amd", "corporation", "tesla", "geforce", "instinct", "gpu", "gpus")
+)
+"""Words that say nothing about the chip."""
+
+FORM_WORDS = {
+    "sxm": ("sxm", "hgx", "dgx"),
+    "card": ("pcie", "pci"),
+    "superchip": ("superchip", "nvl72", "hgx", "dgx"),
+    "oam": ("oam",),
+    "apu": ("apu",),
+}
+"""Words for form factors; ``sxm`` may have a generation behind it."""
+
+BRIDGED = "nvl"
+"""Word for PCIe cards that are sold with NVLink bridges; part of their names."""
+
+SIZE_TOLERANCE = 0.1
+"""Relative difference between a memory size in a name and the size that the driver reports."""
+
+OTHER_MODELS = frozenset(
+    ("ti", "super", "d", "3e", "dgxs", "max", "q", "laptop", "mobile", "sff", "edition")
+)
+"""Words that, beside a model in free text, make it another one."""
+
+_PORT_RATES = (100, 200, 400, 800)
+"""Numbers that are rates of adapters in free text [Gb/s]."""
+
+_NEAR = 0.6
+_LONGEST = 12
+_SIZE = re.compile(r"([0-9]{1,4})g(?:i?b)?")
+_MEMORY = re.compile(r"hbm[0-9]?e?|gddr[0-9]x?|lpddr[0-9]x?")
+_SXM = re.compile(r"sxm[0-9]?")
+_BRAND = re.compile(r"\b(rtx|gtx)(?=[0-9])")
+_TIMES = re.compile(r"([0-9]{1,3}x)(?=[a-z])|(?<=[0-9])x[0-9]{1,3}$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """The words of a name: those of the model, and the qualifiers."""
+
+    model: tuple[str, ...]
+    forms: frozenset[str]
+    sizes: frozenset[int]
+    memories: frozenset[str]
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a text in lower case; a size and its unit are one word."""
+    plain = _BRAND.sub(r"\1 ", re.sub(r"[^a-z0-9]+", " ", text.lower()))
+    return re.sub(r"\b([0-9]{1,4}) (gi?b)\b", r"\1\2", plain).split()
+
+
+def _is_form(word: str) -> bool:
+    known = word == BRIDGED or any(word in words for words in FORM_WORDS.values())
+    return known or _SXM.fullmatch(word) is not None
+
+
+def _name(words: Iterable[str]) -> _Name:
+    model, forms, sizes, memories = [], set(), set(), set()
+    for word in words:
+        if size := _SIZE.fullmatch(word):
+            sizes.add(int(size[1]))
+        elif _is_form(word):
+            forms.add(word)
+        elif _MEMORY.fullmatch(word):
+            memories.add(word)
+        elif word not in VENDOR_WORDS:
+            model.append(word)
+    return _Name(tuple(model), frozenset(forms), frozenset(sizes), frozenset(memories))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The names of a chip, and the qualifiers that agree with it."""
+
+    item: Gpu
+    models: frozenset[tuple[str, ...]]
+    forms: frozenset[str]
+    bridged: bool
+    generation: str
+    size: float
+    sizes: frozenset[int]
+    memories: frozenset[str]
+
+    def agrees(self, name: _Name) -> bool:
+        """Return True if a name without contradictions means this chip."""
+        bridged = BRIDGED in name.forms
+        return (
+            name.model in self.models
+            and bridged == self.bridged
+            and all(self._has_form(word) for word in name.forms - {BRIDGED})
+            and all(self._has_size(size) for size in name.sizes)
+            and name.memories <= self.memories
+        )
+
+    def _has_form(self, word: str) -> bool:
+        if _SXM.fullmatch(word) and self.item.form == "sxm":
+            return word in ("sxm", self.generation)
+        return word in self.forms
+
+    def _has_size(self, size: int) -> bool:
+        return size in self.sizes or abs(size - self.size) <= SIZE_TOLERANCE * self.size
+
+
+def _known(item: Gpu) -> _Known:
+    texts = (item.name, item.model, *item.products, *item.names)
+    names = [_name(_split(text)) for text in texts]
+    words = {word for text in texts for word in _split(text)}
+    memory = str(item.figures["memory_rate"].source).lower()
+    return _Known(
+        item,
+        frozenset(name.model for name in names if name.model),
+        frozenset(FORM_WORDS[item.form]),
+        BRIDGED in words,
+        next((word for word in sorted(words) if re.fullmatch(r"sxm[0-9]", word)), ""),
+        item.memory_GiB,
+        frozenset(size for text in item.products for size in _name(_split(text)).sizes),
+        frozenset(_MEMORY.findall(memory)),
+    )
+
+
+_KNOWN = [_known(item) for item in GPUS.values()]
+_COMPLETE = {
+    tuple(_split(text)): item
+    for item in reversed(GPUS.values())
+    for text in (*item.names, *item.products, item.name)
+}
+"""Chips by the words of complete names."""
+
+_MODELS = frozenset(model for known in _KNOWN for model in known.models)
+_MODEL_WORDS = {word for model in _MODELS for word in model}
+
+
+@lru_cache(maxsize=1024)  # a log asks for the few names in it many thousand times
+def gpu_by_product(text: str) -> Gpu | None:
+    """Return the GPU of a complete name, such as ``NVIDIA A100-SXM4-80GB`` or ``H100``; None if it is not known."""
+    return _match(_split(text))
+
+
+def _match(words: Sequence[str]) -> Gpu | None:
+    complete = _COMPLETE.get(tuple(words)) or _COMPLETE.get(("nvidia", *words))
+    if complete is not None:
+        return complete
+    name = _name(words)
+    return next((known.item for known in _KNOWN if known.agrees(name)), None)
+
+
+def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
+    """Return the GPU that a file's name or comment names, and these words; None if it names no GPU.
+
+    The name of a system (``p4d``) is preferred, as it fixes the chip. Words that are a known model with qualifiers
+    that no known chip has are returned without a GPU.
+    """
+    systems = [
+        (match, item)
+        for item in GPUS.values()
+        for pattern in item.machines
+        if (match := re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text, re.IGNORECASE))
+    ]
+    if systems:
+        match, item = max(systems, key=lambda pair: (len(pair[0][0]), -pair[0].start()))
+        return item, match[0]
+    found = [(_match(run), " ".join(run)) for run in _runs(text)]
+    return max(found, key=lambda pair: (pair[0] is not None, len(pair[1])), default=None)
+
+
+def _runs(text: str) -> Iterable[list[str]]:
+    """Yield the longest sequences of words that can be parts of a GPU name and have a known model among them."""
+    run: list[str] = []
+    for word in [*(_TIMES.sub("", word) for word in _split(text)), ""]:
+        if _is_part(word):
+            run.append(word)
+            continue
+        if _has_model(_name(run[:_LONGEST]).model):
+            yield list(dict.fromkeys(run[:_LONGEST]))
+        run = []
+
+
+def _is_part(word: str) -> bool:
+    size = _SIZE.fullmatch(word)
+    if size is not None:
+        return int(size[1]) not in _PORT_RATES
+    known = word in _MODEL_WORDS or word in VENDOR_WORDS or word in OTHER_MODELS
+    return known or _is_form(word) or _MEMORY.fullmatch(word) is not None
+
+
+def _has_model(words: tuple[str, ...]) -> bool:
+    ends = range(1, len(words) + 1)
+    return any(words[at:end] in _MODELS for end in ends for at in range(end))
+
+
+def nearest_gpu(text: str) -> Gpu | None:
+    """Return the known GPU whose name is most similar, preferably of the same form factor; None if none is similar."""
+    name = _name(_split(text))
+    plain = " ".join(name.model)
+
+    def score(known: _Known) -> tuple[float, bool]:
+        near = max(SequenceMatcher(None, plain, " ".join(m)).ratio() for m in known.models)
+        forms = name.forms or {"sxm", "pcie"}
+        return round(near, 2), any(known._has_form(word) for word in forms)
+
+    best = max(_KNOWN, key=score)
+    return best.item if score(best)[0] >= _NEAR else None
+
+
+def unknown_gpu(text: str) -> str:
+    """Return the message for a GPU that is named but not known, with the nearest known one."""
+    near = nearest_gpu(text)
+    named = one_line(text[:60])
+    return f"the GPU {named} is not known" + (f"; the nearest is {near.name}" if near else "")

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.hardware.kernels.measured_tables import pack
 from clusim.hardware.kernels.products import Form, Silicon, form_s
-from clusim.hardware.kernels.ratios import pack
 
 Reals = NDArray[np.float64]
 

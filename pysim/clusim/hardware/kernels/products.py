@@ -9,7 +9,7 @@ bytes of memory and the bytes of L2; the three overlap as a p-norm of them. The 
 choose by heuristics that were tuned for it. A launch is in front.
 **Not modelled** Which kernel a release's heuristic really takes, layouts of the operands, alignment, sparse products.
 **Parameters** `Form`: fitted by architecture, element type and library to measured products
-(`clusim.hardware.kernels.measured_tables`); `clusim.hardware.kernels.ratios` has what the form leaves.
+(`clusim.hardware.kernels.measured_tables`); `clusim.hardware.kernels.measured_tables` has what the form leaves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Inputs of every writer of a NCCL program: the call, the communicator, and its paths as positions and NICs.
 
 Between two GPUs a channel uses all their parallel NVLinks, as memory addresses are spread over them.
+
+Call size from which the channels are in a steady stream.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.operations import Collective
 from clusim.collectives.rings_and_trees import Ring, Tree, Ways
 from clusim.nccl.chunking import buffers
-from clusim.nccl.communicator import Communicator, NcclPlan
+from clusim.nccl.communicator import LOOPS_OVER_HEADS, Communicator, NcclPlan
 from clusim.nccl.connect import Channel
-from clusim.nccl.plugins import transport_of
+from clusim.nccl.programs.messages import LONGEST, shape_of_message
+from clusim.nccl.transports import transport_of
 from clusim.schedule.builder import CollectiveWriter, Part, split
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
@@ -239,3 +242,30 @@ def _listed(ways: Mapping[int, Way], nothing: Way) -> list[Way]:
 
 def _chunk(chunk_bytes: int) -> int:
     return max(16, chunk_bytes // 16 * 16)
+
+
+FILLS = 2
+"""Chunks of a channel until further ones take equal times."""
+
+
+def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> int:
+    """Return from what size on a call of this plan takes as long for every further byte [bytes].
+
+    Channels of a tree go on with the next chunk from the beginning, but the way up and that down are busy at once only
+    with as many chunks as the tree has stages. A channel by heads takes a chunk for each of them, which are as many as
+    the GPUs of a machine at most, before it goes on; over machines its senders run ahead until the slots of their
+    connections are full. Without a plan the call is one of sends and receives.
+    """
+    if plan is None:
+        same = comm.group.num_nodes == 1
+        chunk = shape_of_message(comm, fabric, LONGEST, same)[1].chunk_bytes
+        return FILLS * chunk * comm.group.num_ranks * comm.p2p_per_peer
+    algorithm, chunks = plan.selection.algorithm, FILLS
+    if algorithm is Algorithm.RING:
+        chunks = FILLS * comm.group.num_ranks
+    elif algorithm is Algorithm.TREE:
+        chunks = max(FILLS, tree_of(comm.channels[0]).depth())
+    elif algorithm in LOOPS_OVER_HEADS:
+        loops = FILLS if comm.group.num_nodes == 1 else fabric.protocols["simple"].slots
+        chunks = loops * max(1, comm.group.num_ranks // comm.group.num_nodes)
+    return plan.chunks.chunk_bytes * plan.num_channels * chunks

@@ -21,10 +21,10 @@ from clusim.engine.abi import NONE, ConnKind, Op
 from clusim.engine.opcodes import OP_FLAGS
 from clusim.engine.ranges import RANGES, TABLES, first_illegal
 from clusim.results.result import Result
-from clusim.results.trace.columns import length, read, read_texts
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.layout import IMAGE
 from clusim.results.trace.reader import open_trace, result_of
+from clusim.results.trace.rules import length, read, read_texts
 from clusim.results.trace.structure import Opened
 
 Array = NDArray[Any]

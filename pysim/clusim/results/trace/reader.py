@@ -33,9 +33,8 @@ from clusim.results.result import (
     Wires,
     mean_rates_Bps,
 )
-from clusim.results.trace.columns import attribute, length, read, read_texts
 from clusim.results.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
-from clusim.results.trace.rules import AMOUNT_END
+from clusim.results.trace.rules import AMOUNT_END, attribute, length, read, read_texts
 from clusim.results.trace.structure import Opened, check_structure
 
 Array = NDArray[Any]

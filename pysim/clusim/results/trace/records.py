@@ -12,10 +12,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
-from clusim.results.trace.columns import attribute, read
 from clusim.results.trace.held import BLOCK_ROWS
 from clusim.results.trace.layout import PRIMITIVES
 from clusim.results.trace.reader import open_trace, progress
+from clusim.results.trace.rules import attribute, read
 
 Array = NDArray[Any]
 

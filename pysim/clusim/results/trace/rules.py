@@ -1,18 +1,28 @@
 """Rules of every column of a trace: kind, length, range of values, targets of indices.
 
 Columns of the engine's input, in /image, are not here: their ranges are those of `clusim.engine.ranges`.
+
+Columns of a trace, read and checked against their rules at once: who gets one may trust it.
+
+Every read is checked, so nothing is read twice and a table of any size is checked block by block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.base.errors import TraceError
 from clusim.base.terms.algorithms import PROTOCOL_NAMES
 from clusim.engine.abi import NONE
 from clusim.engine.ranges import TIME_END_PS
 from clusim.results.bins import COLUMNS
-from clusim.results.trace.layout import WIRE_TOTALS
+from clusim.results.trace.layout import UNITS, WIRE_TOTALS
+from clusim.results.trace.structure import Opened, dtype_of
 
 AMOUNT_END = 1 << 62
 """Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""
@@ -215,3 +225,147 @@ def rule_of(name: str, columns: Container[str]) -> Rule:
     if f"{name}_off" in columns:
         return _FREE
     return _BY_TABLE[table]
+
+
+Array = NDArray[Any]
+
+_KINDS = {"int": "iu", "float": "f", "text": "S", "": "iufSV"}
+_NAMES = {"int": "whole numbers", "float": "numbers", "text": "texts", "": "values"}
+_TEXT_BYTES = 1 << 16
+"""Longest attribute [bytes]."""
+
+
+def length(file: Opened, name: str) -> int:
+    """Return the rows of a column; raises `TraceError` if the trace has none of that name."""
+    shape = file.shape(name)
+    if not shape:
+        raise TraceError(f"{file.filename}: {name}: a single value; must be a column")
+    return int(shape[0])
+
+
+def read(
+    file: Opened, name: str, low: int = 0, high: int | None = None, *, bins: int | None = None
+) -> Array:
+    """Return a column, or its rows from `low` to `high`; of a history the first `bins` bins.
+
+    Raises
+    ------
+    TraceError
+        The trace has no such column, or one that breaks its rule.
+    """
+    rows = length(file, name)
+    rule = rule_of(name, file)
+    where = f"{file.filename}: {name}"
+    _check_form(file, name, rule, where, bins)
+    end = rows if high is None else min(high, rows)
+    if bins is not None:
+        values = np.asarray(file[name][low:end, :bins])
+    else:
+        values = file.values(name) if (low, end) == (0, rows) else np.asarray(file[name][low:end])
+    if values.dtype.kind == "S":
+        _check_texts(values, rule, where)
+    elif values.dtype.kind != "V":
+        _check_numbers(values, rule, length(file, rule.into) if rule.into else rule.high, where)
+        values = _usual(values, rule)
+    if rule.ends:
+        _check_division(values, length(file, rule.ends), where)
+    return values
+
+
+def read_texts(file: Opened, name: str) -> list[str]:
+    """Return a column of texts; raises `TraceError` like `read`."""
+    values = read(file, name)
+    if values.dtype.kind != "S":
+        raise TraceError(f"{file.filename}: {name}: values of type {values.dtype}; must be texts")
+    return [value.decode() for value in values.tolist()]
+
+
+def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
+    """Return an attribute as int, float or str; `default` if there is none and one is given."""
+    where = f"{file.filename}: {group}: attribute {name}"
+    held = file.attribute(group, name)
+    if held is None:
+        if default is None:
+            raise TraceError(f"{where} is missing; is the file whole?")
+        return default
+    dtype = dtype_of(held.get_type())
+    if dtype.kind not in "iufSb" or held.shape != () or dtype.itemsize > _TEXT_BYTES:
+        raise TraceError(f"{where}: must be one number or one text")
+    value, rule = np.empty((), dtype), ATTRIBUTES.get(name, Rule("text"))
+    held.read(value)
+    if value.dtype.kind == "b":
+        value = value.astype(np.int8)
+    if value.dtype.kind not in _KINDS[rule.kind]:
+        raise TraceError(f"{where}: of type {value.dtype}; must be one of {_NAMES[rule.kind]}")
+    if rule.kind == "text":
+        _check_texts(value.reshape(1), rule, where)
+        return bytes(value.item()).decode()
+    _check_numbers(value.reshape(1), rule, rule.high, where)
+    return value.item()
+
+
+def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | None) -> None:
+    """Check type, unit and shape of a column before it is read."""
+    shape, dtype = file.shape(name), file.dtype(name)
+    if dtype.kind not in _KINDS[rule.kind]:
+        raise TraceError(f"{where}: values of type {dtype}; must be {_NAMES[rule.kind]}")
+    unit = UNITS.get(name, ("", ""))[0]
+    given = attribute(file, name, "units", "") if unit not in ("", "1") else unit
+    if given not in ("", "1", unit):
+        raise TraceError(f"{where}: in {given!r}; must be in {unit!r}")
+    wanted = 1 if bins is None else 2
+    if len(shape) != wanted or (bins is not None and shape[1] < bins):
+        given = " x ".join(map(str, shape))
+        raise TraceError(f"{where}: {given} values; must be a column{' of bins' * (wanted - 1)}")
+    if rule.rows:
+        expected = length(file, rule.rows) + rule.extra
+        if shape[0] != expected:
+            raise TraceError(f"{where}: {shape[0]} rows; must be {expected}, by {rule.rows}")
+
+
+def _usual(values: Array, rule: Rule) -> Array:
+    """Return whole numbers in a type that analyses can reckon with: those of a stranger may be narrow, or unsigned."""
+    usual = values.dtype.isnative and values.dtype in (np.int64, np.int32, np.uint32)
+    if values.dtype.kind not in "iu" or usual or rule.high > 1 << 63:
+        return values
+    return values.astype(np.int64)
+
+
+def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:
+    """Check that numbers are in their range, and in order."""
+    if not values.size:
+        return
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise TraceError(f"{where}: a value that is no number; must be {rule.low} to {high - 1}")
+    kept = values if rule.absent is None else values[values != rule.absent]
+    if kept.size and not (rule.low <= kept.min() and kept.max() < high):
+        wrong = kept.min() if kept.min() < rule.low else kept.max()
+        raise TraceError(f"{where}: a value of {wrong}; must be {rule.low} to {high - 1}")
+    if rule.ascending and (values[1:] < values[:-1]).any():
+        raise TraceError(f"{where}: a value below the one before it; must ascend")
+
+
+def _check_texts(values: Array, rule: Rule, where: str) -> None:
+    """Check that texts are such as a trace has."""
+    if not values.size:
+        return
+    if not rule.free:
+        letters = np.ascontiguousarray(values).view(np.uint8)
+        if ((letters < 32) & (letters != 0)).any() or (letters == 127).any():
+            raise TraceError(f"{where}: a text with control characters; must be without")
+    if rule.words:
+        unknown = set(values.tolist()) - {word.encode() for word in rule.words}
+        if unknown:
+            raise TraceError(f"{where}: {min(unknown)!r}; must be one of {', '.join(rule.words)}")
+    else:
+        try:
+            for value in values.tolist():
+                value.decode()
+        except UnicodeDecodeError:
+            raise TraceError(f"{where}: a text that is not UTF-8") from None
+
+
+def _check_division(values: Array, total: int, where: str) -> None:
+    """Check that offsets divide a column of `total` rows."""
+    if not len(values) or values[0] != 0 or values[-1] != total:
+        raise TraceError(f"{where}: offsets that do not go from 0 to {total}")

@@ -71,7 +71,7 @@ class Opened:
         return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
 
     def values(self, name: str) -> np.ndarray[Any, Any]:
-        """Return all values of a column, read at once; unchecked, see `clusim.results.trace.columns.read`."""
+        """Return all values of a column, read at once; unchecked, see `clusim.results.trace.rules.read`."""
         if name not in self.forms:
             raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
         found = np.empty(*self.forms[name])

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
-from clusim.results.trace.columns import length, read
 from clusim.results.trace.reader import open_trace, progress
+from clusim.results.trace.rules import length, read
 from clusim.results.trace.structure import Opened
 
 Array = NDArray[Any]

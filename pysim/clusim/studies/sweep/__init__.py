@@ -1,4 +1,4 @@
-"""Sweeps: a grid of runs in, a Parquet table of what each gave out, which is continued where it ended."""
+"""Sweeps: a grid of runs, with one row per run in a Parquet table; an interrupted sweep can be continued."""
 
 from clusim.studies.sweep.grid import SweepGrid, read_grid
 from clusim.studies.sweep.runner import SweepReport, sweep

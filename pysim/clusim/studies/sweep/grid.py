@@ -1,9 +1,8 @@
-"""Grids of runs, written in YAML: every list is an axis, and all combinations are run.
+"""Grids of runs in YAML: every list is an axis, and all combinations are run.
 
-``run:`` has the words of `clusim run`, ``train:`` those of `clusim train` and, below ``change``, keys of the workload
-by their path (``parallel.tensor``). Each may be a list of such blocks.
-
-What may be said of a run in a grid: each word with how its value is read and shown in a column.
+``run:`` contains options of `clusim run`, ``train:`` options of `clusim train` and, below ``change``, keys of the
+workload by their path (``parallel.tensor``). Each may be a list of such blocks. The module defines the options of
+both blocks, how values are read, and how they appear in a column.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from clusim.simulation.api import as_bytes, parse_env_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.studies.sweep.points import Cell, SweepPoint
-from clusim.topology.problems import Problems, did_you_mean
+from clusim.topology.validate import Problems, did_you_mean
 from clusim.topology.yamltext import Document, parse
-from clusim.training.inputs import inputs
+from clusim.training.api import inputs
 from clusim.training.request import FOLDS, TrainRequest
 from clusim.workload import load_workload
 
@@ -45,14 +44,14 @@ MOST = 1 << 31
 
 @dataclass(frozen=True)
 class Block:
-    """The words of one kind of run.
+    """Options of one kind of run.
 
     Attributes
     ----------
     words : mapping
-        How the value of each is read: what the column shows, and what it means.
+        Option -> reader of its value, which returns the displayed value and its meaning.
     needed : frozenset of str
-        Words that must be there.
+        Required options.
     """
 
     words: Mapping[str, Callable[[Any], Value]]
@@ -182,7 +181,7 @@ BLOCKS = {
 
 
 def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:
-    """Return what columns show, what is meant, and the folder of the grid."""
+    """Return the displayed values, their meanings, and the folder of the grid."""
     given = {name: value for name, value in choice.items() if name != "home"}
     shown = tuple((name, value[0]) for name, value in given.items())
     return shown, {name: value[1] for name, value in given.items()}, choice["home"]
@@ -238,12 +237,12 @@ _MAKE: dict[str, Make] = {"run": run_point, "train": train_point}
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """All points of a sweep, in the order of the file: the axis that is named last changes fastest.
+    """All points of a sweep, in the order of the file: the last axis changes fastest.
 
     Attributes
     ----------
     axes : tuple of str
-        Columns of which there is more than one value.
+        Columns with more than one value.
     """
 
     name: str

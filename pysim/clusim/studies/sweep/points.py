@@ -1,4 +1,4 @@
-"""A point of a sweep: one run, with what was given for it, and what came of it as a row."""
+"""Point of a sweep: one run, its parameters, and its result as a row."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from clusim.analysis.limits import limit
 from clusim.base.errors import ClusimError, one_line
 from clusim.base.executors import model_digest
-from clusim.base.executors.identity import file_digest
+from clusim.base.executors.workers import file_digest
 from clusim.base.files import noting
 from clusim.base.resources import shipped_topologies, shipped_workloads
+from clusim.simulation.api import result_of
 from clusim.simulation.expected import expected_of
 from clusim.simulation.request import Request
-from clusim.simulation.simulate import result_of
 from clusim.training.composition.estimate import stepped
 from clusim.training.request import TrainRequest
 
@@ -31,7 +31,7 @@ class SweepPoint:
     kind : str
         ``run`` or ``train``.
     given : tuple of (str, Cell)
-        What the grid says of it, by column.
+        Parameters from the grid, by column.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class SweepPoint:
 
 
 def answered(point: SweepPoint) -> dict[str, Cell]:
-    """Run a point and return its row; what cannot be run says why in ``error``."""
+    """Run a point and return its row; a failed run has the reason in ``error``."""
     began_s = time.perf_counter()
     row: dict[str, Cell] = {"point": point.name, "kind": point.kind, **dict(point.given)}
     with noting() as read:
@@ -61,7 +61,7 @@ def answered(point: SweepPoint) -> dict[str, Cell]:
 
 
 def still_true(row: dict[str, Cell]) -> bool:
-    """Return True if a row would come out the same: clusim and all files that were read are as they were."""
+    """Return True if clusim and all files of a row are unchanged."""
     if row.get("clusim") != model_digest():
         return False
     files = json.loads(str(row["files"]))
@@ -69,7 +69,7 @@ def still_true(row: dict[str, Cell]) -> bool:
 
 
 def _digests(read: list[str]) -> dict[str, str]:
-    """Return the digests of the files that did not come with clusim."""
+    """Return the digests of input files that are not part of clusim."""
     own = {*map(str, shipped_topologies().values()), *map(str, shipped_workloads().values())}
     return {path: file_digest(path) for path in dict.fromkeys(read) if path not in own}
 
@@ -79,7 +79,7 @@ def _ran(request: Request | TrainRequest) -> dict[str, Cell]:
 
 
 def _collected(request: Request) -> dict[str, Cell]:
-    """Return the row of a collective: times [us], bandwidths [GB/s], what ran, and what limited it."""
+    """Return the row of a collective: times [us], bandwidths [GB/s], plan, busiest wires and errors."""
     result = result_of(request)
     found = result.to_json()
     algorithm = result.call.algorithm if result.call else ""

@@ -1,6 +1,6 @@
-"""Runs the points of a grid that a table does not have yet, wherever there are workers.
+"""Execution of the points of a grid that its table does not contain yet, on any workers.
 
-The table of a sweep: a row per point, kept in one Parquet file that is replaced as a whole.
+The table has one row per point in one Parquet file, which is always replaced completely.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a sweep before, none if there is no such file.
+    """Return the rows of an earlier sweep; empty if the file does not exist.
 
     Raises
     ------
     InputError
-        The file is something else, and would be written over.
+        The file is not the table of a sweep, and would be overwritten.
     """
     pyarrow, parquet = _pyarrow()
     if not path.exists():
@@ -60,7 +60,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write the table, in place of what was there."""
+    """Write the table, replacing an existing file."""
     pyarrow, parquet = _pyarrow()
     names = list(dict.fromkeys(name for row in rows for name in row))
     last = [name for name in names if name in KEYS | {"simulated_in_s", "error"}]
@@ -71,7 +71,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _alike(values: Iterable[Cell]) -> list[Cell]:
-    """Return values of one type: what is both text and number, or both flag and number, is text."""
+    """Return values of one type: text for mixed columns, float for integers with floats."""
     found = list(values)
     kinds = {type(value) for value in found if value is not None}
     if len(kinds) < 2 or kinds == {int, float}:
@@ -85,7 +85,7 @@ SAVE_S = 10.0
 """The table is replaced this often [s]. Rows found since are in its journal, a line each, and survive a SIGKILL."""
 
 AHEAD = 2
-"""Points per worker that are under way at a time: one is worked on, the others wait there."""
+"""Points submitted per worker at a time: one runs, the others are queued."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class SweepReport:
     rows : list of dict
         A row per point, in the order of the grid.
     known : int
-        Rows that were there already.
+        Points already in the table.
     outdated : int
-        Rows that were there, but of another clusim or of files that were changed since; their points ran again.
+        Rows of another clusim or of files that have changed since; their points ran again.
     """
 
     grid: SweepGrid
@@ -117,7 +117,7 @@ class SweepReport:
         return Counter(str(row["error"]) for row in self.failed).most_common()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rows, and what was done."""
+        """Return the rows and counts."""
         return {
             "grid": self.grid.name,
             "axes": list(self.grid.axes),
@@ -136,28 +136,27 @@ def sweep(
     again: bool = False,
     progress: Progress | None = None,
 ) -> SweepReport:
-    """Run all points of a grid and keep what they gave in a Parquet file.
+    """Run all points of a grid and store their results in a Parquet file.
 
-    A file that is there is continued: points that are in it are not run again, unless clusim or a file that they were
-    made from has changed. Rows of points that this grid does not have stay. The file is replaced as a whole every ten
-    seconds and at the end, also after an interrupt; until then each row is a line of ``FILE.journal``, which the next
-    sweep of this file reads.
+    An existing file is continued: its points are not run again, unless clusim or one of their input files has changed.
+    Rows of points outside this grid stay. The file is replaced every ten seconds and at the end, also after an
+    interrupt; until then each row is a line of ``FILE.journal``, which the next sweep of this file reads.
 
     Parameters
     ----------
     jobs : int or Executor or None
-        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
+        Worker processes, or an executor; None is one per core, 1 runs in this process.
     again : bool
         Run points that failed again.
     progress : callable or None
-        Called with how many points of how many are done.
+        Called with the number of points completed and their total.
 
     Raises
     ------
     InputError
-        The file is something else.
+        The file is not the table of a sweep.
     EnvironmentFailure
-        It cannot be written, or another sweep writes it.
+        The file cannot be written, or another sweep writes it.
     """
     check_place(target)
     lock = _locked(target)
@@ -192,7 +191,7 @@ def _locked(target: Path) -> Lock:
 
 
 def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row]:
-    """Yield rows as they are found, in any order."""
+    """Yield rows as they are completed, in any order."""
     if spread is None:
         yield from map(answered, todo)
         return
@@ -225,7 +224,7 @@ class _SweepTable:
         self._saved_s = time.monotonic()
 
     def add(self, row: Row) -> None:
-        """Take in a row, note it in the journal, and replace the table from time to time."""
+        """Add a row to the journal, and replace the table every `SAVE_S`."""
         self.found[str(row["point"])] = row
         append_line(self._journal, json.dumps(row).encode())
         self._changed = True
@@ -242,7 +241,7 @@ class _SweepTable:
 
 
 def _noted(journal: Path) -> list[Row]:
-    """Return the rows of a journal that a killed sweep left; a torn last line is none."""
+    """Return the rows of a killed sweep's journal; a truncated last line is ignored."""
     try:
         lines = journal.read_bytes().splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Runs a baseline and changes to it: collectives, rows of nccl-tests, recorded jobs, training steps."""
+"""What-if runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from clusim.base.errors import ClusimError, InputError, one_line
 from clusim.base.terms.times import KERNEL, LAUNCHED
 from clusim.base.units import format_size
 from clusim.nccl.calls.launch import host_of
-from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
-from clusim.nccltests.sweep import PerfPlace, harness_of, row_request, sized_heads
+from clusim.nccltests.sweep import PerfPlace, Program, harness_of, row_request, sized_heads
 from clusim.nccltests.verdict import whole
 from clusim.replays import ReplayRequest, replay
 from clusim.report.comparison import wire_loads
@@ -21,8 +20,7 @@ from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.plan import planned
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.studies.whatif.speeds import Speed
-from clusim.studies.whatif.switches import TransportOff
+from clusim.studies.whatif.speeds import Speed, TransportOff
 from clusim.studies.whatif.table import ChangeOutcome, ChangeRow, WhatIf
 from clusim.training import TrainingResult, TrainRequest
 from clusim.training.composition.estimate import stepped
@@ -42,7 +40,7 @@ AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
 """Requests that can be a baseline."""
 
 AnyChange = Speed | TransportOff
-"""Changes of the system itself, whatever the baseline is."""
+"""Changes of the system itself, for any baseline."""
 
 CHANGES = (Speed, TransportOff)
 
@@ -61,20 +59,19 @@ def what_if(
     Parameters
     ----------
     changes : iterable of (str, request, Speed or TransportOff)
-        What each is called, and what is then asked, of the kind of the baseline; or what is faster or switched off.
+        Name of each change, and the changed request, of the baseline's kind; or the component that is faster or off.
     counted : callable or None
-        Called with how many changes of how many are done.
+        Called with the number of changes completed and their total; for nccl-tests with sizes instead.
 
     Returns
     -------
     WhatIf
-        With the plan *held*, what runs is the baseline's schedule on the changed machine, which surprises it; *planned*
-        is what would be asked for knowing of the change.
+        *held* has the same plan: the baseline's schedule on the changed system. *planned* is re-planned.
 
     Raises
     ------
     InputError
-        The baseline cannot run, or a change is of another kind. A change that cannot run says so in its row.
+        The baseline cannot run, or a change is of another kind. A change that cannot run has the reason in its row.
     """
     asked = list(changes)
     for name, change in asked:
@@ -101,7 +98,7 @@ _TIMES = {
 
 
 def _setup(asked: AnyAsked) -> Setup | None:
-    """Return the machines of what is asked; None of a replay that finds them in its recording."""
+    """Return the setup of a request; None for a replay that detects it from its recording."""
     if isinstance(asked, PerfRun):
         return asked.where.setup
     if isinstance(asked, ReplayRequest):
@@ -112,7 +109,7 @@ def _setup(asked: AnyAsked) -> Setup | None:
 
 
 def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | AnyChange) -> None:
-    """Raise `InputError` for a machine, fault or link that there is not, before anything runs."""
+    """Raise `InputError` for an unknown topology, fault or link, before anything runs."""
     try:
         if isinstance(change, CHANGES):
             _refuse_speed(base, change)
@@ -125,7 +122,7 @@ def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | AnyChange) -> 
 
 
 def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
-    """Raise `InputError` for what cannot be faster here."""
+    """Raise `InputError` for a component that cannot be faster here."""
     if not speed.of_links:
         if isinstance(base, TrainRequest):
             raise InputError("of training, links can be faster, and keys of the workload changed")
@@ -171,7 +168,7 @@ def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
 
 
 def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
-    """Return an outcome, or why there is none."""
+    """Return the outcome of a run, or its error."""
     try:
         return run()
     except ClusimError as error:
@@ -179,12 +176,12 @@ def _tried(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
 
 
 def _ran(asked: AnyAsked, speed: Speed | None, notes: list[str] | None = None) -> ChangeOutcome:
-    """Run what is asked for as its command would, and return what came out; what must be said goes to `notes`."""
+    """Run a request as its command would; its notes are added to `notes`."""
     said = notes if notes is not None else []
     if isinstance(asked, TrainRequest):
         step = stepped(asked)
         said += step.notes
-        # Of folded blocks, wires carry nothing.
+        # Replicated blocks are not simulated: their wires have no load.
         whole = isinstance(step, TrainingResult) and not step.fold.folded
         loads = wire_loads(step.result) if isinstance(step, TrainingResult) and whole else {}
         way = _mesh(asked, step.plan.mesh)
@@ -243,7 +240,7 @@ def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
 
 
 def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
-    """Return True if the same GPUs do the same; what cannot be planned is said in its row."""
+    """Return True if both have the same mesh; False also if one cannot be planned, which its row reports."""
     with suppress(ClusimError):
         plans = [make_plan(own.workload, own.setup.known) for own in (base, change)]
         return plans[0].mesh == plans[1].mesh

@@ -15,14 +15,14 @@ from clusim.results.diagnosis import Verdict, VerdictJson
 
 
 class OutcomeJson(TypedDict):
-    """One run.
+    """Outcome of one run.
 
     Attributes
     ----------
     time_ps : int or None
-        Its time [ps]; None if it cannot run.
+        Time [ps]; None if it cannot run.
     plan : str
-        What ran: algorithm, protocol and channels.
+        Algorithm, protocol and channels.
     error : str or None
         Why it cannot run.
     """
@@ -46,18 +46,18 @@ class BaselineJson(OutcomeJson):
 
 
 class ChangeJson(TypedDict):
-    """A change and what came of it.
+    """Change and its results.
 
     Attributes
     ----------
     of : str
-        Which of several runs of the baseline it is of; empty where there is one.
+        The run of the baseline that it changes, if there are several; otherwise empty.
     held : object or None
-        With the baseline's plan; None where the change is one of the plan itself.
+        With the baseline's plan; None if the change alters the plan itself.
     planned : object
-        With the plan that would be made knowing of the change.
+        Re-planned for the change.
     notes : list of str
-        What explains the two times.
+        Explanations of the two times.
     """
 
     change: str
@@ -69,14 +69,14 @@ class ChangeJson(TypedDict):
 
 
 class WhatIfJson(TypedDict):
-    """A baseline and changes to it.
+    """Baseline and changes to it.
 
     Attributes
     ----------
     baseline : list
-        Its runs: one, or one for each size.
+        Its runs: one, or one per size.
     title, times : str
-        What the baseline is, and which time is compared.
+        Description of the baseline, and the kind of time that is compared.
     """
 
     baseline: list[BaselineJson]
@@ -90,22 +90,22 @@ NONE = "-"
 
 @dataclass(frozen=True)
 class ChangeOutcome:
-    """One run.
+    """Outcome of one run.
 
     Attributes
     ----------
     time_ps : int
-        Its time [ps]; 0 if it cannot run.
+        Time [ps]; 0 if it cannot run.
     way : str
-        What ran: algorithm, protocol and channels.
+        Algorithm, protocol and channels.
     verdict : Verdict or None
-        What held it back.
+        Bottleneck of the run.
     error : str
         Why it cannot run.
     busbw_GBps : float or None
-        Bus bandwidth of one collective, as nccl-tests have it [10^9 bytes/s].
+        Bus bandwidth of one collective, as in nccl-tests [10^9 bytes/s].
     loads : dict
-        How busy wires were, as of `clusim.report.comparison.Compared`.
+        Utilisation of wires, as in `clusim.report.comparison.Compared`.
     """
 
     time_ps: int = 0
@@ -137,18 +137,18 @@ class ChangeOutcome:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """A change and what came of it.
+    """Change and its results.
 
     Attributes
     ----------
     of : str
-        Which of several runs of the baseline it is of: a size of nccl-tests; empty where there is one.
+        The run of the baseline that it changes: a size of nccl-tests; empty if there is one run.
     held : ChangeOutcome or None
-        With the baseline's plan; None where the change is one of the plan itself, or cannot be made without it.
+        With the baseline's plan; None if the change alters the plan itself, or is impossible without a new plan.
     planned : ChangeOutcome
-        With the plan that would be made knowing of the change.
+        Re-planned for the change.
     notes : tuple of str
-        What must be said of the plans.
+        Notes on the plans.
     """
 
     change: str
@@ -159,7 +159,7 @@ class ChangeRow:
     notes: tuple[str, ...] = ()
 
     def told(self) -> list[str]:
-        """Say what explains the two times, where they need it."""
+        """Return the notes, and explanations of the two times if they need any."""
         lines = [f"note: {note}" for note in self.notes]
         if self.held is None:
             return lines
@@ -190,16 +190,16 @@ class ChangeRow:
 
 @dataclass
 class WhatIf:
-    """A baseline and changes to it.
+    """Baseline and changes to it.
 
     Attributes
     ----------
     title : str
-        What the baseline is.
+        Description of the baseline.
     time : str
-        Which time is compared.
+        Kind of time that is compared.
     baseline : list of (str, ChangeOutcome)
-        Its runs: one, or one for each size.
+        Its runs: one, or one per size.
     """
 
     title: str

@@ -23,22 +23,20 @@ from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.replicated import RankPattern, merged
 from clusim.topology import Fabric
-from clusim.training.composition.cache import Kept
+from clusim.training.api import inputs
 from clusim.training.composition.clock import Clock, RankRows, Repeated
 from clusim.training.composition.extrapolated import Write
-from clusim.training.composition.parts import StepPart, StepParts
+from clusim.training.composition.parts import Kept, StepPart, StepParts
 from clusim.training.composition.stepestimate import StepEstimate
 from clusim.training.composition.uncomposed import whole
 from clusim.training.expected import expected_text
-from clusim.training.inputs import inputs
 from clusim.training.overlap_cost import Sharing
 from clusim.training.phases import StepSpans, step_phases
 from clusim.training.planned import memory_notes, plan_notes
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import trained
-from clusim.training.step_diagnosis import Culprits, step_verdict
-from clusim.training.stragglers import heavy_stage
+from clusim.training.step_diagnosis import Culprits, heavy_stage, step_verdict
 from clusim.workload import Workload
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step

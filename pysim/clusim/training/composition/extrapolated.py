@@ -18,13 +18,13 @@ from clusim.nccl import NcclPlan
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
+from clusim.simulation.api import result_of
 from clusim.simulation.approximate import Fewer, fewer_machines
 from clusim.simulation.extrapolate_bytes import MOST_RANKS, emit_together
 from clusim.simulation.extrapolate_machines import followed
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.simulation.simulate import result_of
 from clusim.training.breakdown import grain_error
 from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails

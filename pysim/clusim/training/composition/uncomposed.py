@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import Any
 
-from clusim.base.executors.identity import file_digest
+from clusim.base.executors.workers import file_digest
 from clusim.results.diagnosis import Verdict
 from clusim.training.breakdown import Breakdown
-from clusim.training.composition.cache import Kept
-from clusim.training.composition.parts import machine_of
+from clusim.training.composition.parts import Kept, machine_of
 from clusim.training.composition.stepestimate import StepEstimate
 from clusim.training.overlap_cost import Sharing
 from clusim.training.request import TrainRequest

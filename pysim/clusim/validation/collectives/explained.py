@@ -13,14 +13,14 @@ from clusim.analysis.columns import ColumnTable
 from clusim.base.errors import InputError
 from clusim.base.units import format_size
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
-from clusim.nccltests.kernel import kernel
+from clusim.nccltests.jobs import kernel
 from clusim.nccltests.verdict import MOST_RANKS, whole
+from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
-from clusim.simulation.simulate import result_of
+from clusim.validation.collectives.accuracypage import group_title
 from clusim.validation.collectives.measurements import Row, setup_of
 from clusim.validation.collectives.scores import Point
 from clusim.validation.collectives.validate import case_of, point_of
-from clusim.validation.collectives.validationreport import group_title
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""

@@ -19,7 +19,7 @@ from clusim.nccl import LATEST, parse_version
 from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
 from clusim.nccltests.harness import Harness, iterations_of, kind_named
-from clusim.nccltests.operations import program_named
+from clusim.nccltests.sweep import program_named
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 

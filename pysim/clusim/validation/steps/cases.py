@@ -19,8 +19,7 @@ from clusim.hardware import GPUS, Gpu, gpu_by_words
 from clusim.simulation.setup import Setup, loaded
 from clusim.topology import Fabric, loads
 from clusim.topology.loading import joined
-from clusim.validation.steps.models import model_spec
-from clusim.validation.steps.rows import NEEDED, StepRow
+from clusim.validation.steps.rows import NEEDED, StepRow, model_spec
 from clusim.workload import PRECISIONS, Workload
 
 _PRESETS = (

@@ -1,17 +1,107 @@
-"""Predictions and measurements of steps: every row, and the rows without a prediction."""
+"""Predictions and measurements of steps: every row, and the rows without a prediction.
+
+The form of predictions of measured steps in JSON (`clusim.validation.steps.validate`).
+
+Writes the file that says what error of a step to expect, from a validation.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
 
+from typing_extensions import TypedDict
+
+from clusim.base.errors import InputError
 from clusim.base.executors import Jobs, workers
+from clusim.base.files import write_text
+from clusim.base.json_schema import FieldsOf
+from clusim.base.version import version
 from clusim.lowering import QUICK
+from clusim.training.expected import StepClass
+from clusim.validation.steps.cases import framework_of
 from clusim.validation.steps.predict import Unpredicted, predicted
 from clusim.validation.steps.rows import StepRow
-from clusim.validation.steps.scores import StepPoint, step_groups, step_score
-from clusim.validation.steps.stepscorejson import StepPointRowJson, StepReportJson
+from clusim.validation.steps.scores import StepPoint, StepScore, step_groups, step_score
+
+_Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]
+
+
+class StepGroupJson(TypedDict):
+    """Common property of rows: its kind and its value."""
+
+    by: str
+    name: str
+
+
+class StepPointRowJson(TypedDict):
+    """A measured step and its prediction.
+
+    Attributes
+    ----------
+    where : str
+        File and line.
+    error_pct : float
+        By how much the prediction is too long [%].
+    host_wait_s : float
+        Part of the prediction in which GPUs wait for the host [s].
+    calibrated : list of str
+        The sets of rows that calibrated figures and have this one.
+    notes : list of str
+        What was assumed, and what was simulated instead.
+    """
+
+    id: str
+    where: str
+    source: str
+    chip: str
+    framework: str
+    model: str
+    n_gpus: int
+    micro_batch: int | None
+    measured_s: float
+    predicted_s: float
+    error_pct: float
+    host_wait_s: float
+    calibrated: list[str]
+    notes: list[str]
+
+
+class UnpredictedRowJson(TypedDict):
+    """A row without a prediction, and why."""
+
+    id: str
+    where: str
+    reason: str
+
+
+class StepReportJson(TypedDict):
+    """Errors of predicted steps.
+
+    Attributes
+    ----------
+    overall, calibration : object
+        Of the rows that were left out of every calibration, and of those that were not.
+    groups : list
+        Of the rows that were left out, by what they have in common.
+    skipped : int
+        Rows that were not looked at, because fewer were asked for.
+    granularity : str
+        How finely the steps were simulated.
+    """
+
+    overall: _Scored
+    calibration: _Scored
+    groups: list[Annotated[dict[str, Any], FieldsOf(StepScore, StepGroupJson)]]
+    points: list[StepPointRowJson]
+    unpredicted: list[UnpredictedRowJson]
+    skipped: int
+    granularity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +218,35 @@ def _spread(rows: Sequence[StepRow], most: int) -> list[StepRow]:
     if not most or most >= len(rows):
         return list(rows)
     return [rows[number * len(rows) // most] for number in range(most)]
+
+
+LEAST = 4
+"""Rows that a class must have."""
+
+
+def write_step_data(report: StepReport, target: Path, measurements: Sequence[Path]) -> None:
+    """Write the classes of a validation and where they are from."""
+    found: dict[tuple[str, str], list[StepPoint]] = {}
+    for point in report.left_out:
+        framework = framework_of(point.row)
+        for key in ((point.chip, framework), (point.chip, ""), ("", framework)):
+            found.setdefault(key, []).append(point)
+    classes = []
+    for key, own in sorted(found.items()):
+        said = step_score(own)
+        if said.n >= LEAST and said.mean_abs_pct is not None and said.bias_pct is not None:
+            classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])
+    if not classes:
+        raise InputError("too few rows were predicted to say what error to expect")
+    about = {
+        "written_by": "clusim validate --data",
+        "version": version(),
+        "granularity": report.granularity,
+        "measurements": {path.name: sha256(path.read_bytes()).hexdigest() for path in measurements},
+        "rows": len(report.points),
+        "left_out": len(report.left_out),
+        "columns": [item.name for item in fields(StepClass)],
+    }
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in classes)
+    text = json.dumps(about, indent=2)[:-2]
+    write_text(target, f'{text},\n  "classes": [\n{rows}\n  ]\n}}\n')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.base.errors import InputError
-from clusim.topology.problems import did_you_mean
+from clusim.topology.validate import did_you_mean
 from clusim.workload.models.dlrm import Dlrm
 from clusim.workload.models.recurrent import Recurrent
 from clusim.workload.models.transformer import Latent, Transformer

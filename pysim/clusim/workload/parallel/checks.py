@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS
 from clusim.topology.model import Fabric
-from clusim.topology.problems import did_you_mean
+from clusim.topology.validate import did_you_mean
 from clusim.workload.hostlink import host_way
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.mesh import Mesh, zones_of

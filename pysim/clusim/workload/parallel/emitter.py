@@ -16,7 +16,7 @@ from typing import Any
 from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
-from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.choice import Communicators
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.topology.model import Fabric

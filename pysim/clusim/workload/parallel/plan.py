@@ -14,7 +14,9 @@ from clusim.workload.memory import (
     ZERO,
     Keeping,
     Memory,
+    Optimizer,
     communicator_bytes,
+    find_optimizer,
     in_flight,
     stage_memory,
 )
@@ -25,7 +27,6 @@ from clusim.workload.models import (
     find_model,
     read_config,
 )
-from clusim.workload.optimizers import Optimizer, find_optimizer
 from clusim.workload.parallel.checks import (
     check_checkpoints,
     check_chunks,
@@ -37,8 +38,15 @@ from clusim.workload.parallel.checks import (
     check_turns,
     check_weights,
 )
-from clusim.workload.parallel.shards import adds_up, deepep_of, moving, shard_of
-from clusim.workload.parallel.stages import COPY, Ground, stages_of
+from clusim.workload.parallel.stages import (
+    COPY,
+    Ground,
+    adds_up,
+    deepep_of,
+    moving,
+    shard_of,
+    stages_of,
+)
 from clusim.workload.pipeline_schedules import (
     CUT,
     Action,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from clusim.base.terms.algorithms import Protocol, find_algorithm, find_protocol
 from clusim.formats.recordings.model import Event
-from clusim.nccl.calls.choice import NcclOverrides
-from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.choice import Communicators, NcclOverrides
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.topology.model import Fabric
