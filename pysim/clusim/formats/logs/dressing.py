@@ -108,7 +108,7 @@ class Dressing:
 
     def off(self, data: bytes) -> bytes:
         """Return a block of complete lines without added text; the number of lines stays the same."""
-        # Most blocks have no added text; a search for one byte is ten times faster than one for several.
+        # Most blocks contain only plain lines; a search for one byte is ten times faster than one for several.
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
         if b"\xc2" in data:  # copied from a web page
