@@ -174,7 +174,7 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
     block = apart * len(own)
     if not regular or size % block or (len(own) > 1 and span > block) or own[0] != 0:
         raise InputError(
-            f"groups of {len(ranks)} ranks, {stride} apart, do not divide machines of {size} GPUs alike"
+            f"groups of {len(ranks)} ranks, {stride} apart, do not divide nodes of {size} GPUs alike"
         )
     parts = [
         tuple(first + gpu for gpu in own)
@@ -265,7 +265,7 @@ def replay_alike(
     )
     found.notes = [
         *recording.assumed,
-        f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the machines of one"
+        f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the nodes of one"
         " group for the others",
         "what communicates takes SMs from kernels; groups of different kinds share no wires, which the bounds do not"
         " assume",
@@ -295,14 +295,14 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
     machines = machines_of(one.fabric)
     if len(machines) != 1:
         raise InputError(
-            f"{one.name}: {len(machines)} machines; one rank of {recording.num_ranks} stands for all on as many"
-            " machines as it takes: name one machine"
+            f"{one.name}: {len(machines)} nodes; one rank of {recording.num_ranks} stands for all on as many"
+            " nodes as it takes: name one node"
         )
     size = len(machines[0])
     needed = -(-recording.num_ranks // size)
     if setup.nodes is not None and needed > setup.nodes:
         raise InputError(
-            f"{one.name}: {setup.nodes} machines with {size} GPUs; the job has {recording.num_ranks} ranks;"
+            f"{one.name}: {setup.nodes} nodes with {size} GPUs; the job has {recording.num_ranks} ranks;"
             f" give --nodes {needed}"
         )
     rank = machines[0][0]

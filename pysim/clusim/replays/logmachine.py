@@ -153,7 +153,7 @@ def _differences(
         )
         if not alike:
             shown = [" ".join(f"{rate:g}" for rate in own) or "none" for own in rates]
-            yield f"adapters of {shown[0]} GB/s, not {shown[1]}"
+            yield f"NICs of {shown[0]} GB/s, not {shown[1]}"
 
 
 def _host(system: System, gpu: int) -> float:

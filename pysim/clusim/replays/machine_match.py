@@ -86,7 +86,7 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     ]
     alike = [p.name for p in presets if p is not best and score(p) == score(best)]
     if len(ranks.machines) > 1 and not any(clue.text.startswith("network") for clue in clues):
-        reasons.append(f"nothing tells the network between machines: that of {best.name} is taken")
+        reasons.append(f"nothing tells the network between nodes: that of {best.name} is taken")
     if alike:
         reasons.append(f"as likely by these lines: {', '.join(alike)}")
     doubts = [
@@ -204,7 +204,7 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
         if re.search(pattern, text):
             return [_Clue(f"network {text}", _has_network(network), 2)]
     if len(ranks.machines) > 1:
-        return [_Clue("several machines", lambda p: bool(p.network), 1)]
+        return [_Clue("several nodes", lambda p: bool(p.network), 1)]
     return []
 
 

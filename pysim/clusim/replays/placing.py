@@ -75,8 +75,8 @@ def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:
         machines = machines_of(fabric)
     if needed > len(machines):
         raise InputError(
-            f"{fabric.name}: {len(machines)} machines with {size} GPUs; the job has {len(hosts)} ranks on {len(names)}"
-            f" machines; give --nodes {needed}"
+            f"{fabric.name}: {len(machines)} nodes with {size} GPUs; the job has {len(hosts)} ranks on {len(names)}"
+            f" nodes; give --nodes {needed}"
         )
     if fits:
         number = {host: i for i, host in enumerate(names)}

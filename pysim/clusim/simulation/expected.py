@@ -81,9 +81,9 @@ class Expected:
         """Say it in a line."""
         own = self.nearest
         if own is None:
-            return f"expected error: not known ({self.why})"
+            return f"expected error: unknown ({self.why})"
         whom = own.system or (own.family.capitalize() if own.family else "all systems")
-        words = [f"median of {own.n} left-out rows", *([own.place] if own.place else []), whom]
+        words = [f"median of {own.n} held-out rows", *([own.place] if own.place else []), whom]
         words += [own.algorithm] if own.algorithm else []
         where = ", ".join([*words, REGIME_TITLES[own.regime]])
         return f"expected error: {own.median_abs_pct:.2g} % ({where})"

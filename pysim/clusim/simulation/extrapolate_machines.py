@@ -114,7 +114,7 @@ class _Runs:
             points.append((part.setup.num_ranks, self.timed(part, own)))
         (x1, t1), (x2, t2) = points
         time_ps = t2 + round((t2 - t1) * (ranks - x2) / (x2 - x1))
-        return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} machines, linear in ranks"
+        return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} nodes, linear in ranks"
 
     def _same_steps(self, nodes: int) -> tuple[Request, NcclPlan | None]:
         """Return the request on so many machines with steps of the same bytes, and its plan."""
@@ -152,7 +152,7 @@ class _Runs:
         if plan.selection.algorithm is Algorithm.PAT:
             share = (1 - 1 / many) / (1 - 1 / large)
         time_ps = starts[1] + more * level_ps + (whole - starts[1]) * share
-        note = f"from {small} and {large} machines, each further level {level_ps / 1e6:.3g}us"
+        note = f"from {small} and {large} nodes, each further level {level_ps / 1e6:.3g}us"
         return max(1, round(time_ps)), note
 
     def _fewer(self, nodes: int) -> Setup:

@@ -389,5 +389,5 @@ def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
         one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
         raise TopologyError(
             f"{fabric.name}: link {one.name} - {two.name} leaves machine {one.zone};"
-            " machines are joined by links from their NICs to switches of the network"
+            " nodes are joined by links from their NICs to switches of the network"
         )

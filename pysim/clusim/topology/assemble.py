@@ -119,7 +119,7 @@ def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> 
                 problems.add(("told", name), f"{other!r} is no GPU of this machine")
     slots = {node.name for node in nodes if node.kind in ("gpu", "nic")}
     for name in topology.told_pcie.keys() - slots:
-        problems.add(("told_pcie", name), f"{name!r} is no GPU or adapter of this machine")
+        problems.add(("told_pcie", name), f"{name!r} is no GPU or NIC of this machine")
     for name in topology.nic_names.keys() - slots:
         problems.add(("nic_names", name), f"{name!r} is no NIC of this node")
 

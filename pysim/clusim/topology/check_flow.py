@@ -125,7 +125,7 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
         and fabric.nodes[fabric.node_index[other]].zone == NETWORK
     )
     share = width / injected if injected else 0.0
-    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of what half of the machines can send"
+    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of what half of the nodes can send"
     yield Finding("info", what)
 
 

@@ -181,7 +181,7 @@ def _adapters(
         lost = sorted({by_name[name].zone for name in fabric.ranks} - homes - {NETWORK})
         if lost:
             names = [f"machine {zone}" for zone in lost]
-            yield Finding("warning", f"{listed(names)}: no adapter, cannot reach other machines")
+            yield Finding("warning", f"{listed(names)}: no NIC, cannot reach other nodes")
 
 
 def _largest_packet(fabric: Fabric, link: Link) -> int:

@@ -279,7 +279,7 @@ def build_cluster(
         raise TopologyError(f"{problems.where}: 'cluster' is missing")
     for key in sorted(topology.model_fields_set - _ALLOWED):
         problems.add(
-            (key,), "belongs to one machine; put it into the file that 'node' names", key=True
+            (key,), "belongs to one node; put it into the file that 'node' names", key=True
         )
     problems.raise_if_any()
     machine = _machine(cluster.node, load, problems)
@@ -335,11 +335,11 @@ def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fa
         problems.raise_if_any()
         raise
     if machine.num_zones > 1 or any(node.zone for node in machine.nodes):
-        problems.add(("cluster", "node"), f"{name!r} is a cluster itself; name one machine")
+        problems.add(("cluster", "node"), f"{name!r} is a cluster itself; name one node")
     elif not any(node.kind == "nic" for node in machine.nodes):
         problems.add(
             ("cluster", "node"),
-            f"{name!r} has no NICs, so that machines of this kind cannot be joined; add nodes of kind nic",
+            f"{name!r} has no NICs, so that nodes of this kind cannot be joined; add nodes of kind nic",
         )
     problems.raise_if_any()
     return machine

@@ -308,7 +308,7 @@ class Fabric(Shown):
 
     def summary(self) -> Summary:
         """Return its parts, in a line."""
-        machines = [f"{self.num_zones} machines"] if self.num_zones > 1 else []
+        machines = [f"{self.num_zones} nodes"] if self.num_zones > 1 else []
         links = f"{sum(link.count for link in self.links)} links"
         return Summary(self.name, (*machines, *counted_nodes(self.nodes), links), self.description)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 KERNEL = "kernel only"
 """From the start of a collective's kernels until the last one ends."""
 
-LAUNCHED = "with launch, as nccl-tests reports it"
+LAUNCHED = "with launch overhead, as nccl-tests reports it"
 """An iteration of a stream of collectives: the kernel, and what comes between it and the next."""
 
-MODEL = "NCCL's own estimate"
+MODEL = "NCCL's cost model"
 """Estimate of NCCL's tuner, by which it chooses; nothing is simulated for it."""
 
 

@@ -34,8 +34,8 @@ _OF = {
     "MICRO": ("", _ALL),
     "HYBRID_DLRM": ("", _ALL),
     "HYBRID_DLRM_ENHANCED": ("", _ALL),
-    "HYBRID_DATA_MODEL": ("machine", "across machines"),
-    "HYBRID_MODEL_DATA": ("across machines", "machine"),
+    "HYBRID_DATA_MODEL": ("machine", "across nodes"),
+    "HYBRID_MODEL_DATA": ("across nodes", "machine"),
     "HYBRID_TRANSFORMER": (_MODEL, _DATA),
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD": (_MODEL, _DATA),
 }
@@ -113,7 +113,7 @@ class _Reader:
         return {
             _ALL: (1, self.num_ranks),
             "machine": (1, inside),
-            "across machines": (inside, self.num_ranks // inside),
+            "across nodes": (inside, self.num_ranks // inside),
             _MODEL: (1, model),
             _DATA: (model, self.num_ranks // model),
         }

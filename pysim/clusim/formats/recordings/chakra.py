@@ -359,9 +359,7 @@ class _Reader:
             if node.dims[0]:
                 self.notes["collectives over dimension 0: the ranks of a machine"] += 1
                 return "dimension 0", tuple(range(first, first + inner))
-            self.notes[
-                "collectives over dimension 1: ranks of the same place in every machine"
-            ] += 1
+            self.notes["collectives over dimension 1: ranks of the same place in every node"] += 1
             return "dimension 1", everyone[rank.number - first :: inner]
         self.notes[
             "collectives over some dimensions of a network (involved_dim): taken to be over all ranks"

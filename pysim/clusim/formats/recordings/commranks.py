@@ -179,6 +179,6 @@ def _hosts(world: World, largest: RecordedComm, number: dict[_Gpu, int]) -> list
     blocks = {(rank // size, host) for rank, host in known.items()}
     if len(blocks) > len({block for block, _ in blocks}) or len(blocks) > len(names):
         world.assumed.append(
-            f"{len(names)} host names, and {nodes} machines in the headers: ranks are taken to fill machines in order"
+            f"{len(names)} host names, and {nodes} nodes in the headers: ranks are taken to fill nodes in order"
         )
     return [f"machine {rank // size}" for rank in range(world.num_ranks)]

@@ -303,10 +303,10 @@ def _hosts(found: Recording, job: _Job, world: World) -> list[str]:
         1,
     )
     if size == count:
-        found.assumed.append("hosts are not recorded: ranks fill machines in order")
+        found.assumed.append("hosts are not recorded: ranks fill nodes in order")
         return []
     found.assumed.append(
-        f"hosts are not recorded: {count // size} machines with {size} rank{'s' * (size > 1)} each are taken, between"
+        f"hosts are not recorded: {count // size} nodes with {size} rank{'s' * (size > 1)} each are taken, between"
         " which the proxies that are recorded make sense"
     )
     return [f"machine {rank // size}" for rank in range(count)]

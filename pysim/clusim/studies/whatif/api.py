@@ -144,7 +144,7 @@ def _row(
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
             held = _tried(lambda: _ran(base, speed))
-            note = "no plan looks at it: planned anew is as held"
+            note = "NCCL's plan does not depend on it: re-planned is the same plan"
             return ChangeRow(name, first, held, held, notes=(note,))
         change = _on(base, speed)
     own = _held(base, change)

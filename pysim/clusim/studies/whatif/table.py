@@ -164,7 +164,7 @@ class ChangeRow:
         if self.held is None:
             return lines
         if self.held.cause != self.planned.cause:
-            lines.append(f"plan held: {self.held.cause}")
+            lines.append(f"same plan: {self.held.cause}")
         planned = not self.planned.error and self.planned.time_ps
         if planned and self.planned.time_ps < self.base.time_ps <= self.held.time_ps:
             lines.append(
@@ -209,7 +209,7 @@ class WhatIf:
 
     def lines(self) -> list[str]:
         """Return the table, a line each."""
-        head: tuple[str, ...] = ("", "change", "plan held", "planned anew", "plan", "first cause")
+        head: tuple[str, ...] = ("", "change", "same plan", "re-planned", "plan", "bottleneck")
         table: list[tuple[str, ...]] = [head]
         told: list[list[str]] = [[]]
         for of, base in self.baseline:

@@ -89,7 +89,7 @@ def _machine_boxes(view: Outline) -> tuple[list[DrawnBox], dict[str, DrawnBox]]:
     rest = view.machines[len(shown) :]
     if rest:
         box = DrawnBox(
-            [f"n{rest[0].zone}..{rest[-1].zone}", f"{len(rest)} more machines"], "more", dashed=True
+            [f"n{rest[0].zone}..{rest[-1].zone}", f"{len(rest)} more nodes"], "more", dashed=True
         )
         boxes |= {f"machine {machine.zone}": box for machine in rest}
         row.append(box)

@@ -57,7 +57,7 @@ class StepEstimate(StepResult):
             rows.append(
                 (
                     "followed",
-                    f"{self.followed} parts from fewer machines; error limit {off} of {step}",
+                    f"{self.followed} parts from fewer nodes; error limit {off} of {step}",
                 )
             )
         return rows

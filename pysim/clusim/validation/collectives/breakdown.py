@@ -95,7 +95,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
         ),
         ClassTable(
             "Left-out rows by how they were simulated",
-            "Followed: along a line from runs of fewer machines or smaller sizes.",
+            "Followed: along a line from runs of fewer nodes or smaller sizes.",
             _placed(out, lambda p: "followed" if p.followed else "simulated whole"),
         ),
         _calibration(points),
@@ -143,7 +143,7 @@ def _launches(unknown: Sequence[Point]) -> ClassTable:
     inside = sum(point.within_launches for point in unknown)
     return ClassTable(
         "Left-out rows of an unknown launch",
-        "The same rows by the launches that they may have had. They are in no other table of left-out rows.",
+        "The same rows by the launches that they may have had. They are in no other table of held-out rows.",
         [
             ClassLine("the likeliest launch", unknown, f"{inside} measured times lie in the span"),
             ClassLine("the shortest of all", [_at(point, 0) for point in unknown]),
@@ -170,7 +170,7 @@ def _calibration(points: Sequence[Point]) -> ClassTable:
     return ClassTable(
         "Calibration rows",
         "Rows that figures were taken from or fitted to. Agreement with them is by construction, and says nothing of"
-        " other machines.",
+        " other nodes.",
         lines,
     )
 

@@ -322,7 +322,7 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
         if not run.listed:
             raise InputError(
                 f"{path}:{run.line}: {len(run.devices)} of {run.n_ranks or 'an unknown number of'} ranks are listed, so"
-                " the number of machines is unknown; keep all lines '# Rank' in front of the table"
+                " the number of nodes is unknown; keep all lines '# Rank' in front of the table"
             )
         hosts = len({device.host for device in run.devices})
         group = CurveGroup(
@@ -388,7 +388,7 @@ def setup_of(group: CurveGroup) -> Setup:
     per_node, rest = divmod(group.n_gpus, nodes)
     if rest or per_node > has:
         raise InputError(
-            f"{group.system}: {group.n_gpus} GPUs on {nodes} machines; each has {has}, and all must use as many"
+            f"{group.system}: {group.n_gpus} GPUs on {nodes} nodes; each has {has}, and all must use as many"
         )
     return replace(
         one, nodes=nodes if nodes > 1 else None, per_node=per_node if per_node < has else None

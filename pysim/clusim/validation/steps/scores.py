@@ -120,7 +120,7 @@ def step_score(points: Sequence[StepPoint]) -> StepScore:
 def _place(point: StepPoint) -> str:
     row = point.row
     if row.n_nodes <= 1 and row.n_gpus <= 8:
-        return "one machine"
+        return "one node"
     return "to 64 GPUs" if row.n_gpus < 64 else "64 to 512 GPUs" if row.n_gpus <= 512 else "more"
 
 

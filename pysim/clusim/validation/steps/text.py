@@ -25,7 +25,7 @@ _WIDTH = 46
 def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
     """Return scores, groups, the worst rows, and what was assumed or left out."""
     head = f"{'':{_WIDTH}}{'n':>6}{'mean':>8}{'median':>8}{'bias':>8}{'tau':>8}"
-    lines = [head, _line("left-out rows", step_score(report.left_out))]
+    lines = [head, _line("held-out rows", step_score(report.left_out))]
     lines.append(_line("calibration rows", step_score(report.calibration)))
     last = ""
     for by, name, own in step_groups(report.left_out):
@@ -102,11 +102,11 @@ def section(report: StepReport, command: str) -> str:
         "[training.md](training.md#against-measurements) says what such a table holds. Errors are those of the time of",
         "a step, in percent; bias is the mean of the signed ones, + is predicted too long; tau is Kendall's, of the",
         "throughput of plans of one model on one number of GPUs. Rows behind a figure (calibration rows) are scored",
-        "apart; every group has left-out rows only.",
+        "apart; every group has held-out rows only.",
         "",
         "| | rows | mean | median | bias | tau |",
         "|---|---|---|---|---|---|",
-        _row("**left-out rows**", report.left_out),
+        _row("**held-out rows**", report.left_out),
         _row("calibration rows", report.calibration),
     ]
     for by, name, own in step_groups(report.left_out):

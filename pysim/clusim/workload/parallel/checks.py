@@ -201,11 +201,11 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model)
     groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
     shapes = {tuple(len(ranks) for ranks in spread(group, zone)) for group in groups}
     if len(shapes) > 1 or any(len(set(shape)) > 1 for shape in shapes):
-        message = "deepep: the ranks of a group must be as many on each of its machines"
+        message = "deepep: the ranks of a group must be as many on each of its nodes"
         raise complain(workload, ("experts", "exchange"), message)
     machines = len(next(iter(shapes)))
     pool = model.experts * min(own.machines or machines, machines) // machines
     if pool < model.top_k:
-        message = f"{own.machines} machines have {pool} experts, a token goes to {model.top_k}"
+        message = f"{own.machines} nodes have {pool} experts, a token goes to {model.top_k}"
         raise complain(workload, ("experts", "machines"), message)
     return machines

@@ -210,16 +210,16 @@ class ParallelPlan:
             if where.get("shard", "inside") in ("inside", "none"):
                 return []
             return [
-                f"states are cut over groups of {mesh.shards} GPUs that are not inside machines, so that weights are"
+                f"states are cut over groups of {mesh.shards} GPUs that are not inside nodes, so that weights are"
                 f" gathered across; a machine has {fits}"
             ]
         if mesh.tensor <= fits and fits % mesh.tensor == 0:
             return [
-                f"tensor parallelism goes across machines, though groups of {mesh.tensor} fit inside; put tensor first"
+                f"tensor parallelism goes across nodes, though groups of {mesh.tensor} fit inside; put tensor first"
                 " in parallel.order"
             ]
         return [
-            f"tensor parallelism goes across machines: {mesh.tensor} GPUs in a group, {fits} in a machine"
+            f"tensor parallelism goes across nodes: {mesh.tensor} GPUs in a group, {fits} in a machine"
         ]
 
     def memory(self, stage: int) -> Memory:
