@@ -66,7 +66,7 @@ class OwnStep:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """End times of the steps [ps]: as predicted, without mutual disturbance, and without concurrency."""
+    """End times of the steps [ps]: predicted, without mutual disturbance, without concurrency."""
 
     time_ps: int
     least_ps: int
@@ -98,7 +98,7 @@ class _Player:
         self.now = 0
         self.ends: list[tuple[int, int]] = []
         self.left: dict[int, int] = {}
-        """Kernels that run -> SM x ps that they still need."""
+        """Running kernels -> remaining work [SM x ps]."""
         self.held = 0
 
     def end_ps(self) -> int:
@@ -126,7 +126,7 @@ class _Player:
         return self.now
 
     def _share(self, at: int) -> int:
-        """Return the SMs of a kernel that runs."""
+        """Return the SMs of a running kernel."""
         free = max(1, self.sms - self.held)
         return min(self.steps[at].sms, max(1, free // len(self.left)))
 
@@ -186,7 +186,7 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
 
 @dataclass(frozen=True)
 class _Machine:
-    """A machine of the job, and how its collectives are timed."""
+    """Node type of the job, with the settings for timing its collectives."""
 
     setup: Setup
     size: int
@@ -315,9 +315,10 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
 def _run(
     recording: Recording, machine: _Machine, watch: Watch
 ) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
-    """Return the times of distinct collectives and of the job, and the progress if time ran out.
+    """Return the times of distinct collectives and of the job, and the progress if ended.
 
     The progress is the share of events with a known time, and a lower bound of the job's time: its longest stream [ps].
+    It is None if the job was completed.
     """
     times: dict[tuple[int, str, int], PerfKernel] = {}
     steps: list[OwnStep] = []

@@ -165,7 +165,10 @@ def _links(log: Log) -> list[_Clue]:
 
 
 def _models_with(rate_GBps: float) -> list[str]:
-    """Return the GPU models for whose NVLinks to switches any NCCL version assumes about this rate [GB/s]."""
+    """Return the GPU models with about this total rate of NVLinks to switches [GB/s].
+
+    Rates are those that any NCCL version assumes.
+    """
     found = [
         chip.model
         for chip in GPUS.values()
