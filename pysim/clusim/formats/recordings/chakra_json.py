@@ -143,9 +143,7 @@ def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
             raise InputError(
                 f"{where}: a collective without {lost}, so nothing tells its {lost[5:]}; add it"
             )
-        number = NODE_TYPES[
-            "COMP_NODE"
-        ]  # the host's part of a call; its kernel is a separate node
+        number = NODE_TYPES["COMP_NODE"]  # the host's part of a call; its kernel is a separate node
     attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
     for name in _GRAPH_NUMBERS:
         if name in item:
