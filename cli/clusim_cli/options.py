@@ -66,7 +66,7 @@ def nodes() -> Decorator[Any]:
         "--nodes",
         type=click.IntRange(1, 65_536),
         metavar="N",
-        help="Join N of these machines by the network they usually have.",
+        help="Join N of these nodes by the network they usually have.",
     )
 
 

@@ -95,8 +95,8 @@ def test_bursts_are_told_from_the_packets_they_stand_for(clusim: Clusim):
     ratio = data["packet_hops"] / data["grants"]
     assert data["packet_hops_per_s"] / data["grants_per_s"] == pytest.approx(ratio, rel=0.01)
     text = clusim(*asked).out
-    assert f"{data['packet_hops']:,} packet-hops as {data['grants']:,} hops of bursts" in text
-    assert re.search(r"M hops of bursts/s \([0-9.]+ M packet-hops/s\)", text)
+    assert f"{data['packet_hops']:,} packet-hops as {data['grants']:,} burst-hops" in text
+    assert re.search(r"M burst-hops/s \([0-9.]+ M packet-hops/s\)", text)
     exact = clusim("run", "dgx-a100", "--size", "64KiB", "--granularity", "packet", *QUIET).out
     assert "M packet-hops/s" in exact
     assert "bursts/s" not in exact

@@ -77,7 +77,7 @@ def test_the_machine_as_nccl_wrote_it(clusim: Clusim) -> None:
     done = clusim("replay", SAMPLE, "--xml", xml, "--calls", 1, "--json")
     found = json.loads(done.out)
     assert found["fabric"] == f"{xml}:nodes=4"
-    assert any("fill 4 machines" in note for note in found["notes"])
+    assert any("fill 4 nodes" in note for note in found["notes"])
     both = clusim("replay", SAMPLE, "--xml", xml, "--topology", "dgx-a100")
     assert (both.code, both.err.count("\n")) == (2, 1)
 

@@ -45,7 +45,7 @@ def test_show_draws_one_machine_of_a_cluster_and_the_network(clusim: Clusim) -> 
     out = clusim("topo", "show", "dgx-h100", "--nodes", "4").out
     assert "machine n0 (4 alike: n0..3)" in out
     assert out.count(" gpu7 ") == 1
-    assert re.search(r"adapters - leaf: 32 x ib-ndr of 50 GB/s", out)
+    assert re.search(r"NICs - leaf: 32 x ib-ndr of 50 GB/s", out)
 
 
 def test_show_can_still_print_every_figure(clusim: Clusim) -> None:
@@ -177,5 +177,5 @@ def test_import_fails_in_one_line(clusim: Clusim, tmp_path: Path) -> None:
 
 def test_imported_machines_can_be_joined(clusim: Clusim) -> None:
     out = clusim("topo", "show", SAMPLES / "vendor.xml", "--nodes", "2").out
-    assert "2 machines" in out
+    assert "2 nodes" in out
     assert "ib-hdr" in out

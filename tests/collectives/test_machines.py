@@ -116,7 +116,7 @@ def test_machines_of_different_sizes() -> None:
     layout = find_layout(pod(), (0, 1, 2, 8))
     assert isinstance(layout, Layout)
     assert layout.local_size == 0
-    with pytest.raises(InputError, match="hierarchical: machines take part with 1 to 3 ranks"):
+    with pytest.raises(InputError, match="hierarchical: nodes take part with 1 to 3 ranks"):
         build(pod(), "allreduce", "hierarchical", 4096, ranks=(0, 1, 2, 8))
     proven(pod(), "allreduce", "ring", 100_004, ranks=(0, 1, 2, 8), channels=3)
     proven(pod(), "allreduce", "tree", 100_004, ranks=(0, 1, 2, 8), channels=3)

@@ -166,7 +166,7 @@ def test_few_slots_hold_the_stream_back(tmp_path: Path) -> None:
 
 def test_where_sharp_cannot_work_it_says_so() -> None:
     single = load("dgx-h100")
-    with pytest.raises(InputError, match="all ranks are in one machine"):
+    with pytest.raises(InputError, match="all ranks are in one node"):
         build(single, "allreduce", "sharp", 1 << 20)
     ethernet = load("aws-p5", nodes=2)
     with pytest.raises(InputError, match="no reduction unit in the switches between"):

@@ -89,6 +89,6 @@ def test_rings_over_many_ranks_give_up_a_little_accuracy() -> None:
 
 
 def test_nvls_stays_inside_a_machine() -> None:
-    with pytest.raises(InputError, match=r"several machines .* use sharp, ring or tree"):
+    with pytest.raises(InputError, match=r"several nodes .* use sharp, ring or tree"):
         build(two(), "allreduce", "nvls", MIB)
     assert build(two(), "allreduce", "nvls", MIB, ranks=range(8, 16)).calls[0].channels == 16

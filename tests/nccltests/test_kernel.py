@@ -40,7 +40,7 @@ def test_fewer_machines_predict_many(
     monkeypatch.setattr(approximate, "MANY_HOPS", 0)
     fewer = kernel(Request(setup, operation, 64 << 10))
     assert not whole.notes
-    assert "machines, " in fewer.notes[0]
+    assert "nodes, " in fewer.notes[0]
     assert fewer.time_ps == pytest.approx(whole.time_ps, rel=tolerance)
 
 
@@ -135,7 +135,7 @@ def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
         monkeypatch.setattr(approximate, "MANY_HOPS", 0)
         monkeypatch.setattr(module, "MOST_RANKS", 8)
         fewer = kernel(Request(setup, "allreduce", size))
-        assert "from 4 and 8 machines, each further level" in fewer.notes[0]
+        assert "from 4 and 8 nodes, each further level" in fewer.notes[0]
         assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.02)
 
 

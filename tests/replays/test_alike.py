@@ -51,7 +51,7 @@ def test_groups_on_machines_of_eight() -> None:
 
 @pytest.mark.parametrize("ranks", [range(6), range(0, 12, 6), range(12), (0, 3)])
 def test_groups_that_do_not_divide_machines(ranks: range) -> None:
-    with pytest.raises(InputError, match="do not divide machines of 8 GPUs alike"):
+    with pytest.raises(InputError, match="do not divide nodes of 8 GPUs alike"):
         split_of(ranks, 8)
 
 
@@ -179,7 +179,7 @@ def test_nine_thousand_ranks_on_the_command_line(
     name = table(tmp_path, head(8, 9216), *(layer("a", 10, f=call) for _ in range(60)))
     assert run(["replay", name, "--topology", "dgx-h100"]) == 0
     shown = capsys.readouterr().out
-    assert "9216 ranks on 1152 machines" in shown
+    assert "9216 ranks on 1152 nodes" in shown
     assert "tp, one of 1152" in shown
     assert (
         run(["replay", name, "--topology", "dgx-h100", "--trace-out", str(tmp_path / "t.h5")]) == 2

@@ -152,7 +152,7 @@ def test_ranks_fill_machines_that_have_fewer_gpus(tmp_path: Path) -> None:
     found = replay(
         ReplayRequest((write(tmp_path, job()),), topology="dgx-h100", other="polaris", replan=True)
     )
-    assert any("fill 2 machines" in note for note in found.notes)
+    assert any("fill 2 nodes" in note for note in found.notes)
     assert found.calls[0].other is not None
     assert found.calls[0].other.time_ps > 2 * found.calls[0].time_ps
 

@@ -167,7 +167,7 @@ def test_two_machines_are_drawn_side_by_side_in_their_frames() -> None:
             below = frame.y <= box.y <= frame.y + frame.height
             assert (within and below) == (frame.label in zone.split("/")[0] and bool(zone))
     labels = [box.label for box in picture.boxes if box.name == "n1/nic0..3"]
-    assert labels == ["0..3"], "adapters of one PCIe switch are one box"
+    assert labels == ["0..3"], "NICs of one PCIe switch are one box"
 
 
 def test_many_machines_are_boxes_with_bars_for_the_links_in_them() -> None:
@@ -235,7 +235,7 @@ def test_the_summary_says_what_left_the_machines(cluster: Path) -> None:
     out = [w for w, cls in enumerate(wires.classes) if cls == "infiniband nic->leaf"]
     payload = int(wires.counters["payload"][out].sum())
     said = " ".join(sentences(feed.result, feed.shares, feed.idle_classes))
-    assert f"{format_size(payload)} of payload left the machines through {len(out)} NICs" in said
+    assert f"{format_size(payload)} of payload left the nodes through {len(out)} NICs" in said
     assert "Nothing crossed links between CPUs or host memory." in said
     assert "By kind of link, wires were busy on average: NVLink " in said
 
@@ -246,7 +246,7 @@ def test_the_summary_names_the_links_of_a_machine_without_nvlink(tmp_path: Path)
     result, idle = used_part(clusim.simulate(fabric, schedule))
     said = " ".join(sentences(result, Feed.of(result).shares, idle))
     assert re.search(r"By kind of link, wires were busy on average: PCIe \S+%, ", said)
-    assert "left the machines" not in said
+    assert "left the nodes" not in said
 
 
 def test_endpoints_come_in_the_order_of_the_nodes() -> None:

@@ -159,7 +159,7 @@ def test_four_commands_agree_where_they_mean_the_same(topology: str, size: int) 
     assert (run["algorithm"], run["protocol"]) == tuple(chosen.lower().split())
     assert row["nccl_chooses"] == chosen
     assert run["channels"] == choice["channels"]
-    # NCCL's own estimate
+    # NCCL's cost model
     assert run["model_time_us"] == choice["model_time_us"]
     # with launch
     assert line["out_of_place"]["time"] == pytest.approx(run["launched_us"], abs=1e-6)
@@ -168,9 +168,9 @@ def test_four_commands_agree_where_they_mean_the_same(topology: str, size: int) 
     assert run["time_ps"] / 1e6 < run["launched_us"]
     assert [found["includes"] for found in (run, explained, crossed, table)] == [
         "kernel only",
-        "NCCL's own estimate",
-        "with launch, as nccl-tests reports it",
-        "with launch, as nccl-tests reports it",
+        "NCCL's cost model",
+        "with launch overhead, as nccl-tests reports it",
+        "with launch overhead, as nccl-tests reports it",
     ]
 
 

@@ -131,7 +131,7 @@ def test_oversubscription_and_bisection_of_a_network() -> None:
     infos = found(NETWORK, "info")
     assert "leaf switches (2): 100 GB/s down, 50 GB/s up, 2:1 oversubscribed" in infos
     assert "spine switches (1): 100 GB/s down" in infos
-    half = "bisection of the network 50 GB/s one way, 50% of what half of the machines can send"
+    half = "bisection of the network 50 GB/s one way, 50% of what half of the nodes can send"
     assert half in infos
     net = loads(NETWORK)
     assert network_bisection_Bps(arrays_of(net)) == pytest.approx(50e9)

@@ -220,7 +220,7 @@ def test_machines_that_cannot_be_joined(tmp_path: Path, box: str) -> None:
     lonely.write_text(
         "nodes: {gpu0..1: {kind: gpu, chip: h100-sxm5}}\nlinks: [{from: gpu0, to: gpu1, type: nvlink4}]"
     )
-    with pytest.raises(TopologyError, match="has no NICs, so that machines of this kind cannot be"):
+    with pytest.raises(TopologyError, match="has no NICs, so that nodes of this kind cannot be"):
         topology.load(lonely, nodes=2)
     with pytest.raises(TopologyError, match="is no machine with NICs"):
         topology.load("fat-tree:k=4", nodes=2)
@@ -236,7 +236,7 @@ def test_machines_that_cannot_be_joined(tmp_path: Path, box: str) -> None:
         ("cluster: {node: dgx-a100}", "cluster: 'nodes' is missing"),
         ("cluster: {nodes: 2}", "cluster: 'node' is missing"),
         ("cluster: {node: dgx-a100, nodes: 2}\nnodes: {a: {kind: host}}", "either a cluster or nodes and links"),
-        ("cluster: {node: dgx-a100, nodes: 2}\nrings: [[0]]", "rings: belongs to one machine"),
+        ("cluster: {node: dgx-a100, nodes: 2}\nrings: [[0]]", "rings: belongs to one node"),
         ("cluster: {node: nowhere.yaml, nodes: 2}", "nowhere.yaml"),
         ("cluster: {node: 7, nodes: 2}", "cluster.node: 7"),
         ("name: x", "'nodes' is missing; give for example nodes: {gpu0..7"),

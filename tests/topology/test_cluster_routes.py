@@ -288,7 +288,7 @@ def test_holes_in_the_network_are_errors(box: str) -> None:
 def test_machines_are_joined_by_nics_and_switches_only(box: str) -> None:
     net = cluster(box, 2, kind="single")
     for a, b in (("n0/nic0", "n1/nic0"), ("n0/gpu0", "switch0"), ("n0/pcie0", "n1/pcie0")):
-        with pytest.raises(TopologyError, match="machines are joined by links from their NICs"):
+        with pytest.raises(TopologyError, match="nodes are joined by links from their NICs"):
             arrays_of(replace(net, links=(*net.links, replace(net.links[0], a=a, b=b))))
 
 

@@ -68,7 +68,7 @@ def part(
     return followed_part(request.setup, plan, granularity, (ranks, write))
 
 
-@pytest.mark.parametrize("text", [DDP, TENSOR], ids=["all GPUs", "a GPU of each machine"])
+@pytest.mark.parametrize("text", [DDP, TENSOR], ids=["all GPUs", "a GPU of each node"])
 def test_a_followed_part_is_as_near_the_whole_as_is_said(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +94,7 @@ def test_kernels_lose_as_much_as_beside_the_whole(size: int, machines: str) -> N
     # 2 TB/s of memory traffic beside, for longer than the collective takes.
     beside = 40 * 10**9, 80 * 10**9
     whole, followed = part_beside(found.fewer.request, found.plan, *beside), found.run(*beside)
-    assert found.note.startswith(f"from {machines} machines")
+    assert found.note.startswith(f"from {machines} nodes")
     assert followed.end_ps == pytest.approx(whole.end_ps, rel=FOLLOWED_ERROR)
     lost_ps = whole.kernels_ps - beside[0]
     assert lost_ps > 0
@@ -176,6 +176,6 @@ def test_a_step_is_off_by_what_its_exposed_parts_may_be_off(tmp_path: Path) -> N
     assert said["parts_followed"] == found.followed > 0
     assert said["followed_error_s"] == found.followed_ps / 1e12
     rows = dict(found.origin)
-    assert rows["followed"].startswith(f"{found.followed} parts from fewer machines; error limit ")
+    assert rows["followed"].startswith(f"{found.followed} parts from fewer nodes; error limit ")
     again = estimated(asked(DDP.replace("ddp}", "ddp, overlap: false}")), Kept(tmp_path))
     assert (again.simulated, again.followed_ps) == (0, found.followed_ps)

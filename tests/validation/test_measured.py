@@ -295,7 +295,7 @@ def test_the_section_replaces_itself_only(tmp_path: Path) -> None:
         text = page.read_text(encoding="utf-8")
         assert text.startswith("# Title\n\nBefore.\n")
         assert text.count(HEADING) == 1
-    assert "| **left-out rows** | 4 | 10.0 | 10.0 | +10.0 |  |" in text
+    assert "| **held-out rows** | 4 | 10.0 | 10.0 | +10.0 |  |" in text
 
 
 def test_the_error_to_expect_is_that_of_the_nearest_class(

@@ -95,9 +95,9 @@ def test_calibration_rows_are_scored_apart_and_sources_left_out_say_so() -> None
     }
     head = tables["Left-out rows"]
     assert head["all"].points == [points[1], points[2]]
-    assert head["one machine"].points == [points[2]]
-    assert head["of a source that calibrated nothing, one machine"].points == [points[2]]
-    assert "of a source that calibrated nothing, several machines" not in head
+    assert head["one node"].points == [points[2]]
+    assert head["of a source that calibrated nothing, one node"].points == [points[2]]
+    assert "of a source that calibrated nothing, several nodes" not in head
     calibration = tables["Calibration rows"]
     assert calibration["all"].points == [points[0], points[3]]
     name = f"p5en-1-channel: {ROW_SETS['p5en-1-channel'].text}"
@@ -114,7 +114,7 @@ def test_calibration_rows_are_scored_apart_and_sources_left_out_say_so() -> None
     assert systems["dgx-a100"].remark.startswith("not left out")
     by_hand = {name: line.to_json()["mean_abs_pct"] for name, line in head.items()}
     assert by_hand["all"] == 35.0
-    assert by_hand["one machine"] == 20.0
+    assert by_hand["one node"] == 20.0
     assert any("Ring LL of 1 KiB" in text for text in calibrated_by(points)["p5en-1-channel"])
 
 
@@ -138,7 +138,7 @@ def test_the_page_has_every_table_and_no_place_of_this_computer() -> None:
     text = page_text(report, "clusim validate t.csv", [("dgx-h100", "accuracy/dgx-h100.png")])
     for table in class_tables(report.points):
         assert f"## {table.title}\n" in text
-    assert "| dgx-h100, one machine | 1 | 10.0 / 10.0 (1) | +10.0 |  |  |  |  | 10.0 | 0% |" in text
+    assert "| dgx-h100, one node | 1 | 10.0 / 10.0 (1) | +10.0 |  |  |  |  | 10.0 | 0% |" in text
     assert "![dgx-h100: measured and predicted](accuracy/dgx-h100.png)" in text
     assert "    clusim" not in text
 
@@ -161,17 +161,17 @@ def test_expected_errors_are_those_of_the_nearest_class(
     monkeypatch.setattr(expected, "DATA", data)
     same = near(Setup("dgx-h100"), 1024, "ring")
     assert same.text() == (
-        "expected error: 4 % (median of 9 left-out rows, one machine, dgx-h100, Ring, < 1 MiB)"
+        "expected error: 4 % (median of 9 held-out rows, one node, dgx-h100, Ring, < 1 MiB)"
     )
     assert same.to_json()["median_abs_pct"] == 4.0
     # A tree was not measured there: any algorithm of the system.
     assert near(Setup("dgx-h100"), 1024, "tree").nearest == replace(same.nearest, algorithm="")
     # H200 has the same chips' family.
     family = near(Setup("dgx-h200"), 1024).text()
-    assert "29 % (median of 18 left-out rows, one machine, Hopper, < 1 MiB)" in family
+    assert "29 % (median of 18 held-out rows, one node, Hopper, < 1 MiB)" in family
     assert "all systems" in near(Setup("dgx-a100"), 1024).text()
     several_found = near(Setup("dgx-a100", 2), 2 * MIB)
-    assert "median of 8 left-out rows, several machines, all systems" in several_found.text()
+    assert "median of 8 held-out rows, several nodes, all systems" in several_found.text()
     # Seven rows are no class; no other place has rows of this size.
     assert "not known" in near(Setup("dgx-h100"), 64 * MIB).text()
     named = near(Setup("dgx-h100"), 1024, "hierarchical")

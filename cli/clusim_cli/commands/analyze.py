@@ -113,7 +113,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
     }
     notes = [
         f"{what_if[0]} {what_if[1]}: about {format_time(after)} instead of {format_time(before)}"
-        f" ({(after - before) / max(1, before):+.1%}), in first order"
+        f" ({(after - before) / max(1, before):+.1%}), critical-path estimate"
     ]
     if confirm:
         from clusim.simulation.rerun import rerun

@@ -45,7 +45,7 @@ def _flags(function: Any) -> Any:
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option("--procs-per-node", type=click.IntRange(1),
-              help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
+              help="Processes on each node.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
 @click.option("--harness", type=one_of("nccl-tests", "torch", pytorch="torch", python="torch"),
               default="nccl-tests", show_default=True,
               help="Launcher: the program itself, or a Python loop around torch.distributed.")  # fmt: skip

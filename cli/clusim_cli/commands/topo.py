@@ -230,7 +230,7 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
     else:
         kinds = [kind_of(node) for node in machine.nodes]
         counts = kinds.count("gpu"), kinds.count("nic")
-    echo_done(output, f"{counts[0]} GPUs, {counts[1]} adapters")
+    echo_done(output, f"{counts[0]} GPUs, {counts[1]} NICs")
 
 
 @command.command("import")
@@ -265,7 +265,7 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     if chip is not None:
         gpu(chip)  # also where the file says it better
     if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
-        what = "--onto: takes NCCL's XML of one machine; not with --cpu, --group, --kind"
+        what = "--onto: takes NCCL's XML of one node; not with --cpu, --group, --kind"
         raise click.UsageError(what)
     if onto is not None:
         found = import_onto(file, onto, chip=chip)

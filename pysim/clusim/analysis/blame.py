@@ -88,7 +88,7 @@ def _notes(table: ColumnTable) -> list[str]:
         left = format_time(total - row["time_ps"])
         notes.append(
             f"{row['share']:.1%} of the run ({format_time(row['time_ps'])}) is lost to {row['resource']}:"
-            f" {row['reason']}; without that the run would take {left}, in first order"
+            f" {row['reason']}; critical-path estimate without it {left}"
         )
     most = max(rows, key=lambda row: int(row["time_ps"]), default=None)
     if most is not None and most["group"] != "stall":

@@ -253,7 +253,7 @@ class Charger:
         if busy > load:
             broken = self.network.rate(wire, step.start_ps) < self._best[self.network.classes[wire]]
             why = CauseKind.FAULT if broken else CauseKind.UNEVEN
-            reason = "slower or fuller than its like"
+            reason = "degraded or overloaded, against parallel wires"
             yield Charge("stall", name, reason, busy - load, why, wire)
 
     def wire_cause(self, wire: int) -> CauseKind:

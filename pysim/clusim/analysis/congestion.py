@@ -211,7 +211,7 @@ def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
         return ["nothing crossed any wire"]
     top = wires[0]
     notes = [
-        f"the hottest wire is {top[1]} ({top[2]}): busy {top[5]:.1%}, no credit {top[7]:.1%}, contended {top[8]:.1%},"
+        f"busiest wire: {top[1]} ({top[2]}): busy {top[5]:.1%}, credit stall {top[7]:.1%}, contended {top[8]:.1%},"
         f" queue up to {format_size(top[9])}"
     ]
     uneven = [row for row in rows if row[0] == "group"]

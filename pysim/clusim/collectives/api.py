@@ -108,7 +108,7 @@ def _check_nics(channels: int, fabric: Fabric | None, ranks: Sequence[int]) -> N
     most = max(len(own) for own in layout.machines)
     if channels * (most + 1) > MOST_PROGRAMS:
         raise ScheduleError(
-            f"{channels} channels of messages between machines of {most} ranks: a GPU has room for {MOST_PROGRAMS}"
+            f"{channels} channels of messages between nodes of {most} ranks: a GPU has room for {MOST_PROGRAMS}"
             f" programs and proxies; use at most {MOST_PROGRAMS // (most + 1)} channels"
         )
 

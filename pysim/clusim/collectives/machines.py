@@ -67,7 +67,7 @@ class Layout:
         if not self.local_size:
             sizes = sorted({len(own) for own in self.machines})
             raise InputError(
-                f"{algorithm}: machines take part with {sizes[0]} to {sizes[-1]} ranks; it needs the same number"
+                f"{algorithm}: nodes take part with {sizes[0]} to {sizes[-1]} ranks; it needs the same number"
                 " in each, use ring or tree"
             )
         return self.local_size

@@ -136,7 +136,7 @@ _SETS = (
     ),
     RowSet(
         "p5en-1-channel",
-        "all-reduce on 4 p5en machines with one channel, and LL and LL128 up to 8 KiB with any (ncclgauge)",
+        "all-reduce on 4 p5en nodes with one channel, and LL and LL128 up to 8 KiB with any (ncclgauge)",
         (
             _rows(source="ncclgauge", system="aws-p5en", n_nodes=4, channels=1),
             # Sizes that use no further channel: the same measurement again.
@@ -151,7 +151,7 @@ _SETS = (
     ),
     RowSet(
         "p5en-8-channels",
-        "Ring Simple all-reduce on 4 p5en machines with 8 channels (ncclgauge)",
+        "Ring Simple all-reduce on 4 p5en nodes with 8 channels (ncclgauge)",
         (
             _rows(
                 source="ncclgauge",
@@ -165,7 +165,7 @@ _SETS = (
     ),
     RowSet(
         "p5en-16-channels",
-        "Ring LL128 all-reduce on 4 p5en machines with 16 channels (ncclgauge)",
+        "Ring LL128 all-reduce on 4 p5en nodes with 16 channels (ncclgauge)",
         (
             _rows(
                 source="ncclgauge",

@@ -112,11 +112,11 @@ def nic_of(name: str, entry: Entry, transports: Mapping[str, Transport]) -> Nic:
     preset = {
         **transports[entry.pop("transport")].figures,
         "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
-        "ports": published(1, "network ports of the adapter"),
+        "ports": published(1, "network ports of the NIC"),
         "latency": own["latency"],
     }
     if gbps := entry.get("gbps", 0):
-        rate = published(f"{gbps} Gb/s", "rate of the adapter, as it reports it to NCCL")
+        rate = published(f"{gbps} Gb/s", "rate of the NIC, as it reports it to NCCL")
         preset["speed"] = rate
     return build(Nic, {**entry, "name": name}, figures={**preset, **own})
 
@@ -142,7 +142,7 @@ def _dcqcn(gbps: float) -> Preset:
         "byte_counter": published("10MB", paper),
         "additive": step(f"{40 * scale:g} Mb/s", f"{paper}: 40 Mb/s at 40 Gb/s, with the rate"),
         "hyper": step(f"{200 * scale:g} Mb/s", f"{paper}: 200 Mb/s at 40 Gb/s, with the rate"),
-        "min_rate": assumed("100 Mb/s", "floor of Mellanox adapters"),
+        "min_rate": assumed("100 Mb/s", "floor of Mellanox NICs"),
         "fast_recovery": published(5, paper),
     }
 

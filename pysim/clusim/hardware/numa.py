@@ -176,7 +176,7 @@ def _memory(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
     zero = assumed(0, "no links but the one to its socket")
     one = assumed(1.0, "every byte that is delivered or fetched crosses the channels once")
     return {
-        "sms": assumed(1, "runs no kernels; the processes that serve an adapter are its CTAs"),
+        "sms": assumed(1, "runs no kernels; the processes that serve a NIC are its CTAs"),
         "cta_slots": assumed(256, "as many flows as the engine takes"),
         "write_latency": assumed("60ns", "accepted by the memory controller"),
         "read_latency": assumed("90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})"),

@@ -134,7 +134,7 @@ def _flits(mps: int) -> Preset:
 def _payload(mps: int) -> Figure:
     return assumed(
         {"sm": f"{mps}B", "ce": f"{mps}B", "nic": "4096B"},
-        "SMs and copy engines make packets of the MPS; an adapter's packets are cut by `limit` on these wires",
+        "SMs and copy engines make packets of the MPS; a NIC's packets are cut by `limit` on these wires",
     )
 
 

@@ -95,14 +95,14 @@ class Transport:
 def transport_of(name: str, entry: Entry) -> Transport:
     """Return the transport of a section of ``transports.yaml``; figures that it does not have are those of verbs."""
     costs: Preset = {
-        "plugin": published(name, "how NCCL reaches the adapter"),
+        "plugin": published(name, "how NCCL reaches the NIC"),
         "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
         "post": assumed(
             "500ns",
             "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end)",
         ),
         "completion": assumed("750ns", f"completion entry and its poll 0.25 us, and {_THREAD}"),
-        "flush": assumed("1us", "a read of GPU memory by the adapter, there and back"),
+        "flush": assumed("1us", "a read of GPU memory by the NIC, there and back"),
         "adaptive": assumed(False, "one path per connection unless asked for"),
         **figures(entry.get("figures", {})),
     }

@@ -59,7 +59,7 @@ class Networked:
             if not found or rail < 0:
                 raise ScheduleError(
                     f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) has no NIC on the"
-                    " network between machines; add one, or use ranks of one machine"
+                    " network between nodes; add one, or use ranks of one node"
                 )
         if not self.arrays.fabric.pxn and self.connection.rail_out == ABSENT:
             return self._without_pxn(theirs, rail), rail

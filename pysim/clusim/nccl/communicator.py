@@ -240,7 +240,7 @@ def communicator(
         check_network(fabric, settings)
     if len(systems) > 1 and any(not system.adapters for system in systems):
         raise InputError(
-            f"{fabric.name}: a machine without adapters cannot be in a communicator of several machines"
+            f"{fabric.name}: a machine without NICs cannot be in a communicator of several nodes"
         )
     found: dict[int, tuple[Graph, ...]] = {}
     machines: list[SearchedMachine] = []
@@ -455,7 +455,7 @@ def _p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, in
                 link = nvlink_GBps(a.capability, system.version)
                 lanes = 2 * max(1, int(route.rate / link + 1e-6))
             per_peer = min(per_peer, lanes)
-    late = since(system.version, "p2p channels by adapters")
+    late = since(system.version, "p2p channels by NICs")
     if group.num_nodes > 1:
         lanes = 2
         if late:

@@ -315,7 +315,7 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
         f" {counts['p2p']} p2p channels, {counts['p2p_per_peer']} per peer"
     )
     if data["adapters"] and nodes > 1:
-        yield "adapters of a node"
+        yield "NICs of a node"
         for net in data["adapters"]:
             first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
             which = first if first == last else f"{first}..{last}"
@@ -353,7 +353,7 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
 
 def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:
     if rows:
-        yield "with symmetric buffers, instead of the above (time: NCCL's own estimate)"
+        yield "with symmetric buffers, instead of the above (time: NCCL's cost model)"
     for row in rows:
         if "why_not" in row:
             yield f"  {_size(row['size_bytes']):>9}  as above: {row['why_not']}"

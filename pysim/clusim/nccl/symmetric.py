@@ -118,7 +118,7 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
     if call.collective not in (AR, AG, RS):
         return f"{call.collective.value} has no kernel for symmetric memory"
     if group.num_nodes > 1:
-        return "kernels for symmetric memory over several machines are not modelled"
+        return "kernels for symmetric memory over several nodes are not modelled"
     if comm.graphs[Algorithm.RING].type_intra not in (Path.NVL, Path.NVB):
         return "kernels for symmetric memory want NVLinks between all GPUs"
     kind = find_dtype(call.dtype)

@@ -61,7 +61,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "continuous byte distribution": (2, 19),
     "socket bandwidth of AMD": (2, 19),
     "nvls compares bandwidth": (2, 20),
-    "crossing adapters is no handicap": (2, 20),
+    "crossing NICs is no handicap": (2, 20),
     "doubled channels": (2, 20),
     "collnet for blocks": (2, 20),
     "p2p channels by ranks": (2, 20),
@@ -81,7 +81,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "larger buffers by plugins": (2, 27),
     "nvls efficiency": (2, 28),
     "messages are cut for simple": (2, 29),
-    "p2p channels by adapters": (2, 29),
+    "p2p channels by NICs": (2, 29),
     "gathers by copy engines": (2, 29),
     "symmetric averages": (2, 30),
 }

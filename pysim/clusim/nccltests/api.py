@@ -1,6 +1,6 @@
-"""A program of nccl-tests from end to end: what it prints, line by line, and what ``-J`` writes.
+"""Complete run of an nccl-tests program: its printed lines, and its ``-J`` output.
 
-The table of a program of nccl-tests as curves.
+Table of an nccl-tests program as curves.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Table(Shown):
     lines : list of PerfLine
         One per size, type and reduction: bytes, and times [us] and bandwidths [10^9 bytes/s] out of place and in place.
     printed : list of str
-        Everything that the program prints.
+        Complete output of the program.
     verdicts : list of Verdict
-        On the kernels of the rows, if they were asked for.
+        Verdicts on the kernels of the rows, if requested.
     times : (str, str)
-        When it started and ended.
+        Start and end of the run.
     """
 
     where: PerfPlace
@@ -70,7 +70,7 @@ class Table(Shown):
 
     @property
     def expected(self) -> list[Expected]:
-        """Return the errors to expect of the rows, each once."""
+        """Return the expected errors of the rows, each once."""
         setup = self.where.setup
         if setup.broken.lines:
             return [Expected(None, "no machine with faults was measured")]
@@ -93,7 +93,7 @@ class Table(Shown):
         return Summary(title, tuple(said), " ".join(self.notes))
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return a row per size: time [us] and bandwidths [10^9 bytes/s], out of place and in place."""
+        """Return a row per size: time [us] and bandwidths [10^9 bytes/s] out of and in place."""
         return {"lines": self._columns}
 
     def _columns(self) -> Columns:
@@ -124,7 +124,7 @@ class Table(Shown):
         return {**found, "expected_errors": [item.to_json() for item in self.expected], **told}
 
     def explained(self) -> Iterator[str]:
-        """Yield what held the kernel of each row of the last cycle back, when it is known, as lines of comment."""
+        """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
         setup, none = self.where.setup, Expected(None, "no machine with faults was measured")
         place = None if setup.broken.lines else RunPlace.of(setup)
         for line in self.lines:
@@ -153,9 +153,9 @@ def table_of(
     Parameters
     ----------
     jobs : int or Executor or None
-        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
+        Number of worker processes, or an executor; None is one per core, 1 works in this process.
     show : callable or None
-        Called with every line as soon as it is known.
+        Called with every line as soon as it is available.
     """
     found = Table(where, test, options)
 

@@ -1,15 +1,15 @@
-"""The program around a collective: what launches it, how often, and between which looks at the clock.
+"""Harness of a collective: launch, iterations, and the interval that is timed.
 
-**Real programs** nccl-tests (common.cu, BenchTime) runs one iteration of every size before it looks at the clock, lets
-all threads and processes meet, enqueues ``-n`` iterations and asks every stream whether it is idle. So what it divides
-by the iterations is the host's time for the first one, the start of a kernel on an idle GPU, all iterations, and the
-time until the host notices. A loop around torch.distributed does the same with a slower host: a call goes through
-Python and its dispatcher, makes a work object, records events and, as NCCL has a stream of its own there, makes either
-stream wait for the other.
-**Model** What is enqueued at once (a group of ``-m`` collectives, a whole graph) takes the host and the GPU a time
-each. Of many, all but the first take the longer of the two, and the first both of them.
-**Not modelled** Queues that run full; iterations that are slower than others; what the first launch of a graph costs
-more than the next; how far processes are apart when they leave a barrier of MPI; garbage collection.
+**Real programs** nccl-tests (common.cu, BenchTime) runs one iteration of every size before it reads the clock, waits
+for all threads and processes, enqueues ``-n`` iterations and polls every stream until it is idle. So the time that it
+divides by the iterations contains the host's time for the first one, the start of a kernel on an idle GPU, all
+iterations, and the delay until the host notices. A loop around torch.distributed does the same with a slower host: a
+call passes through Python and its dispatcher, creates a work object, records events and, as NCCL has a separate stream
+there, each of the two streams waits for the other.
+**Model** Work enqueued at once (a group of ``-m`` collectives, a complete graph) needs a host time and a GPU time.
+The first contributes both, and each later one the longer of the two.
+**Not modelled** Full queues; iterations that are slower than others; the additional cost of the first launch
+of a graph; skew of processes after an MPI barrier; garbage collection.
 **Parameters** The fields of `HostCosts`.
 """
 
@@ -34,14 +34,17 @@ from clusim.nccl.calls.launch import (
 from clusim.results.result import mean_iteration_ps
 
 KINDS = ("nccl-tests", "torch", "own", "mixed")
-"""nccl-tests; a Python loop around torch.distributed; a program of who measured; several of these."""
+"""nccl-tests; a Python loop around torch.distributed; a program of the authors; several harnesses."""
 
 AVERAGES = {0: 0.5, 1: 0.5, 2: 0.0, 3: 1.0}
-"""nccl-tests' ``-a`` -> which part of what threads leave a barrier apart counts: thread 0, mean, least, most."""
+"""nccl-tests' ``-a`` -> counted share of the threads' skew after a barrier: thread 0, mean, least, most."""
 
 
 def kind_named(word: str) -> str:
-    """Return a kind of harness as `KINDS` has it, "" if it is not known; raises `InputError` for other words."""
+    """Return a kind of harness as spelled in `KINDS`, "" if unknown.
+
+    Raises `InputError` for other words.
+    """
     name = word.strip().lower().replace("_", "-")
     if name and name not in KINDS:
         raise InputError(
@@ -51,7 +54,7 @@ def kind_named(word: str) -> str:
 
 
 def iterations_of(kind: str, given: int) -> int:
-    """Return the iterations of a measurement that may not say them: nccl-tests' own number, or 0 for other programs."""
+    """Return the iterations of a measurement; by default nccl-tests' number, or 0 for others."""
     return given or (0 if kind in ("torch", "own") else DEFAULT_ITERATIONS)
 
 
@@ -62,17 +65,17 @@ class Harness:
     Attributes
     ----------
     kind : str
-        One of `KINDS`; "" is not known.
+        One of `KINDS`; "" is unknown.
     launch : Launch
-        How it launches collectives: GPUs a thread, threads a process, groups, graph, waiting.
+        Launch of collectives: GPUs per thread, threads per process, groups, graph, waiting.
     iterations : int
-        Iterations between two looks at the clock, or in a graph; 0 is so many that start and end do not count.
+        Iterations between two clock readings, or in a graph; 0 is a number at which start and end are negligible.
     warmups : int
-        Iterations before; they change nothing, because one more comes before the first look at the clock.
+        Earlier iterations; without effect, because a further one precedes the first clock reading.
     graphs : int
-        How often a graph is launched, nccl-tests' ``-G``.
+        Number of graph launches, nccl-tests' ``-G``.
     average : int
-        Whose time is printed, nccl-tests' ``-a``: thread 0, mean, least or most.
+        Average over threads, nccl-tests' ``-a``: thread 0, mean, least or most.
     """
 
     kind: str = "nccl-tests"
@@ -83,12 +86,12 @@ class Harness:
     average: int = 1
 
     def processes(self, num_ranks: int) -> int:
-        """Return the processes of a job."""
+        """Return the number of processes of a job."""
         each = max(1, self.launch.gpus_per_thread) * max(1, self.launch.threads)
         return max(1, ceil(num_ranks / each))
 
     def time_ps(self, host: Host, operation: str, kernel_ps: int, channels: int = 1) -> int:
-        """Return the time per iteration that it prints [ps]; 0 is a call without data."""
+        """Return the reported time per iteration [ps]; `kernel_ps` 0 is a call without data."""
         launch = self.launch
         if kernel_ps == 0:
             return empty_ps(host, launch)
@@ -103,7 +106,10 @@ class Harness:
         return mean_ps // times
 
     def host_time_ps(self, host: Host, operation: str, kernel_ps: int, channels: int = 1) -> int:
-        """Return the host's time per iteration, nccl-tests' ``-C`` [ps]: all of it where it waits for each."""
+        """Return the host's time per iteration, nccl-tests' ``-C`` [ps].
+
+        The full time if the host waits for each iteration.
+        """
         launch = self.launch
         if launch.blocking or kernel_ps == 0:
             return self.time_ps(host, operation, kernel_ps, channels)
@@ -113,7 +119,10 @@ class Harness:
         return self._enqueued(host, operation, kernel_ps, channels)[0] // times
 
     def around_ps(self, host: Host) -> int:
-        """Return start and end: what is in no iteration, besides the host's time for the first one [ps]."""
+        """Return the time at start and end that belongs to no iteration [ps].
+
+        Excludes the host's time for the first iteration.
+        """
         apart = AVERAGES[self.average] * (max(1, self.launch.threads) - 1) * wake_ps(host)
         return sum(start_and_end_ps(host)) + round(apart)
 
@@ -135,6 +144,9 @@ class Harness:
         return mean_iteration_ps(each_ps, self.around_ps(host), self.graphs) // number
 
     def _barrier_ps(self, host: Host) -> int:
-        """Return the time of a barrier: threads are released one after the other, processes in rounds [ps]."""
+        """Return the time of a barrier [ps].
+
+        Threads are released one after the other, processes in rounds.
+        """
         rounds = (self.processes(host.num_ranks) - 1).bit_length()
         return (max(1, self.launch.threads) - 1 + rounds) * wake_ps(host)

@@ -1,10 +1,11 @@
-"""Many predictions, spread over workers; each distinct one is made once.
+"""Parallel prediction of many cases over workers; each distinct case is simulated once.
 
 Kernel time of a NCCL collective, as nccl-tests measures it.
 
-In bursts of ``auto`` the time is that of `clusim run`, which also decides what other runs stand for
-(`clusim.simulation.approximate`), but for operations whose iterations overlap. Otherwise, for many runs at once, fewer
-machines stand for all communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks.
+In bursts of ``auto`` the time equals `clusim run`'s, including its extrapolation
+(`clusim.simulation.approximate`), except for operations with overlapping iterations. Otherwise, for many runs at
+once, communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks are extrapolated from fewer
+nodes.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
 VERIFY_BYTES = 8 << 20
-"""Bytes of all ranks together up to which data are verified on request."""
+"""Maximum sum of all ranks' bytes for which data are verified on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerfKernel:
-    """A kernel's time and what ran.
+    """A kernel's time and its plan.
 
     Attributes
     ----------
     algorithm, protocol : str
-        As NCCL names them; ``P2P`` for sends and receives.
+        By NCCL's names; ``P2P`` for sends and receives.
     notes : tuple of str
-        What was done instead of simulating what NCCL would run.
+        Approximations of the simulation.
     wrong : int or None
-        1 if data came out wrong, None if they were not verified.
+        1 if data were wrong, None if they were not verified.
     host : Host or None
-        What launching it depends on.
+        Parameters of its launch.
     """
 
     time_ps: int
@@ -68,12 +69,12 @@ class PerfKernel:
 
     @property
     def followed(self) -> bool:
-        """True if the time was followed along a line from other runs."""
+        """True if the time was extrapolated from other runs."""
         return any(note.startswith(FOLLOWED) for note in self.notes)
 
 
 def kernel(request: Request) -> PerfKernel:
-    """Return the time of the kernel of one collective, as NCCL runs it or by an algorithm that is named."""
+    """Return the kernel time of one collective, by NCCL's plan or a named algorithm."""
     if request.algorithm not in ("", "nccl"):
         return _named(request)
     setup, operation = request.setup, request.operation
@@ -101,7 +102,7 @@ def kernel(request: Request) -> PerfKernel:
 
 
 def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
-    """Return the time of a plan of NCCL [ps], and what must be said of how it was found."""
+    """Return the time of a NCCL plan [ps], and notes on the method."""
     if request.granularity == "auto":
         whole = cache(lambda: job_of(request.of(stream(request, plan)), BRIEF))
         found = followed_time(request, plan, whole)
@@ -128,7 +129,7 @@ def _in_place(request: Request, kernel: SymmetricChoice) -> PerfKernel:
 
 
 def _named(request: Request) -> PerfKernel:
-    """Return the time of a kernel that is not NCCL's."""
+    """Return the time of a kernel other than NCCL's."""
     result = result_of(request, BRIEF)
     call = result.call
     protocol = call.protocol if call is not None else ""
@@ -137,18 +138,18 @@ def _named(request: Request) -> PerfKernel:
 
 
 Progress = Callable[[int, int], None]
-"""Called with how many of how many are done; raising from it ends the work."""
+"""Called with the completed and total numbers; raising from it ends the work."""
 
 MOST_MACHINES = 4
-"""Machines that are simulated, about, in place of more."""
+"""Approximate number of nodes that are simulated in place of more."""
 
 SHARE = 8
-"""Batches per worker that many cases make at least: what shares a setup stays together as far as that allows."""
+"""Least number of batches per worker for many cases: cases that share a setup stay together within this limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case that could not be simulated, and why."""
+    """A case that could not be simulated, and the reason."""
 
     reason: str
 
@@ -176,7 +177,7 @@ def _batch(cases: list[Request], known: Times) -> _Done:
 
 
 def in_order(cases: Sequence[Request], *, jobs: Jobs = None) -> Iterator[PerfKernel | Failure]:
-    """Yield the kernels of cases in their order, each as soon as it and those before it are known."""
+    """Yield the kernels of cases in order, each as soon as all earlier ones are complete."""
     distinct = dict.fromkeys(cases)
     with workers(jobs, len(distinct)) as spread:
         if spread is None:
@@ -195,7 +196,7 @@ def kernels(
     Parameters
     ----------
     jobs : int or Executor or None
-        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
+        Number of worker processes, or an executor; None is one per core, 1 works in this process.
     """
     wanted = list(dict.fromkeys(cases))
     tell = progress or (lambda done, total: None)
@@ -236,7 +237,7 @@ def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | F
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Cases for one worker, all on one kind of machine; `work` is about how much there is to simulate."""
+    """Cases for one worker, all on one system; `work` estimates their cost."""
 
     machine: Hashable
     cases: list[Request]
@@ -244,12 +245,14 @@ class _Batch:
 
 
 class _Agenda:
-    """Remaining work. A worker stays with one system, whose topology and searches it keeps; then it helps with another.
+    """Remaining work, assigned by system.
+
+    A worker stays with one system, whose topology and searches it keeps; then it helps with another.
 
     Attributes
     ----------
     times : dict
-        Per machine, the times of runs that are known: no equal run is on another.
+        Per system, the known times of runs: no two systems share a run.
     """
 
     def __init__(self, wanted: list[Request], count: int) -> None:
@@ -259,7 +262,10 @@ class _Agenda:
             self._left.setdefault(batch.machine, []).append(batch)
 
     def next(self, machine: Hashable) -> _Batch | None:
-        """Return a batch of this machine; if there is none, of that of which most is left, alone if possible."""
+        """Return a batch of this system, otherwise of the system with most work left.
+
+        Systems without other workers are preferred.
+        """
         if machine not in self._left:
             if not self._left:
                 return None
@@ -276,9 +282,10 @@ class _Agenda:
 
 
 def _batches(wanted: list[Request], count: int) -> list[_Batch]:
-    """Return the cases in batches that share a setup; the largest sizes first, so that no long one comes last.
+    """Return the cases in batches that share a setup; the largest first.
 
-    Runs on other numbers of the same machines stay together: larger ones are followed from smaller ones.
+    The order avoids a long batch at the end. Runs on other numbers of the same nodes stay together: large numbers are
+    extrapolated from small numbers.
     """
     by_setup: dict[Setup, list[Request]] = {}
     for case in wanted:
@@ -294,10 +301,10 @@ def _batches(wanted: list[Request], count: int) -> list[_Batch]:
 
 
 def _simulated(case: Request) -> int:
-    """Return about how many GPUs are simulated for a case, whose work grows with them."""
+    """Return the approximate number of GPUs simulated for a case, a measure of its work."""
     setup = replace(case.setup, nodes=None)
     try:
         each = setup.per_node or setup.fabric.num_ranks
-    except ClusimError:  # said where the case is simulated
+    except ClusimError:  # reported when the case is simulated
         return 1
     return each * min(case.setup.nodes or 1, MOST_MACHINES)

@@ -1,4 +1,4 @@
-"""The command line of an nccl-tests program: names, meanings and limits of its flags."""
+"""Command line of an nccl-tests program: names, meanings and limits of its flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag: its letter, its long name, the field it sets, what it takes and what it does here."""
+    """A flag: its letter, long name, field, argument and effect in clusim."""
 
     letter: str
     name: str
@@ -145,10 +145,10 @@ FLAGS = (
 """Flags of nccl-tests 2.19."""
 
 _MOST = {"blocking": 3, "average": 3, "local_register": 2, "cta_policy": 2, "per_iter_timing": 1}
-"""Largest values; nccl-tests has no meaning for others."""
+"""Largest values that nccl-tests defines."""
 
 SYMMETRIC_WINDOWS = 2
-"""Value of ``-R`` that registers buffers as symmetric windows, which has an effect."""
+"""Value of ``-R`` that registers buffers as symmetric windows, the only one with an effect."""
 
 _WITHOUT = {
     "warmup_iters": "one iteration of every size runs before the clock anyway",
@@ -162,7 +162,7 @@ _WITHOUT = {
     "unalign": "addresses are not modelled",
     "per_iter_skip": "it is for -I",
 }
-"""Flags that are accepted without effect, and why."""
+"""Flags that are accepted without effect, with the reason."""
 
 
 def _wrong(flag: Flag, value: str, want: str) -> NoReturn:
@@ -170,7 +170,7 @@ def _wrong(flag: Flag, value: str, want: str) -> NoReturn:
 
 
 def parse_size(flag: Flag, value: str) -> int:
-    """Return a size as nccl-tests reads it: a number and K, M or G, which are powers of two [bytes]."""
+    """Return a size as nccl-tests reads it: a number and K, M or G, powers of two [bytes]."""
     text = value.strip().lower()
     unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
     try:
@@ -196,7 +196,7 @@ def _name(flag: Flag, value: str, names: Sequence[str]) -> str:
 
 
 def value_of(flag: Flag, value: str) -> int | str:
-    """Return the value of a flag's text."""
+    """Return a flag's value from its text."""
     if flag.takes == "size":
         return parse_size(flag, value)
     if flag.takes == "op":
@@ -242,7 +242,7 @@ def parse_flags(values: dict[str, str]) -> PerfOptions:
 
 
 def _check(options: PerfOptions) -> None:
-    """Raise `InputError` for values without meaning, and flags that nccl-tests fails with."""
+    """Raise `InputError` for invalid values, and for flags with which nccl-tests fails."""
     for flag in FLAGS:
         value, most = getattr(options, flag.attribute), _MOST.get(flag.attribute)
         if most is not None and flag.letter in options.given and value > most:

@@ -1,4 +1,4 @@
-"""The forms of nccl-tests' own JSON (``-J``), and of the best algorithm of every size."""
+"""JSON forms of nccl-tests (``-J``), and of the best algorithm per size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PerfConfigJson(TypedDict):
     minimum_bytes, maximum_bytes : int
         Sizes [bytes].
     step_bytes, step_factor : int
-        From one size to the next: so many bytes more, or so many times as large.
+        Increment [bytes] or factor from one size to the next.
     validation, graph : int
         As ``-c`` and ``-G``.
     """
@@ -57,7 +57,7 @@ class PerfHalfJson(TypedDict):
     Attributes
     ----------
     time, cpu_time : float
-        Of an iteration [us]; with ``-C`` that of the host's thread.
+        Time of an iteration [us]; with ``-C`` the time of the host's thread.
     alg_bw, bus_bw : float
         As nccl-tests defines them [10^9 bytes/s].
     nwrong : float or None
@@ -81,9 +81,9 @@ class PerfResultJson(TypedDict):
     count : int
         Elements.
     root : str
-        As it is printed; -1 for none.
+        As printed; -1 without a root.
     granularity : str
-        How finely it was simulated.
+        Granularity of the simulation.
     """
 
     size: int
@@ -99,14 +99,14 @@ class PerfResultJson(TypedDict):
 
 
 class OutOfBoundsJson(TypedDict):
-    """Halves of rows with wrong values, and whether there were none."""
+    """Number of row halves with wrong values, and the result of the check."""
 
     count: int
     okay: str
 
 
 class AverageBandwidthJson(TypedDict):
-    """The mean bus bandwidth of all halves of rows.
+    """Mean bus bandwidth over all halves of rows.
 
     Attributes
     ----------
@@ -119,18 +119,18 @@ class AverageBandwidthJson(TypedDict):
 
 
 class PerfJson(TypedDict):
-    """Output of an nccl-tests program with ``-J``; clusim's own keys follow `end_time`.
+    """Output of an nccl-tests program with ``-J``; clusim's keys follow `end_time`.
 
     Attributes
     ----------
     version : int
         Of the format.
     nccl_version : int
-        As NCCL's header has it: 22703 is 2.27.3.
+        As in NCCL's header: 22703 is 2.27.3.
     includes : str
-        What the times include.
+        Scope of the times.
     expected_errors : list
-        Errors to expect of the rows, each once.
+        Expected errors of the rows, each once.
     verdicts : list
         Of every row, with ``--explain``.
     """
@@ -160,11 +160,11 @@ class CrossoverRowJson(TypedDict):
     Attributes
     ----------
     best, nccl_chooses : str
-        What is fastest, and what NCCL would choose.
+        The fastest candidate, and NCCL's choice.
     times_us : dict
         Of an iteration, by candidate [us].
     not_exact : dict
-        How candidates were simulated that were not in exact packets.
+        Granularity of the candidates that were not simulated in exact packets.
     """
 
     size_bytes: int
@@ -180,9 +180,9 @@ class CrossoverJson(TypedDict):
     Attributes
     ----------
     includes : str
-        What the times include.
+        Scope of the times.
     left_out : dict
-        Candidates that cannot run here, and why.
+        Candidates that cannot run here, with the reason.
     """
 
     topology: str

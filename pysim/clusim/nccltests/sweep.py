@@ -1,6 +1,6 @@
-"""A run of an nccl-tests program: every size, type and operation of its flags, predicted.
+"""Run of an nccl-tests program: predictions for all sizes, types and operations.
 
-The programs of nccl-tests: what each runs, and how it counts bytes.
+Programs of nccl-tests: collective, and counting of bytes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from clusim.simulation.setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program of nccl-tests, of an operation."""
+    """Program of nccl-tests for one operation."""
 
     of: Operation
 
     @property
     def name(self) -> str:
-        """Return the name in names of files: ``all_reduce``."""
+        """Return the name as used in file names, such as ``all_reduce``."""
         return self.of.test
 
     @property
@@ -43,7 +43,10 @@ class Program:
         return f"{self.name}_perf"
 
     def count(self, size_bytes: int, element_bytes: int, num_ranks: int) -> int:
-        """Return the elements of the table's count column for a requested size [bytes]; of a block if it has some."""
+        """Return the elements of the table's count column for a requested size [bytes].
+
+        For collectives with blocks, the elements of one block.
+        """
         if not self.of.blocks:
             return size_bytes // element_bytes
         # Blocks start at multiples of 16 bytes.
@@ -61,7 +64,10 @@ TESTS: dict[str, Program] = {item.test: Program(item) for item in OPERATIONS.val
 
 
 def program_named(name: str) -> Program:
-    """Return the test of a program's or a collective's name: ``all_reduce_perf``, ``allreduce``, ``AllReduce``."""
+    """Return the test of a program or collective name.
+
+    Examples: ``all_reduce_perf``, ``allreduce``, ``AllReduce``.
+    """
     found = find_operation(name)
     if found is not None and found.test:
         return TESTS[found.test]
@@ -70,7 +76,7 @@ def program_named(name: str) -> Program:
 
 
 NO_DATA = ("mulsum",)
-"""Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""
+"""Operations without modelled numbers: data move, but are not verified; likewise types without `storage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,7 @@ class PerfPlace:
 
 
 def library_code(setup: Setup) -> int:
-    """Return NCCL's release as its header has it: 22703 is 2.27.3."""
+    """Return the NCCL version as in its header: 22703 is 2.27.3."""
     version = setup.comm.version
     if not since(version, "codes of five digits"):
         return version.major * 1000 + version.minor * 100 + version.patch
@@ -91,7 +97,7 @@ def library_code(setup: Setup) -> int:
 
 
 def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
-    """Return the ranks as nccl-tests lists them; process numbers and bus numbers are made up."""
+    """Return the ranks as nccl-tests lists them; process and bus numbers are fictitious."""
     fabric, comm = where.setup.fabric, where.setup.comm
     found = []
     each = options.ngpus * options.nthreads
@@ -110,9 +116,9 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
 def place(
     setup: Setup, options: PerfOptions, processes: int | None = None, kind: str = "nccl-tests"
 ) -> PerfPlace:
-    """Return which GPUs of a machine take part, and in what kind of harness, whose flags are checked.
+    """Return the participating GPUs per node and the kind of harness; check its flags.
 
-    `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
+    `processes` per node: by default one for all GPUs set by ``-g`` or ``-t``, otherwise one per GPU.
     """
     harness_of(options, kind)
     has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
@@ -132,7 +138,10 @@ def place(
 
 
 def harness_of(options: PerfOptions, kind: str = "nccl-tests") -> Harness:
-    """Return what the flags make of a program; raises `InputError` for what a loop around torch.distributed cannot."""
+    """Return the harness set by the flags.
+
+    Raises `InputError` for flags without a torch.distributed equivalent if `kind` is ``torch``.
+    """
     if kind == "torch":
         for flag, value in (
             ("t", options.nthreads),
@@ -158,7 +167,7 @@ def harness_of(options: PerfOptions, kind: str = "nccl-tests") -> Harness:
 def rows(
     where: PerfPlace, test: Program, options: PerfOptions, *, jobs: Jobs = None
 ) -> Iterator[PerfLine]:
-    """Yield the rows in nccl-tests' order, each when it is known."""
+    """Yield the rows in nccl-tests' order, each as soon as it is known."""
     heads = sized_heads(where, test, options)
     cases = [row_request(where, test, options, head) if head[0] else None for head in heads]
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
@@ -172,7 +181,7 @@ def rows(
 def sized_heads(
     where: PerfPlace, test: Program, options: PerfOptions
 ) -> list[tuple[int, int, str, str]]:
-    """Return size [bytes], number of elements, type and reduction of every row, in nccl-tests' order."""
+    """Return size [bytes], elements, type and reduction of every row, in nccl-tests' order."""
     ranks = where.setup.num_ranks
     if test.of.rooted and options.root >= ranks:
         raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
@@ -189,7 +198,7 @@ def sized_heads(
 def row_request(
     where: PerfPlace, test: Program, options: PerfOptions, head: tuple[int, int, str, str]
 ) -> Request:
-    """Return the run of a row: of its size [bytes], number of elements, type and reduction."""
+    """Return the request of a row with a size [bytes], element count, type and reduction."""
     size, _, kind, op = head
     data = _data(TYPES[kind], op, verify=options.check > 0)
     if test.of.rooted:
@@ -198,7 +207,10 @@ def row_request(
 
 
 def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:
-    """Return what the buffers of a request hold; numbers that are not modelled move like others of their size."""
+    """Return type, reduction and verification of a request.
+
+    Unmodelled types move as others of their size.
+    """
     known = bool(dtype.storage) and op not in NO_DATA
     return {
         "dtype": dtype.moved,

@@ -1,4 +1,4 @@
-"""The output of nccl-tests, column by column as its releases of 2025 print it; and the JSON that ``-J`` writes."""
+"""Output of nccl-tests as its releases of 2025 print it, and its ``-J`` JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clusim.base.terms.times import LAUNCHED
 from clusim.nccltests.options import PerfOptions
 
 TESTS_VERSION = "2.17.9"
-"""Release whose layout this is."""
+"""Version of nccl-tests with this layout."""
 
 JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class PerfDevice:
-    """A rank as the list of devices has it."""
+    """A rank as in the list of devices."""
 
     rank: int
     pid: int
@@ -38,7 +38,7 @@ class PerfDevice:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One half of a row: time [us], bandwidths [GB/s], wrong elements or None if they were not checked."""
+    """Half of a row: time [us], bandwidths [GB/s], wrong elements (None if unchecked)."""
 
     time_us: float
     algbw: float
@@ -48,7 +48,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class PerfLine:
-    """A row; `how` it was simulated, if not in exact packets; `algorithm` that ran, as NCCL names it."""
+    """A row; `how` is the granularity if not exact, `algorithm` NCCL's name of its algorithm."""
 
     size: int
     count: int
@@ -97,7 +97,7 @@ def head(
     devices: Sequence[PerfDevice],
     notes: Sequence[str],
 ) -> list[str]:
-    """Return the lines in front of the table; `notes` are our own."""
+    """Return the lines before the table; `notes` are clusim's."""
     step = options.stepfactor if options.stepfactor > 1 else options.stepbytes
     kind = "factor" if options.stepfactor > 1 else "bytes"
     lines = [
@@ -144,7 +144,7 @@ def _wrong(lines: Sequence[PerfLine]) -> int:
 
 
 def foot(program: str, lines: Sequence[PerfLine], notes: Sequence[str] = ()) -> list[str]:
-    """Return the lines behind the table; `notes` are clusim's."""
+    """Return the lines after the table; `notes` are clusim's."""
     wrong = _wrong(lines)
     return [
         f"# {'Out of bounds values':<20s} : {wrong} {'FAILED' if wrong else 'OK'}",
@@ -172,7 +172,7 @@ def _half_json(half: Half, time: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """Arguments of a program, as far as its output contains them; `times` are those of start and end."""
+    """Arguments of a program that its output contains; `times` are its start and end."""
 
     program: str
     options: PerfOptions

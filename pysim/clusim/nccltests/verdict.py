@@ -1,4 +1,4 @@
-"""The verdict on the kernel of one row of nccl-tests, which is simulated in full for it."""
+"""Verdict on the kernel of one row of nccl-tests, simulated in full for it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from clusim.simulation.plan import symmetric
 from clusim.simulation.request import Request, ScheduleRequest
 
 MOST_RANKS = 64
-"""Ranks of a run that is simulated whole to be explained."""
+"""Maximum ranks of a run that is simulated in full for a verdict."""
 
 
 def row_verdict(case: Request) -> Verdict:
-    """Return the verdict on the kernel of a row, simulated whole, without what error to expect."""
+    """Return the verdict on a row's kernel, simulated in full, without its expected error."""
     if case.setup.num_ranks > MOST_RANKS:
         return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
     return result_of(whole(case)).verdict
 
 
 def whole(case: Request) -> ScheduleRequest:
-    """Return the run of a kernel, all of it."""
+    """Return the complete run of a kernel, without extrapolation."""
     comm = case.setup.comm
     in_place = symmetric(case, comm, case.operation, case.size_bytes)
     if in_place is not None and in_place.algorithm:

@@ -1,4 +1,4 @@
-"""Replays of recorded jobs: a log or trace of a real job in, its calls simulated on that machine or another one out."""
+"""Replays of recorded jobs, simulated on their system or another one."""
 
 from clusim.replays.api import replay
 from clusim.replays.replayreport import replay_report

@@ -66,7 +66,7 @@ class OwnStep:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """End times of the steps [ps]: as predicted, without mutual disturbance, and without concurrency."""
+    """End times of the steps [ps]: predicted, without mutual disturbance, without concurrency."""
 
     time_ps: int
     least_ps: int
@@ -98,7 +98,7 @@ class _Player:
         self.now = 0
         self.ends: list[tuple[int, int]] = []
         self.left: dict[int, int] = {}
-        """Kernels that run -> SM x ps that they still need."""
+        """Running kernels -> remaining work [SM x ps]."""
         self.held = 0
 
     def end_ps(self) -> int:
@@ -126,7 +126,7 @@ class _Player:
         return self.now
 
     def _share(self, at: int) -> int:
-        """Return the SMs of a kernel that runs."""
+        """Return the SMs of a running kernel."""
         free = max(1, self.sms - self.held)
         return min(self.steps[at].sms, max(1, free // len(self.left)))
 
@@ -174,7 +174,7 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
     block = apart * len(own)
     if not regular or size % block or (len(own) > 1 and span > block) or own[0] != 0:
         raise InputError(
-            f"groups of {len(ranks)} ranks, {stride} apart, do not divide machines of {size} GPUs alike"
+            f"groups of {len(ranks)} ranks, {stride} apart, do not divide nodes of {size} GPUs alike"
         )
     parts = [
         tuple(first + gpu for gpu in own)
@@ -186,7 +186,7 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
 
 @dataclass(frozen=True)
 class _Machine:
-    """A machine of the job, and how its collectives are timed."""
+    """Node type of the job, with the settings for timing its collectives."""
 
     setup: Setup
     size: int
@@ -265,7 +265,7 @@ def replay_alike(
     )
     found.notes = [
         *recording.assumed,
-        f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the machines of one"
+        f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the nodes of one"
         " group for the others",
         "what communicates takes SMs from kernels; groups of different kinds share no wires, which the bounds do not"
         " assume",
@@ -295,14 +295,14 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
     machines = machines_of(one.fabric)
     if len(machines) != 1:
         raise InputError(
-            f"{one.name}: {len(machines)} machines; one rank of {recording.num_ranks} stands for all on as many"
-            " machines as it takes: name one machine"
+            f"{one.name}: {len(machines)} nodes; one rank of {recording.num_ranks} stands for all on as many"
+            " nodes as it takes: name one node"
         )
     size = len(machines[0])
     needed = -(-recording.num_ranks // size)
     if setup.nodes is not None and needed > setup.nodes:
         raise InputError(
-            f"{one.name}: {setup.nodes} machines with {size} GPUs; the job has {recording.num_ranks} ranks;"
+            f"{one.name}: {setup.nodes} nodes with {size} GPUs; the job has {recording.num_ranks} ranks;"
             f" give --nodes {needed}"
         )
     rank = machines[0][0]
@@ -315,9 +315,10 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
 def _run(
     recording: Recording, machine: _Machine, watch: Watch
 ) -> tuple[dict[tuple[int, str, int], PerfKernel], Played, tuple[float, int] | None]:
-    """Return the times of distinct collectives and of the job, and the progress if time ran out.
+    """Return the times of distinct collectives and of the job, and the progress if ended.
 
     The progress is the share of events with a known time, and a lower bound of the job's time: its longest stream [ps].
+    It is None if the job was completed.
     """
     times: dict[tuple[int, str, int], PerfKernel] = {}
     steps: list[OwnStep] = []

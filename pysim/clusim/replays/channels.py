@@ -1,4 +1,4 @@
-"""The rings and trees that a log prints, put into communicators on a fabric."""
+"""Communicators with the rings and trees that a log contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ NONE = -1
 
 
 def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Members:
-    """Return a communicator with the rings and trees of `logged`; ranks are given in the order of the log."""
+    """Return a communicator with the rings and trees of `logged`.
+
+    Ranks are given in the order of the log.
+    """
     comm, position = members.comm, members.position
     rings = _whole_rings(log.rings(logged), len(position))
     trees = _whole_trees(log.trees_of(logged), len(position))
@@ -107,7 +110,7 @@ def _with_tree(base: Channel, parent: tuple[int, ...], position: tuple[int, ...]
 
 
 class _Adapters:
-    """Adapters that the connections of a log name, by channel and pair of ranks."""
+    """NICs in the connections of a log, by channel and pair of ranks."""
 
     def __init__(
         self, log: Log, logged: LoggedCommunicator, comm: Communicator, position: tuple[int, ...]
@@ -127,7 +130,7 @@ class _Adapters:
         }
 
     def of(self, channel: int, order: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """Return, per machine, the adapter a ring enters by and the one it leaves by; empty if one is unknown."""
+        """Return, per node, the NICs by which a ring enters and leaves; empty if one is unknown."""
         enter: dict[int, int] = {}
         leave: dict[int, int] = {}
         for a, b in zip(order, (*order[1:], order[0]), strict=True):

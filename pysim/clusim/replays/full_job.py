@@ -1,4 +1,7 @@
-"""Replays any recording as one schedule: computing, collectives and messages of all ranks, overlapping as recorded."""
+"""Replay of a recording as one schedule of computation, collectives and messages.
+
+All ranks are simulated, with the recorded overlap.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,7 @@ def _run(
     *,
     recorded: bool,
 ) -> tuple[Translation, Result]:
-    """Write a recording as a schedule of the machine and run it."""
+    """Convert a recording to a schedule for the system and run it."""
     setup = where.placed.setup
     emitter = NcclEmitter(setup.known, where.placed.rank, where.nccl, recorded=recorded)
     translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
@@ -157,7 +160,7 @@ def _run(
 def _moved(
     recording: Recording, request: ReplayRequest, options: RunOptions, where: KnownMachine
 ) -> tuple[Translation, Result]:
-    """Run a recording on another machine to its end, without a trace."""
+    """Run a recording on another system to its end, without a trace."""
     untraced = replace(options, trace_out=None)
     translation, result = _run(recording, request, untraced, where, recorded=False)
     if result.unfinished is not None:
@@ -166,7 +169,7 @@ def _moved(
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:
-    """Put ranks on the machines they were on; if that is not known, fill machines one after the other."""
+    """Place ranks on their recorded nodes; if unknown, fill nodes in order."""
     count = recording.num_ranks
     devices: list[int] = []
     hosts = recording.hosts
@@ -185,7 +188,7 @@ def _on(setup: Setup, recording: Recording) -> KnownMachine:
 
 @dataclass(slots=True)
 class _Span:
-    """Times of one call: last start to end [ps], recorded time [us], algorithm, protocol and channels."""
+    """Times of a call: last start to end [ps], recorded [us]; algorithm, protocol, channels."""
 
     time_ps: int
     recorded_us: float | None
@@ -207,13 +210,13 @@ def _spans(
         if event.kind not in ("collective", "send", "recv") or not tasks:
             continue
         if min(int(end[t]) for t in tasks) < 0:
-            continue  # the run was ended before it
+            continue  # the run ended before the call
         key = (event.group, event.operation, event.bytes, event.dtype)
         if event.kind != "collective":
             key = (event.group, "messages", _most_moved(recording, unit), "uint8")
         calls = [schedule.tasks[t].call for t in tasks if schedule.tasks[t].call != ABSENT]
         if not calls:
-            continue  # a call without data has no program
+            continue  # calls without data do not have a program
         call = schedule.calls[calls[0]]
         names = _name_of(call.algorithm, find_algorithm), _name_of(call.protocol, find_protocol)
         took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
@@ -235,7 +238,7 @@ def _name_of(text: str, named: Callable[[str], StrEnum | None]) -> str:
 
 
 def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
-    """Return the most bytes a rank sends or receives in a launch."""
+    """Return the largest number of bytes that a rank sends or receives in a launch."""
     moved: Counter[tuple[int, str]] = Counter()
     for number in unit.events:
         event = recording.events[number]
@@ -244,7 +247,7 @@ def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
 
 
 def _recorders(recording: Recording, unit: WrittenUnit) -> int:
-    """Return the number of ranks that recorded a time of a call."""
+    """Return the number of ranks that recorded the time of a call."""
     events = [recording.events[number] for number in unit.events]
     return len({e.rank for e in events if e.duration_ps > 0} - recording.unrecorded)
 
@@ -305,7 +308,7 @@ def _name(recording: Recording, group: int) -> str:
 
 
 def _compute(recording: Recording) -> int:
-    """Return the mean over ranks of the recorded computing [ps]."""
+    """Return the mean recorded compute time of the ranks [ps]."""
     total = sum(
         e.duration_ps for e in recording.events if e.kind == "compute" and e.duration_ps > 0
     )

@@ -1,4 +1,4 @@
-"""Launcher of the calls of a log: nccl-tests with the flags of its header, or an unknown program."""
+"""Launcher of the calls of a log: nccl-tests with the flags of its header, or unknown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from clusim.nccl.calls.launch import Launch
 from clusim.nccltests.harness import Harness, iterations_of
 
 _MOST_SAID = 1_000_000
-"""Larger numbers of a header are taken for this one."""
+"""Upper limit on the numbers of a header."""
 
 
 def harness_of(log: Log, comm: int) -> Harness:
-    """Return the harness of a communicator's calls: nccl-tests by its header, or an endless sequence of calls."""
+    """Return the harness of a communicator's calls: nccl-tests by its header, or unlimited."""
     run = log.run_of(log.communicators[comm])
     if run is None:
         return Harness(kind="own", iterations=0)

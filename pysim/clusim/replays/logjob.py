@@ -1,4 +1,4 @@
-"""Replay of NCCL logs: each distinct call is simulated once, in isolation, and the times are combined.
+"""Replay of NCCL logs: each distinct call is simulated once, in isolation.
 
 NCCL's logs contain the order of calls but not the start of kernels, so overlap of communicators on the wires is
 unknown. Calls of one communicator and of one stream run in sequence, communicators run concurrently, and each call
@@ -58,12 +58,12 @@ _KEEP_RINGS = (
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS",
     "NCCL_LL128_NTHREADS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE",
 )  # fmt: skip
-"""Variables that affect NCCL's choices and buffers, but not its search for rings and trees."""
+"""Variables that affect NCCL's choices or buffers, but not its search for rings and trees."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Parts of the log's plans that are used: rings and trees, and choices of algorithm and protocol."""
+    """Parts of the log's plans that are used: rings and trees, algorithm and protocol."""
 
     rings: bool
     choices: bool
@@ -101,7 +101,7 @@ class _Job:
         self._built: dict[int, Members] = {}
 
     def own(self, number: int) -> tuple[int, ...]:
-        """Return the ranks of the fabric of a communicator, in the order of the log."""
+        """Return the system's ranks of a communicator, in the order of the log."""
         return tuple(self.placed.rank[rank] for rank in self.ranks.of[number])
 
     def built(self, number: int) -> Members:
@@ -114,7 +114,7 @@ class _Job:
         return self._built[number]
 
     def known(self) -> list[Members]:
-        """Return the communicators that were needed so far."""
+        """Return the communicators built so far."""
         return list(self._built.values())
 
     def time(self, table: CallTable, number: int) -> Timed:
@@ -123,14 +123,17 @@ class _Job:
         return self.timer.time(self.built(call.comm), call, harness_of(self.log, call.comm))
 
     def planned(self, call: LoggedCall) -> LoggedCall:
-        """Return a call without the log's choice of algorithm and protocol where that does not hold."""
+        """Return a call without the log's algorithm and protocol if these do not apply."""
         if self.kept.choices:
             return call
         return replace(call, algorithm="", protocol="", channels=0, model_us=-1.0)
 
 
 def _version(log: Log, request: ReplayRequest) -> Version:
-    """Return the requested NCCL version, otherwise the log's; `LATEST` if the log has no valid one, and for RCCL."""
+    """Return the requested NCCL version, otherwise the log's.
+
+    It is `LATEST` for RCCL and for logs without a valid version.
+    """
     if request.version:
         return parse_version(request.version)
     if log.facts.library == "RCCL":
@@ -170,7 +173,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Return the job's environment updated with the request's, and the names of unused variables."""
+    """Return the job's environment updated with the request's, and names of unused variables."""
     kept: dict[str, str] = {}
     dropped = []
     for name, values in sorted(log.facts.environment.items()):
@@ -487,7 +490,7 @@ def _first_known(table: CallTable, times: list[int]) -> int:
 
 
 def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:
-    """Write a trace in which every distinct call runs once, and return whether it is complete."""
+    """Write a trace in which every distinct call runs once; return True if it is complete."""
     request, setup = job.request, job.setup
     builder = ProgramBuilder(setup.fabric.num_ranks, f"distinct calls of {request.files[0]}")
     for call in table.distinct:

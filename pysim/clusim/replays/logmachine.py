@@ -28,7 +28,7 @@ from clusim.topology.loading import joined
 
 @dataclass(slots=True)
 class LogMachine:
-    """System of a replay: a preset's name or a fabric, how it was found, and assumptions that need the user."""
+    """System of a replay: preset name or fabric, how it was found, unsupported assumptions."""
 
     topology: str | Fabric
     lines: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
 
 
 def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Imported, Member] | None:
-    """Return the most complete topology print of a log and its place; None if absent or invalid.
+    """Return the most complete topology print of a log and its place; None if invalid.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def _differences(
         )
         if not alike:
             shown = [" ".join(f"{rate:g}" for rate in own) or "none" for own in rates]
-            yield f"adapters of {shown[0]} GB/s, not {shown[1]}"
+            yield f"NICs of {shown[0]} GB/s, not {shown[1]}"
 
 
 def _host(system: System, gpu: int) -> float:

@@ -86,7 +86,7 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     ]
     alike = [p.name for p in presets if p is not best and score(p) == score(best)]
     if len(ranks.machines) > 1 and not any(clue.text.startswith("network") for clue in clues):
-        reasons.append(f"nothing tells the network between machines: that of {best.name} is taken")
+        reasons.append(f"nothing tells the network between nodes: that of {best.name} is taken")
     if alike:
         reasons.append(f"as likely by these lines: {', '.join(alike)}")
     doubts = [
@@ -165,7 +165,10 @@ def _links(log: Log) -> list[_Clue]:
 
 
 def _models_with(rate_GBps: float) -> list[str]:
-    """Return the GPU models for whose NVLinks to switches any NCCL version assumes about this rate [GB/s]."""
+    """Return the GPU models with about this total rate of NVLinks to switches [GB/s].
+
+    Rates are those that any NCCL version assumes.
+    """
     found = [
         chip.model
         for chip in GPUS.values()
@@ -204,7 +207,7 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
         if re.search(pattern, text):
             return [_Clue(f"network {text}", _has_network(network), 2)]
     if len(ranks.machines) > 1:
-        return [_Clue("several machines", lambda p: bool(p.network), 1)]
+        return [_Clue("several nodes", lambda p: bool(p.network), 1)]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Loads the machines of a replay and puts the ranks of the job on them."""
+"""Placement of the ranks of a job on the nodes of a replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Placed:
 
     @property
     def fabric(self) -> Fabric:
-        """Return the complete fabric."""
+        """Return the topology of all nodes."""
         return self.setup.fabric
 
     @property
@@ -42,7 +42,7 @@ class Placed:
 
 
 def machines_of(fabric: Fabric) -> list[list[int]]:
-    """Return the GPUs of every machine as ranks of the fabric."""
+    """Return the GPUs of every node as ranks of the system."""
     zone = {node.name: node.zone for node in fabric.nodes}
     kinds = {node.name: node.kind for node in fabric.nodes}
     found: dict[int, list[int]] = {}
@@ -53,13 +53,18 @@ def machines_of(fabric: Fabric) -> list[list[int]]:
 
 
 def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:
-    """Return a setup with as many machines as the job needs, and a GPU for every rank.
+    """Return a setup with as many nodes as the job needs, and a GPU for every rank.
 
     Parameters
     ----------
     hosts, devices : list
-        Per rank of the job, its machine and the index of its GPU there. Where the machines have fewer GPUs than
-        the job's, ranks fill one machine after the other.
+        Per rank of the job, its node and the index of its GPU in the node. If nodes have fewer GPUs than the
+        job's, ranks fill nodes in order.
+
+    Raises
+    ------
+    InputError
+        The topology has no GPU, or fewer nodes than the job needs.
     """
     names = list(dict.fromkeys(hosts))
     fabric = setup.fabric
@@ -75,8 +80,8 @@ def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:
         machines = machines_of(fabric)
     if needed > len(machines):
         raise InputError(
-            f"{fabric.name}: {len(machines)} machines with {size} GPUs; the job has {len(hosts)} ranks on {len(names)}"
-            f" machines; give --nodes {needed}"
+            f"{fabric.name}: {len(machines)} nodes with {size} GPUs; the job has {len(hosts)} ranks on {len(names)}"
+            f" nodes; give --nodes {needed}"
         )
     if fits:
         number = {host: i for i, host in enumerate(names)}

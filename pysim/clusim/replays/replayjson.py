@@ -1,4 +1,4 @@
-"""The form of a replay in JSON (`clusim.replays.report`)."""
+"""JSON form of a replay (`clusim.replays.report`)."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ class ReplayedCommJson(TypedDict):
 
 
 class WireShareJson(TypedDict):
-    """A wire and the share of the time in which it was busy."""
+    """Wire, and the share of time in which it was busy."""
 
     wire: str
     busy: float
 
 
 class ReplayJson(EndedJson):
-    """Result of a replay; if it was ended early, with the calls completed from the start of the job.
+    """Result of a replay; if ended early, with the calls completed from the start of the job.
 
     Attributes
     ----------

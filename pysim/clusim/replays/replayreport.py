@@ -1,4 +1,4 @@
-"""A replay as text for people."""
+"""Text report of a replay."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _calls(found: Replay, everything: bool) -> list[str]:
 
 
 def _merged(rows: list[list[str]]) -> list[list[str]]:
-    """Return rows with those of symmetric groups merged: equal except for their communicator."""
+    """Return rows with symmetric groups merged: rows that differ only in their communicator."""
     same: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         same.setdefault(tuple(row[1:]), []).append(row[0])

@@ -1,6 +1,6 @@
-"""Result of a replay.
+"""Result of a replay, and the bottleneck of its calls.
 
-Bottleneck of calls that were simulated in isolation, weighted by their counts.
+Calls that were simulated in isolation are weighted by their counts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from clusim.results.resultjson import EndedJson
 
 @cache
 def fastest_memory() -> Rate:
-    """Return the rate of the fastest memory of all known GPUs, one direction."""
+    """Return the highest memory bandwidth of all known GPUs, in one direction."""
     rates = [parse_rate(str(chip.figures["memory_rate"].value)) for chip in GPUS.values()]
     return max(rates, key=lambda rate: rate.bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """The same call on the other machine."""
+    """The same call on the other system."""
 
     time_ps: int
     algorithm: str
@@ -95,17 +95,17 @@ class CallResult:
 
     @property
     def algbw(self) -> float:
-        """Size over time [GB/s]."""
+        """Size divided by time [GB/s]."""
         return self.bytes / self.time_ps * 1000
 
     @property
     def busbw(self) -> float:
-        """As nccl-tests has it [GB/s]."""
+        """Bus bandwidth as in nccl-tests [GB/s]."""
         return self.algbw * bus_factor(self.operation, self.num_ranks)
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured time, less one; None if the measured time is not the call's time."""
+        """Predicted over measured time, less one; None if the measured time is not comparable."""
         if not self.measured_us or self.impossible:
             return None
         error = self.time_ps / 1e6 / self.measured_us - 1
@@ -149,7 +149,7 @@ class CallResult:
 
 @dataclass(slots=True)
 class CommResult:
-    """Communicator with the source of its rings and trees, its calls and the sum of their times [ps]."""
+    """Communicator: source of its rings and trees, its calls and the sum of their times [ps]."""
 
     number: int
     num_ranks: int
@@ -243,7 +243,10 @@ class Replay(Shown):
         return Summary(title, tuple(said), " ".join([*self.doubts, *self.notes]), rows)
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return its distinct calls and its communicators, as in JSON: times in us, bandwidths in 10^9 bytes/s."""
+        """Return its distinct calls and its communicators, as in JSON.
+
+        Times are in us, bandwidths in 10^9 bytes/s.
+        """
         return {
             "calls": lambda: _columns([call.to_json() for call in self.calls]),
             "communicators": lambda: _columns([comm.to_json() for comm in self.comms]),

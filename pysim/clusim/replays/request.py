@@ -11,7 +11,7 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 GAPS = ("", "none", "logged")
-"""Words for the time between calls."""
+"""Keywords for the time between calls."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ReplayRequest:
     strict: bool = False
 
     def __post_init__(self) -> None:
-        """Spell words as clusim does."""
+        """Normalise the spelling of options."""
         own_words(self)
 
     def setup(

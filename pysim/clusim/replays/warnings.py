@@ -27,7 +27,13 @@ def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
 
 
 def gate(found: Replay, request: ReplayRequest) -> Replay:
-    """Add doubts and notes from the measured times; raise `InputError` for doubts if `request.strict`."""
+    """Add doubts and notes from the measured times.
+
+    Raises
+    ------
+    InputError
+        There are doubts, and `request.strict` is set.
+    """
     errors = [abs(call.error) for call in found.calls if call.error is not None]
     if errors and median(errors) > FAR:
         found.doubts.append(

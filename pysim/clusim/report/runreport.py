@@ -87,7 +87,7 @@ def _joined(parts: list[list[str]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def verdict_lines(verdict: Verdict, head: str = "verdict") -> list[str]:
+def verdict_lines(verdict: Verdict, head: str = "bottleneck") -> list[str]:
     """Return a verdict as lines below each other."""
     first, *rest = verdict.lines()
     return [f"  {head}: {first}", *(f"  {'':{len(head)}}  {line}" for line in rest)]
@@ -148,10 +148,10 @@ def _wire_table(uses: list[WireUse], broken: list[WireUse]) -> list[str]:
     width = max(12, *(len(use.name) for use in uses))
     left = f" {'effective':>9}" if broken else ""
     head = f"  {'busiest wires':<{width}}  {'GB/s':>8}{left}"
-    head += f" {'busy':>7} {'no credit':>9} {'nothing':>8} {'contended':>9}"
+    head += f" {'busy':>7} {'credit stall':>13} {'idle':>7} {'contended':>10}"
     rows = [
         f"  {use.name:<{width}}  {use.rate_Bps / 1e9:>8.2f}{_effective(use) if broken else ''}"
-        f" {use.busy:>7.1%} {use.no_credit:>9.1%} {use.nothing:>8.1%} {use.contended:>9.1%}"
+        f" {use.busy:>7.1%} {use.no_credit:>13.1%} {use.nothing:>7.1%} {use.contended:>10.1%}"
         for use in uses
     ]
     more = len(others) - MOST_BROKEN
@@ -170,12 +170,12 @@ def _tier_table(table: list[TierTraffic]) -> list[str]:
     extra = [
         name for name in ("pauses", "marks", "replays") if any(getattr(row, name) for row in table)
     ]
-    head = f"  {'tier':<{width}}  {'wires':>5} {'busy':>7} {'busiest':>7} {'no credit':>9}"
-    head += f" {'packets':>14} {'on the wire':>11}"
+    head = f"  {'tier':<{width}}  {'wires':>5} {'busy':>7} {'busiest':>7} {'credit stall':>13}"
+    head += f" {'packets':>14} {'on wires':>11}"
     lines = [head + "".join(f" {name:>9}" for name in extra)]
     for row in table:
         line = (
-            f"  {row.tier:<{width}}  {row.wires:>5} {row.mean_busy:>7.1%} {row.max_busy:>7.1%} {row.no_credit:>9.1%}"
+            f"  {row.tier:<{width}}  {row.wires:>5} {row.mean_busy:>7.1%} {row.max_busy:>7.1%} {row.no_credit:>13.1%}"
             f" {row.packets:>14,} {format_size(row.wire_bytes):>11}"
         )
         lines.append(line + "".join(f" {getattr(row, name):>9,}" for name in extra))
@@ -187,8 +187,8 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
         return []
     width = max(13, *(len(row.wire_class) for row in table))
     with_asked = table[0].asked_bytes is not None and table[0].asked_bytes > 0
-    head = f"  {'class of wires':<{width}}  {'wires':>5} {'busy':>7} {'payload':>11} {'on the wire':>11}"
-    head += f" {'of what busbw counts':>20}" if with_asked else ""
+    head = f"  {'link class':<{width}}  {'wires':>5} {'busy':>7} {'payload':>11} {'on wires':>11}"
+    head += f" {'payload / busbw bytes':>22}" if with_asked else ""
     broken = any(row.effective_GBps < row.rate_GBps * (1 - 1e-9) for row in table)
     head += f" {'GB/s':>10} {'effective':>10}" if broken else ""
     lines = [head]
@@ -198,7 +198,7 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
             f" {format_size(row.payload_bytes):>11} {format_size(row.wire_bytes):>11}"
         )
         if with_asked and row.asked_bytes:
-            line += f" {row.payload_bytes / row.asked_bytes:>20.1%}"
+            line += f" {row.payload_bytes / row.asked_bytes:>22.1%}"
         if broken:
             line += f" {row.rate_GBps:>10.2f} {row.effective_GBps:>10.2f}"
         lines.append(line)
@@ -207,16 +207,17 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
 
 def _foot(result: Result) -> list[tuple[str, str]]:
     wall_s = result.wall_s
-    speed = f"{wall_s:.3f} s on the {result.provenance.engine} engine"
+    engine = {"c": "C"}.get(result.provenance.engine, result.provenance.engine)
+    speed = f"{wall_s:.3f} s ({engine} engine"
     if wall_s > 0 and result.time_ps:
         slower = wall_s * 1e12 / result.time_ps
-        speed += f": {slower:,.0f} x slower than the machine, {result.rate_words()}"
+        speed += f", {result.rate_words()}, {slower:,.0f}x slower than real time"
     rows = [
         ("packets", result.hops_words()),
         ("granularity", result.provenance.granularity_note),
     ]
     if result.complete:
-        rows += [("wall time", speed), ("fingerprint", f"{result.fingerprint:016x}")]
+        rows += [("wall time", f"{speed})"), ("fingerprint", f"{result.fingerprint:016x}")]
     if result.verified is not None:
         word = "correct" if result.verified else "WRONG"
         rows.append(("data", f"{word}{': ' if result.verify_note else ''}{result.verify_note}"))

@@ -95,11 +95,11 @@ def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
             payload, links = sum(row.payload_bytes for row in out), sum(row.wires for row in out)
             busy = sum(row.mean_busy * row.wires for row in out) / links
             said.append(
-                f"{format_size(payload)} of payload left the machines through {links} NICs, whose links were busy for"
+                f"{format_size(payload)} of payload left the nodes through {links} NICs, whose links were busy for"
                 f" {busy:.1%} of the time on average."
             )
         else:
-            said.append("Nothing crossed the network between the machines.")
+            said.append("Nothing crossed the network between the nodes.")
     kinds: dict[str, tuple[float, int]] = {}
     for row in rows:
         known = described(row.wire_class) != row.wire_class

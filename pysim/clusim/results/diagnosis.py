@@ -57,38 +57,46 @@ class CauseKind(StrEnum):
 
 
 _WORDS = {
-    CauseKind.LATENCY: ("latency: flags, flights and round trips", "half as long"),
-    CauseKind.STEP: ("the fixed cost of each step of a CTA", "half as much"),
-    CauseKind.LAUNCH: ("the start of CTAs, one after the other, and pauses", "half as long"),
-    CauseKind.PROXY: ("host threads that post work to NICs", "twice as fast"),
-    CauseKind.WIRE: ("bytes on", "twice as fast"),
-    CauseKind.NIC: ("bytes at the NICs, on", "twice as fast"),
-    CauseKind.PCIE: ("bytes on", "twice as fast"),
-    CauseKind.CTA: ("what CTAs copy and reduce", "twice as fast"),
-    CauseKind.MEMORY: ("memory bandwidth", "twice as fast"),
-    CauseKind.UNIT: ("reduction units of switches", "twice as fast"),
-    CauseKind.STRAGGLER: ("a slow rank:", "as fast as its peers"),
-    CauseKind.FAULT: ("a link slower than its like:", "as fast as its like"),
-    CauseKind.UNEVEN: ("more load than its like carries, on", "as loaded as its like"),
-    CauseKind.CONTENTION: ("other collectives on the same links:", "without them"),
-    CauseKind.SHARING: ("kernels and communication that share a GPU", "each alone"),
-    CauseKind.CREDIT: ("buffers without room", "with room"),
-    CauseKind.WINDOW: ("too few requests under way", "with more"),
-    CauseKind.SLOTS: ("CTA slots, all in use", "with more"),
-    CauseKind.COMPUTE: ("computing", "twice as fast"),
-    CauseKind.EXPOSED: ("communication that no computing hides", "all hidden"),
-    CauseKind.HOST: ("waiting for the host to issue kernels", "a host that is never late"),
-    CauseKind.BUBBLE: ("the bubble of the pipeline", "no bubble"),
-    CauseKind.IDLE: ("waiting for other ranks", "no waiting"),
-    CauseKind.OTHER: ("steps about which nothing more is known", ""),
+    CauseKind.LATENCY: ("latency (propagation, flags, round trips)", "if half as long"),
+    CauseKind.STEP: ("per-slice CTA overhead", "if half as much"),
+    CauseKind.LAUNCH: ("staggered CTA start and pauses", "if half as long"),
+    CauseKind.PROXY: ("proxy threads of the host", "if 2x faster"),
+    CauseKind.WIRE: ("bandwidth", "if 2x faster"),
+    CauseKind.NIC: ("bandwidth at the NICs", "if 2x faster"),
+    CauseKind.PCIE: ("bandwidth", "if 2x faster"),
+    CauseKind.CTA: ("CTA copy/reduce throughput", "if 2x faster"),
+    CauseKind.MEMORY: ("memory bandwidth", "if 2x faster"),
+    CauseKind.UNIT: ("in-switch reduction units", "if 2x faster"),
+    CauseKind.STRAGGLER: ("slow rank:", "if as fast as its peers"),
+    CauseKind.FAULT: ("degraded link:", "if as fast as its parallel links"),
+    CauseKind.UNEVEN: ("uneven load on", "if evenly loaded"),
+    CauseKind.CONTENTION: ("links shared with other collectives:", "without them"),
+    CauseKind.SHARING: ("GPU sharing of kernels and communication", "without sharing"),
+    CauseKind.CREDIT: ("credit stalls", "without them"),
+    CauseKind.WINDOW: ("in-flight window full", "with a larger window"),
+    CauseKind.SLOTS: ("CTA slots in use", "with more slots"),
+    CauseKind.COMPUTE: ("compute", "if 2x faster"),
+    CauseKind.EXPOSED: ("exposed communication", "if all hidden"),
+    CauseKind.HOST: ("waiting for kernel launches by the host", "with launches in time"),
+    CauseKind.BUBBLE: ("pipeline bubble", "without a bubble"),
+    CauseKind.IDLE: ("waiting for other ranks", "without waiting"),
+    CauseKind.OTHER: ("unattributed", ""),
 }
 """Kind -> what it is, and what fixing it means."""
 
 _APART = (CauseKind.EXPOSED, CauseKind.BUBBLE)
 """Kinds behind which a comma is before what says which."""
 
+_BANDWIDTHS = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
+"""Kinds whose link is named before them: ``NVLink bandwidth, GPU-NVSwitch``."""
+
 SHOWN_PLACES = 3
 """Places of a cause that a sentence names."""
+
+
+def _signed(saving_ps: int) -> str:
+    """Return a saving as the change of the run's time: ``-667.5 us``."""
+    return f"{'-' if saving_ps >= 0 else '+'}{format_time(abs(saving_ps))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ class VerdictCause:
     kind : CauseKind
         What it is.
     what : str
-        Which, in words: ``NVLink between GPU and NVSwitch``; empty where the kind says all.
+        Which, in words: ``NVLink, GPU-NVSwitch``; empty where the kind says all.
     places : tuple of str
         Ranks or links it was met at, alike ones once.
     time_ps : int
@@ -123,13 +131,16 @@ class VerdictCause:
 
     @property
     def fix(self) -> str:
-        """Meaning of the remedy: ``twice as fast``."""
+        """Meaning of the remedy: ``if 2x faster``."""
         return _WORDS[self.kind][1]
 
     def words(self) -> str:
         """Name the cause, and its place if that is one place or a few."""
         text = _WORDS[self.kind][0]
-        if self.what:
+        if self.kind in _BANDWIDTHS:
+            link, _, ends = self.what.partition(", ")
+            text = f"{link} {text}, {ends}" if ends else f"{link} {text}"
+        elif self.what:
             text += f"{',' if self.kind in _APART else ''} {self.what}"
         if not self.places or len(self.places) > SHOWN_PLACES:
             return text
@@ -260,7 +271,7 @@ class Verdict:
         """Return it as text, a statement a line, the first of which says most."""
         first = self.headline
         if first is None:
-            lines = [f"not known: {self.basis}"]
+            lines = [f"unknown: {self.basis}"]
         else:
             lines = [f"{self.share(first):.1%} of the time: {first.words()}"]
             lines += self._saving(first)
@@ -272,16 +283,15 @@ class Verdict:
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Describe the saving of a remedy, and whether it was re-simulated or is an estimate."""
         if cause.simulated_ps is not None:
-            found, how = cause.simulated_ps, f"simulated again {cause.simulated_as}".rstrip()
+            found, how = cause.simulated_ps, f"re-simulated {cause.simulated_as}".rstrip()
             if cause.saving_ps is not None:
-                how += f"; in first order {format_time(cause.saving_ps)}"
+                how += f"; critical-path estimate {_signed(cause.saving_ps)}"
         elif cause.saving_ps is not None:
-            found, how = cause.saving_ps, f"in first order, by {self.basis}"
+            found, how = cause.saving_ps, f"estimate by {self.basis}"
         else:
             return []
-        part = found / max(1, self.time_ps)
-        word = "saves" if found >= 0 else "costs"
-        return [f"fix: {cause.fix}, it {word} {format_time(abs(found))} ({abs(part):.1%}; {how})"]
+        part = -found / max(1, self.time_ps)
+        return [f"{cause.fix}: {_signed(found)} ({part:+.1%}; {how})"]
 
     def to_json(self) -> VerdictJson:
         """Return it for a script."""

@@ -266,14 +266,14 @@ class Result(Shown):
         words = f"{self.packets:,} packets, {self.packet_hops:,} packet-hops"
         if self.grants == self.packet_hops:
             return words
-        return f"{words} as {self.grants:,} hops of bursts"
+        return f"{words} as {self.grants:,} burst-hops"
 
     def rate_words(self) -> str:
         """Return the speed of the engine: packet-hops per second, and the packets of bursts."""
         packets = f"{self.packet_hops / self.wall_s / 1e6:.1f} M packet-hops/s"
         if self.grants == self.packet_hops:
             return packets
-        grants = f"{self.grants / self.wall_s / 1e6:.1f} M hops of bursts/s"
+        grants = f"{self.grants / self.wall_s / 1e6:.1f} M burst-hops/s"
         return f"{grants} ({packets})"
 
     @property

@@ -1,1 +1,1 @@
-"""One run: what is asked for, what runs, how finely, and what came out."""
+"""One run: request, plan, granularity and result."""

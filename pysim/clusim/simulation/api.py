@@ -1,6 +1,6 @@
-"""Functions for scripts: a collective or synthetic traffic, on a system by name or as an object.
+"""Functions for scripts: run a collective or synthetic traffic on a named or given system.
 
-Simulate: a request, or a fabric and a schedule or synthetic traffic, in; a `Result` out.
+Simulation of a request, or of a schedule or synthetic traffic on a fabric.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def simulate(
 
 
 def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
-    """Run what a request asks for and return what happened; of very large runs, what others that stand for it say.
+    """Run a request and return its result; very large runs are extrapolated from smaller runs.
 
     Parameters
     ----------
     options : RunOptions
-        Where a trace goes, who is told of progress.
+        Trace file, progress callback and other observers.
     """
     whole = cache(partial(job_of, request, options))
     found = stood_for(request, options, whole) if isinstance(request, Request) else None
@@ -118,12 +118,12 @@ def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result
 
 
 def whole_of(request: AnyRequest, options: RunOptions, where: str) -> Result:
-    """Run what a request asks for to its end, as part of something larger, which is said to be in `where`.
+    """Run a request in full, as part of the larger work that `where` names in errors.
 
     Raises
     ------
     TimeLimitReached
-        The time on the wall that `options` allow is up.
+        The wall-clock limit of `options` was reached.
     """
     result = result_of(request, options)
     if result.unfinished is not None:
@@ -145,9 +145,9 @@ def simulate_traffic(
     command: str = "",
     watch: Watch | None = None,
 ) -> Result:
-    """Run synthetic traffic on `fabric`; `Result.messages` has when every message arrived.
+    """Run synthetic traffic on `fabric`; `Result.messages` contains all arrival times.
 
-    Parameters are those of `simulate`; where the time of `watch` is up, the result is what is known by then.
+    Parameters are as for `simulate`; at the wall-clock limit of `watch` the result is partial.
     """
     request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
     with shown_in_notebook(progress) as told:
@@ -228,13 +228,13 @@ class TrafficOptions(TypedDict, total=False):
     packet : int or str
         Largest payload of a packet [bytes]; 4 KiB by default.
     load : float
-        Of patterns that take time: part of what the fabric can carry; 0.6 by default.
+        Timed patterns: offered load as a fraction of the fabric's capacity; 0.6 by default.
     duration : int or str
-        Of these: how long messages arrive [ps]; 1 ms by default.
+        Timed patterns: period in which messages arrive [ps]; 1 ms by default.
     routing : str
         ``ecmp``, ``spray``, ``adaptive`` or ``auto``.
     nodes, granularity, seed, engine, threads, trace_out, trace_limit_bytes, bins, progress, command, watch
-        As of `collective`; every packet is simulated by default.
+        As for `collective`; every packet is simulated by default.
     """
 
     nodes: int | None
@@ -255,12 +255,12 @@ class TrafficOptions(TypedDict, total=False):
 
 
 def as_bytes(size: int | str) -> int:
-    """Return a size [bytes]; texts are those of the command, so that 64M is 64 MiB."""
+    """Return a size [bytes]; texts are parsed as on the command line, so that 64M is 64 MiB."""
     return parse_size(size, binary_suffix=True) if isinstance(size, str) else size
 
 
 def as_ps(time: int | str) -> int:
-    """Return a time [ps]; texts have a unit: ``100us``."""
+    """Return a time [ps]; texts have a unit, such as ``100us``."""
     return parse_time(time) if isinstance(time, str) else time
 
 
@@ -271,32 +271,32 @@ def collective(
     algorithm: str = "",
     **options: Unpack[CollectiveOptions],
 ) -> Result:
-    """Run one collective, as ``clusim run`` does, and return what happened.
+    """Run one collective, as ``clusim run`` does, and return its result.
 
     Parameters
     ----------
     fabric : Fabric or str or Path
-        What it runs on: a fabric, or the name of a preset, a file or a generator.
+        A fabric, or the name of a preset, a file or a generator.
     operation : str
         Name in `clusim.collectives.ALGORITHMS`: ``allreduce``, ``all_gather``, ...
     size : int or str
-        Size as nccl-tests has it, the larger of what a rank sends and receives [bytes]; a text may have a unit.
+        Size as in nccl-tests, the larger of a rank's send and receive sizes [bytes]; a text may have a unit.
     algorithm : str
-        A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is what NCCL would run; the name of a file is a plan of
-        MSCCL or MSCCL++; empty is ``nccl`` where NCCL runs, else the operation's first.
+        A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is NCCL's choice; the name of a file is a plan of
+        MSCCL or MSCCL++; empty is ``nccl`` where NCCL runs, otherwise the operation's first.
     **options
         See `CollectiveOptions`.
 
     Returns
     -------
     Result
-        `Result.time_ps` is that of the kernel, `Result.launched_ps` the one nccl-tests would report and
-        `Result.model_us` NCCL's own estimate, where these are known.
+        `Result.time_ps` is the kernel time, `Result.launched_ps` the time as nccl-tests would report it and
+        `Result.model_us` NCCL's estimate, where these are known.
 
     Raises
     ------
     InputError
-        A name, size or option that has no meaning here.
+        An invalid name, size or option.
     DeadlockError
         Nothing can happen any more.
     """
@@ -317,7 +317,7 @@ def collective(
 
 
 def parse_env_of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return variables of NCCL as a request has them, checked; their names are as free as those of the command."""
+    """Return checked NCCL variables; names in any case, with or without ``NCCL_``."""
     env = parse_assignments(f"{name}={value}" for name, value in variables.items())
     parse_env(env)
     return tuple(env.items())
@@ -329,23 +329,25 @@ def traffic(
     message: int | str | None = None,
     **options: Unpack[TrafficOptions],
 ) -> Result:
-    """Run synthetic traffic, as ``clusim traffic`` does; `Result.messages` has when every message arrived.
+    """Run synthetic traffic, as ``clusim traffic`` does.
+
+    `Result.messages` contains all arrival times.
 
     Parameters
     ----------
     fabric : Fabric or str or Path
-        As of `collective`.
+        As for `collective`.
     pattern : str
-        ``permutation``, ``alltoall`` and ``incast`` start at once; ``uniform`` and ``hotspot`` take a time.
+        ``permutation``, ``alltoall`` and ``incast`` start at once; ``uniform`` and ``hotspot`` are timed patterns.
     message : int or str or None
-        Size of a message [bytes]; None is 16 MiB, or a packet for patterns that take time.
+        Size of a message [bytes]; None is 16 MiB, or a packet for timed patterns.
     **options
         See `TrafficOptions`.
 
     Raises
     ------
     InputError
-        A name, size or option that has no meaning here.
+        An invalid name, size or option.
     DeadlockError
         Messages cannot be delivered.
     """

@@ -1,12 +1,12 @@
-"""Collectives so large that runs on fewer machines, and of fewer bytes, stand for them; for all commands alike.
+"""Extrapolation of large collectives from fewer nodes and bytes, equal for all commands.
 
-What NCCL runs is simulated whole as long as that takes no more than `MANY_HOPS` hops of bursts, or where no number of
-machines is asked for as many as ``auto`` has before its bursts exceed their limits. Beyond, its time is found
-(`clusim.simulation.extrapolate_bytes`) from two numbers of machines, and for long streams from two sizes, with the
-algorithm, protocol, channels and chunks of the whole, and in bursts of one size: what ``auto`` gives the longest of
-these runs. What wires do is then not known of the whole, and not shown. **Not followed**, but simulated whole: what is
-traced or verified, what faults break, bursts of a size that was asked for, algorithms that are not NCCL's, and of a
-single run operations whose first ranks are done long before the last.
+NCCL's plan is simulated in full up to `MANY_HOPS` burst-hops, or, if no number of nodes is requested, up to the
+burst-hops at which the bursts of ``auto`` exceed their limits. Above that, its time is extrapolated
+(`clusim.simulation.extrapolate_bytes`) from two numbers of nodes, and for long streams from two sizes, with the
+algorithm, protocol, channels and chunks of the complete run, and in bursts of one size: the burst size of ``auto`` for
+the longest of these runs. Wire statistics are then unknown and not shown. **Not extrapolated**, but simulated in full:
+runs with a trace, verification or faults, with a requested burst size, algorithms other than NCCL's, and single runs
+of operations in which the first ranks finish long before the last.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ from clusim.simulation.request import Request
 from clusim.topology.check_flow import never_tapers
 
 MANY_HOPS = 32_000_000
-"""Hops of bursts beyond which a run on several machines is followed from others: some ten seconds."""
+"""Burst-hops from which a run on several nodes is extrapolated: some ten seconds."""
 
 MANY = (QUICK, COARSE, STEP)
 """Granularities of many runs at once."""
 
 FOLLOWED_ERROR = 0.15
-"""Bound on the error of a time that other runs stand for.
+"""Error limit of an extrapolated time.
 
-**Assumed**, from 5.9% at most on 16 DGX H100, 9% on 32 p5en and 12.4% on 128 DGX H100 (``docs/granularity.md``).
+**Assumed**, above the largest errors found: 5.9% on 16 DGX H100, 9% on 32 p5en and 12.4% on 128 DGX H100
+(``docs/granularity.md``).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Fewer:
-    """Runs on two numbers of machines that stand for one on more.
+    """Runs on two numbers of nodes from which one on more is extrapolated.
 
     Attributes
     ----------
     request : Request
-        The one that they stand for, in the bursts of all of them.
+        The extrapolated request, with the burst size of all runs.
     grain : Grain
-        How finely they are cut: as what was asked for cuts the longest.
+        Granularity of all runs: the requested one for the longest run.
     """
 
     request: Request
@@ -69,7 +70,7 @@ class Fewer:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The time of a run that others stand for [ps], how it was found, and how finely these were cut."""
+    """Extrapolated time of a run [ps], the method, and the granularity of the simulated runs."""
 
     time_ps: int
     note: str
@@ -84,12 +85,12 @@ class Followed:
 def followed_time(
     request: Request, plan: NcclPlan | None, whole: Callable[[], Job], options: RunOptions = BRIEF
 ) -> Followed | None:
-    """Return the time of what NCCL runs by a plan, from other runs; None where it is simulated whole.
+    """Return the extrapolated time of a NCCL plan; None if it is simulated in full.
 
     Parameters
     ----------
     whole : callable
-        Prepares the whole; called only where no fewer machines could stand for it.
+        Prepares the complete run; called only if it cannot be extrapolated from fewer nodes.
     """
     setup = request.setup
     if request.granularity != "auto" or request.engine != "c" or setup.broken.faults:
@@ -113,11 +114,11 @@ def followed_time(
 
 
 def fewer_machines(request: Request, plan: NcclPlan | None) -> Fewer | None:
-    """Return the runs on fewer nodes that stand for a request; None where it is simulated on all of them.
+    """Return the runs on fewer nodes to extrapolate a request from; None if simulated in full.
 
-    ``auto`` is followed beyond `MANY_HOPS`; words for many runs at once, and for steps that are made of many, wherever
-    fewer machines can stand for all and the network is as wide between all as between these; packets and sizes that
-    were asked for nowhere.
+    ``auto`` is extrapolated above `MANY_HOPS`; the granularities `MANY`, for many runs at once and for composed steps,
+    wherever fewer nodes can represent all and the network does not taper with more nodes; ``packet`` and given
+    burst sizes never.
     """
     nodes = stand_ins(request, plan)
     if nodes is None or request.granularity not in ("auto", *MANY):
@@ -126,7 +127,7 @@ def fewer_machines(request: Request, plan: NcclPlan | None) -> Fewer | None:
         return None
     part, own = longest_run(request, plan, nodes[1])
     grain = _job(part, own).grain
-    # Every rank moves as much for every byte.
+    # The traffic per rank is proportional to the size.
     share = part.setup.num_ranks * part.size_bytes / request.setup.num_ranks / request.size_bytes
     if request.granularity == "auto" and grain.least_hops / share <= MANY_HOPS:
         return None
@@ -134,17 +135,20 @@ def fewer_machines(request: Request, plan: NcclPlan | None) -> Fewer | None:
 
 
 def _cut_as(request: Request, grain: Grain) -> Request:
-    """Return a request in bursts of one size: runs cut alike differ by their machines and sizes alone."""
+    """Return a request in bursts of one size.
+
+    Runs of equal granularity differ only in nodes and size.
+    """
     return replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
 
 
 def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
-    """Return the result of a request that other runs stand for; None where it is simulated whole.
+    """Return the extrapolated result of a request; None if it is simulated in full.
 
     Parameters
     ----------
     whole : callable
-        Prepares the whole, as for `followed_time`.
+        Prepares the complete run, as for `followed_time`.
     """
     choice = None if options.trace_out is not None or request.verify else nccl_choice(request)
     if choice is None or choice.operation in OVERLAPPING:
@@ -176,7 +180,7 @@ NO_WIRES = Wires([], [], np.empty(0), np.empty(0, bool), np.empty(0, WIRE_COUNTE
 
 
 def _judged(expected: Expected, result: Result) -> Verdict:
-    """Return the verdict on a run of which nothing but the time is known."""
+    """Return the verdict on a run with a known time only."""
     return replace(without_path(result, "only the time was found"), expected=expected.text())
 
 

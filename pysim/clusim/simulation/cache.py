@@ -1,8 +1,8 @@
-"""Times of runs that were made already: images that are equal, byte for byte, are one run.
+"""Times of completed runs: images that are equal, byte for byte, are one run.
 
-Curves ask for the same run in many ways: a size that is an anchor of larger ones, two machines that stand for eight
-and for sixteen, an algorithm that is forced and one that NCCL chooses. Their requests differ, their images do not. The
-laws of a run are checked when it is made.
+Curves request the same run in several forms: a size from which larger ones are extrapolated, two nodes from which both
+eight and sixteen are extrapolated, an algorithm that is forced or chosen by NCCL. Their requests differ, their images
+do not. The laws of a run are checked when it is simulated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from clusim.simulation.job import Job, RunOptions, run_job
 
 BRIEF = RunOptions(histories=False)
-"""Of these runs only the time is wanted."""
+"""Options for runs that only return a time."""
 
 Times = dict[tuple[bytes, str], int]
 """Digest of an image and name of the engine -> end of the run [ps]."""
@@ -21,12 +21,12 @@ _TIMES: Times = {}
 
 
 def time_of(job: Job, options: RunOptions = BRIEF) -> int:
-    """Return when a job ends [ps]: simulated, unless this process knows of an equal one.
+    """Return the end time of a job [ps], simulated unless this process has run an equal one.
 
     Raises
     ------
     TimeLimitReached
-        The time on the wall that `options` allow is up.
+        The wall-clock limit of `options` was reached.
     """
     key = job.image.digest(), job.provenance.engine
     if key not in _TIMES:
@@ -41,10 +41,10 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
 
 
 def learn(times: Mapping[tuple[bytes, str], int]) -> None:
-    """Take over times that other processes found."""
+    """Add times that other processes found."""
     _TIMES.update(times)
 
 
 def known_times() -> Times:
-    """Return the times that this process knows, in the order in which it came to know them."""
+    """Return the cached times, in the order of their insertion."""
     return _TIMES

@@ -1,4 +1,4 @@
-"""Say who waits for whom when nothing can happen any more."""
+"""Wait-for analysis of a deadlocked run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from clusim.topology.model import Fabric
 Array = NDArray[Any]
 
 MOST_NAMED = 3
-"""Most broken links and circles that the text names one by one."""
+"""Maximum broken links and cycle members that the text names individually."""
 
 
 def deadlock_error(
     waits: Waits, fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int
 ) -> DeadlockError:
-    """Return the error that names what is broken, and the waiting cycle or where the chain of waiting ends."""
+    """Return the error that names the faults, and the waiting cycle or end of the wait chain."""
     head = f"deadlock at {now_ps} ps: "
     broken = _broken(fabric, counters, faults, now_ps)
     if broken:
@@ -52,7 +52,7 @@ def deadlock_error(
 
 
 def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int) -> str:
-    """Return in words which links are down, since when, and what waits before them; empty if none is."""
+    """Return a text of the links that are down and their waiting packets; empty if all are up."""
     arrays = arrays_of(fabric)
     since: dict[int, int] = {}
     for fault in sorted(faults, key=lambda item: item.time_ps):
@@ -100,7 +100,7 @@ class Waits:
         return np.flatnonzero(self._states["state"] != State.DONE)
 
     def halted(self) -> list[str]:
-        """Return the programs that are in the middle of a transfer, themselves or their proxies, and to whom."""
+        """Return the programs with a transfer in progress, by them or their proxies, and its peer."""
         found = []
         for index in self.stuck().tolist():
             instance = self._schedule.instances[index]
@@ -113,11 +113,11 @@ class Waits:
         return found
 
     def _connection(self, number: int) -> int:
-        """Return the schedule's connection of one of the image's."""
+        """Return the schedule's connection for a connection of the image."""
         return self._lowered.owner[number] if self._lowered.owner else number
 
     def follow(self, start: int) -> tuple[list[int], bool]:
-        """Follow the waiting from `start`; return the cycle and True, or the whole chain and False."""
+        """Follow the waiting from `start`; return the cycle and True, or the chain and False."""
         chain: list[int] = []
         place: dict[int, int] = {}
         current: int | None = start
@@ -155,7 +155,7 @@ class Waits:
         return self._schedule.instances[index].rank
 
     def describe(self, index: int) -> str:
-        """Return one instance and what it waits for: rank, channel, primitive, peer and slot."""
+        """Return one instance and the object of its wait: rank, channel, primitive, peer and slot."""
         state, instance = self._states[index], self._schedule.instances[index]
         kind = State(int(state["state"]))
         who = f"rank {instance.rank} channel {instance.channel}"

@@ -1,4 +1,7 @@
-"""Inputs for the diagnosis of a run, kept until it is asked for: image, completed slices, expected error."""
+"""Inputs for the diagnosis of a run, kept until requested.
+
+Image, completed slices and expected error.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +27,35 @@ from clusim.simulation.session import EngineName
 from clusim.topology import Fabric
 
 COARSE_INSTANCES = 4_096
-"""Programs up to which a run is put on its fabric in coarse bursts: 0.2 s."""
+"""Maximum programs of a run for a second lowering in coarse bursts: 0.2 s."""
 
 Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 
 CHEAP_GRANTS = 400_000
-"""Packets and bursts of a run up to which it is simulated again without its first cause: 0.1 s."""
+"""Maximum packets and bursts of a run that is re-simulated without its bottleneck: 0.1 s."""
 
 COARSE_GRANTS = 1_000_000
-"""Bursts up to which a larger run is simulated twice in coarse ones, as it is and without its first cause: 0.5 s."""
+"""Maximum bursts for the two coarse runs, unchanged and without the bottleneck, of a larger run: 0.5 s."""
 
 
 class Evidence:
-    """Makes the verdict of a run when it is asked for, once; see `clusim.results.result.Result.verdict`.
+    """Verdict of a run, computed once at the first call.
+
+    See `clusim.results.result.Result.verdict`.
 
     Parameters
     ----------
     inputs : callable
-        Makes the run's inputs as a trace repeats them.
+        Returns the inputs of the run as stored in a trace.
     records : HeldRecords or str
-        Its completed slices, or why there are none.
+        Its completed slices, or the reason why they were not kept.
     expected : callable
-        Says what error to expect.
+        Returns the expected error.
     confirm : bool or None
-        Whether to simulate the run again without its first cause; None: if it has at most `CHEAP_GRANTS`, or in bursts
-        if these are at most `COARSE_GRANTS`.
+        Whether to re-simulate the run without its bottleneck; None: if it has at most `CHEAP_GRANTS`, or in coarse
+        bursts if these are at most `COARSE_GRANTS`.
     coarser : callable or None
-        Puts the run on its fabric in coarse bursts; None where it cannot be told apart so.
+        Lowers the run onto its fabric in coarse bursts; None if that is not possible.
     """
 
     def __init__(
@@ -66,16 +71,16 @@ class Evidence:
         self._found: Verdict | None = None
 
     def __call__(self, result: Result) -> Verdict:
-        """Return the verdict on the run whose result this is."""
+        """Return the verdict on the run with this result."""
         if self._found is None:
             found = self._judge(result)
             self._found = replace(found, expected=self._expected())
-            # Nothing is asked of them again, and they are large.
+            # Large, and not needed again.
             self._inputs, self._records, self._coarser = _gone, "known", None
         return self._found
 
     def __reduce__(self) -> tuple[type[KnownVerdict], tuple[Verdict | None]]:
-        """Be sent to other processes as the verdict, if there is one; inputs and slices stay here."""
+        """Pickle only the verdict, if computed, without inputs and slices."""
         return KnownVerdict, (self._found,)
 
     def _judge(self, result: Result) -> Verdict:
@@ -86,13 +91,13 @@ class Evidence:
 
 
 class KnownVerdict:
-    """A verdict that is known; None where the run was made in another process, which was not asked for it."""
+    """A computed verdict; None if the run was in another process that computed no verdict."""
 
     def __init__(self, found: Verdict | None) -> None:
         self._found = found
 
     def __call__(self, result: Result) -> Verdict:
-        """Return it."""
+        """Return the verdict."""
         return self._found or without_path(result, "the run was made in another process")
 
 
@@ -103,7 +108,7 @@ def judge_held(
     confirm: bool | None,
     coarser: Callable[[], Lowered] | None = None,
 ) -> Verdict:
-    """Return the verdict on a run from what is held of it in memory."""
+    """Return the verdict on a run from its records in memory."""
     from clusim.analysis.critical import Traced, critical_of
 
     try:
@@ -113,7 +118,7 @@ def judge_held(
     except TraceError as error:
         return without_path(result, str(error).partition(": ")[2])
     own = result.provenance.engine
-    if not result.complete:  # what it would have been is not known
+    if not result.complete:  # the complete time is unknown
         return found.verdict.without_savings()
     if confirm or (confirm is None and own == "c" and result.grants <= CHEAP_GRANTS):
         return confirmed(found, inputs, own)
@@ -123,7 +128,7 @@ def judge_held(
 
 
 def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:
-    """Simulate a run again without its first cause, and return the verdict with what that saves."""
+    """Re-simulate a run without its bottleneck, and return the verdict with the saving."""
     after_ps = _changed_ps(found, inputs.image, inputs, engine)
     if after_ps is None:
         return found.verdict
@@ -131,7 +136,7 @@ def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:
 
 
 def _coarsely(found: Judged, inputs: Inputs, grants: int, coarse: Lowered) -> Verdict:
-    """Return the verdict with what is saved in coarse bursts: the same part of the run."""
+    """Return the verdict with the relative saving of a re-simulation in coarse bursts."""
     hops = coarse.grain.grant_hops
     if hops > COARSE_GRANTS or 2 * hops > grants:
         return found.verdict
@@ -147,7 +152,10 @@ def _coarsely(found: Judged, inputs: Inputs, grants: int, coarse: Lowered) -> Ve
 def _changed_ps(
     found: Judged, image: Mapping[str, NDArray[Any]], inputs: Inputs, engine: str
 ) -> int | None:
-    """Return the time of an image without the first cause [ps]; None if there is none to change, or no end."""
+    """Return the time of an image without the bottleneck [ps], or None.
+
+    None: there is no change to apply, or the changed run cannot end.
+    """
     change = found.changes[0] if found.changes else None
     if change is None:
         return None
@@ -155,7 +163,7 @@ def _changed_ps(
     try:
         return run_image(changed_image(image, change), inputs, own).time_ps
     except (DeadlockError, RangeExceeded):
-        # What was changed was not all that such a machine would need.
+        # The changed system would need further changes.
         return None
 
 
@@ -164,7 +172,7 @@ def _gone() -> Inputs:
 
 
 def inputs_of(image: Image, made: Columns | None) -> Inputs:
-    """Return a run's inputs as a trace has them, from its image and what makes the columns that repeat the others."""
+    """Return a run's inputs as stored in a trace, from its image and its text columns."""
     columns: Any = made() if made is not None else {}
     parts = {
         group: {
@@ -188,7 +196,7 @@ def inputs_of(image: Image, made: Columns | None) -> Inputs:
 def coarser_of(
     fabric: Fabric, schedule: Schedule, seed: int, faults: Sequence[Fault]
 ) -> Callable[[], Lowered] | None:
-    """Return what puts a run on its fabric in coarse bursts; None where that takes long."""
+    """Return a callable that lowers a run in coarse bursts; None if that is slow."""
     if len(schedule.instances) > COARSE_INSTANCES:
         return None
     return partial(lower, fabric, schedule, "coarse", seed, faults=faults)

@@ -1,8 +1,8 @@
-"""Expected error of a prediction: that of the nearest class of held-out measured rows.
+"""Expected error of a prediction, from the nearest class of held-out measured rows.
 
-``accuracy.json`` has the classes. Only `clusim validate --data` writes it, from the rows of a validation; it says from
-which. A class is a system, a family of chips or all of them, on one machine or several, in a regime of size, with the
-algorithm that ran or any.
+``accuracy.json`` contains the classes. Only `clusim validate --data` writes it, from the rows of a validation, which
+it names. A class is a system, a family of chips or all of them, on one node or several, in a regime of size, with a
+given algorithm or any.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
 DATA = Path(__file__).with_name("accuracy.json")
-"""The file that comes with clusim."""
+"""The file shipped with clusim."""
 
 P2P = "P2P"
 """Name of sends and receives in measured rows."""
@@ -34,7 +34,7 @@ ANY = ""
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass:
-    """Errors of the rows of a class.
+    """Errors of a class of rows.
 
     Attributes
     ----------
@@ -60,36 +60,36 @@ class ErrorClass:
 
 
 class UnknownErrorJson(TypedDict):
-    """Why no error is known to expect; `median_abs_pct` is None."""
+    """Reason for a missing expected error; `median_abs_pct` is None."""
 
     median_abs_pct: None
     why: str
 
 
 ExpectedJson = Annotated[dict[str, Any], FieldsOf(ErrorClass)] | UnknownErrorJson
-"""The class of measured rows that says what error to expect, or why there is none."""
+"""Class of measured rows that determines the expected error, or the reason for its absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The error to expect of a prediction; without a class nothing like it was measured, and `why` says so."""
+    """Expected error of a prediction; `why` explains a missing class."""
 
     nearest: ErrorClass | None
     why: str = ""
 
     def text(self) -> str:
-        """Say it in a line."""
+        """Return the expected error as one line."""
         own = self.nearest
         if own is None:
-            return f"expected error: not known ({self.why})"
+            return f"expected error: unknown ({self.why})"
         whom = own.system or (own.family.capitalize() if own.family else "all systems")
-        words = [f"median of {own.n} left-out rows", *([own.place] if own.place else []), whom]
+        words = [f"median of {own.n} held-out rows", *([own.place] if own.place else []), whom]
         words += [own.algorithm] if own.algorithm else []
         where = ", ".join([*words, REGIME_TITLES[own.regime]])
         return f"expected error: {own.median_abs_pct:.2g} % ({where})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the class, or why there is none."""
+        """Return the class, or the reason for its absence."""
         if self.nearest is None:
             return {"median_abs_pct": None, "why": self.why}
         return asdict(self.nearest)
@@ -114,7 +114,7 @@ def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Place of a run: the preset or file, the architecture of the oldest GPU, and the number of nodes."""
+    """Place of a run: preset or file, architecture of the oldest GPU, and number of nodes."""
 
     system: str
     family: str
@@ -122,17 +122,17 @@ class RunPlace:
 
     @classmethod
     def of(cls, setup: Setup) -> RunPlace:
-        """Return the place of a setup that NCCL knows."""
+        """Return the place of a setup with NCCL."""
         return cls(setup.name, setup.comm.architecture, setup.num_nodes)
 
 
 def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Expected:
-    """Return the error to expect of the time, with launch, of a collective that NCCL runs.
+    """Return the expected error of the time, with launch, of a NCCL collective.
 
     Parameters
     ----------
     algorithm : str
-        NCCL's, in any spelling, or ``P2P``; empty is any. Of one that is not NCCL's nothing was measured.
+        NCCL's, in any spelling, or ``P2P``; empty is any. Algorithms other than NCCL's have no measurements.
     """
     known = find_algorithm(algorithm)
     if algorithm and known is None and algorithm.upper() != P2P:
@@ -148,7 +148,7 @@ def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Ex
 
 
 def expected_of(request: Request, algorithm: str) -> Expected:
-    """Return the error to expect of a run; `algorithm` is the one that ran."""
+    """Return the expected error of a run; `algorithm` is the executed one."""
     setup = request.setup
     nccl = request.algorithm == "nccl" or (
         not request.algorithm and runs_nccl(setup.known, setup.ranks, request.operation)

@@ -1,19 +1,19 @@
-"""Time of a NCCL plan: simulated in full, or extrapolated from fewer nodes and shorter streams.
+"""Time of a NCCL plan: simulated, or extrapolated from fewer nodes and smaller sizes.
 
-**Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
-all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
+**Pipelines.** In a broadcast or reduce the first ranks finish long before the last, and nccl-tests waits only after
+all iterations: it measures the interval between iterations, not the duration of one. `ITERATIONS`
+consecutive iterations are simulated.
 
-**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it
+**Fewer nodes.** Beyond `MOST_RANKS` ranks the time is extrapolated from fewer nodes
 (`clusim.simulation.extrapolate_machines`).
 
 **Smaller sizes.** Large sizes are long streams of equal chunks. Two smaller sizes are simulated with the same chunks,
-and the line through them is followed in the size.
+and the time is extrapolated linearly in the size.
 
-When they do is decided elsewhere: by `clusim.simulation.approximate` for runs in bursts of ``auto``, and always with
-``quick``.
+`clusim.simulation.approximate` decides when to extrapolate runs with granularity ``auto``; ``quick`` always does.
 
-**Communicators beside each other** (`Setup.beside`) do the same at the same time, with the plan of the first; the
-time is that of all of them.
+**Concurrent communicators** (`Setup.beside`) run the same operation at the same time, with the plan of the first; the
+time is until all of them end.
 """
 
 from __future__ import annotations
@@ -35,24 +35,28 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 MOST_RANKS = 32
-"""Ranks up to which a communicator is simulated whole."""
+"""Ranks up to which a communicator is simulated in full."""
 
 MOST_MESSAGING = 64
-"""The same of sends and receives: on fewer machines their CTAs bound them, on more their adapters."""
+"""The same for sends and receives: CTAs limit them on fewer nodes, NICs on more."""
 
 STREAM_HOPS = 8_000_000
-"""Hops of bursts that the larger of two streams takes, about, which stand for a longer one: some five seconds."""
+"""Approximate burst-hops of the larger of the two sizes that are extrapolated to a longer stream: some five seconds.
+"""
 
 FOLLOWED = "from "
-"""Beginning of notes on extrapolated times."""
+"""Prefix of notes on extrapolated times."""
 
 ITERATIONS = 3
-"""Iterations of these that are simulated one behind the other."""
+"""Consecutive iterations that are simulated for overlapping operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of shorter streams, also in bursts of a size, and the observers of such runs."""
+    """Extent of extrapolation, and the observers of the runs.
+
+    `always`: also extrapolate runs in bursts of a given size.
+    """
 
     always: bool = False
     options: RunOptions = BRIEF
@@ -67,9 +71,9 @@ def grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
 
 
 def stand_ins(request: Request, plan: NcclPlan | None) -> tuple[int, int] | None:
-    """Return the number of nodes that stand for all of a request; None where all of them are simulated."""
+    """Return the two node counts to extrapolate a request from; None if simulated in full."""
     setup, comm = request.setup, request.setup.comm
-    # Certain ranks and faults are on certain machines, so that fewer machines do not stand for all.
+    # Given ranks and faults belong to certain nodes, which fewer nodes cannot represent.
     if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:
         return None
     most = MOST_MESSAGING if plan is None else MOST_RANKS
@@ -82,12 +86,12 @@ def stand_ins(request: Request, plan: NcclPlan | None) -> tuple[int, int] | None
 def on_fewer(
     request: Request, plan: NcclPlan | None, nodes: tuple[int, int], budget: Budget = USUAL
 ) -> tuple[int, str]:
-    """Return the time [ps] from runs on so many machines, and how it was found."""
+    """Return the time [ps] extrapolated from runs on `nodes` nodes, and the method."""
     return followed(request, plan, nodes, lambda asked, own: timed(asked, own, budget)[0])
 
 
 def program(request: Request, plan: NcclPlan | None) -> Schedule:
-    """Return the program of one collective."""
+    """Return the schedule of one collective."""
     setup = request.setup
     if request.operation == "hypercube":
         return _hypercube(setup, request.size_bytes)
@@ -95,7 +99,10 @@ def program(request: Request, plan: NcclPlan | None) -> Schedule:
 
 
 def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
-    """Return the grouped exchanges of nccl-tests' hypercube: in each, a rank swaps all it has with one further away."""
+    """Return the grouped exchanges of nccl-tests' hypercube.
+
+    In each exchange, a rank swaps all its data with a rank at twice the previous distance.
+    """
     comm = setup.comm
     count = comm.group.num_ranks
     if count & (count - 1):
@@ -113,13 +120,13 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
 
 
 _TIMED: dict[tuple[object, ...], tuple[int, tuple[str, ...]]] = {}
-"""Runs of this process when many are simulated at once: curves share runs on fewer nodes."""
+"""Cached runs of this process with ``quick``: curves share runs on fewer nodes."""
 
 
 def timed(
     request: Request, plan: NcclPlan | None, budget: Budget = USUAL
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
+    """Return the time [ps], simulated or (long streams) extrapolated from two sizes; notes."""
     if request.granularity != QUICK:
         return _stream_time(request, plan, budget)
     shown = way_of(request.setup.comm, plan)
@@ -147,13 +154,16 @@ def _stream_time(
 def shorter(
     request: Request, plan: NcclPlan | None, job: Job, budget: Budget
 ) -> tuple[int, int] | None:
-    """Return the two sizes that stand for a long stream, whose run is `job` [bytes]; None where it is simulated."""
+    """Return the two sizes [bytes] to extrapolate a long stream from, run as `job`.
+
+    None if the stream is simulated in full.
+    """
     setup, bursts = request.setup, job.grain.grant_hops
     quick = request.granularity == QUICK
     most = QUICK_HOPS if quick else STREAM_HOPS
     filling = programs.filling_bytes(setup.known, setup.comm, plan)
     small = max(request.size_bytes * most // (2 * bursts + 1), filling)
-    # A power of two, so that many sizes follow the same two.
+    # A power of two, so that many sizes share the same two runs.
     small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
     if not (quick or budget.always) or bursts <= most or 4 * small > request.size_bytes:
         return None
@@ -161,7 +171,7 @@ def shorter(
 
 
 def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
-    """Return the program of so many iterations of a collective, one behind the other."""
+    """Return the schedule of `count` consecutive iterations of a collective."""
     setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
     if count == 1 and not setup.beside:
         return program(request, plan)
@@ -173,7 +183,7 @@ def stream(request: Request, plan: NcclPlan | None, count: int = 1) -> Schedule:
 def emit_together(
     builder: ProgramBuilder, request: Request, plan: NcclPlan | None, count: int = 1
 ) -> list[int]:
-    """Append so many iterations to every communicator of a request; return all their tasks."""
+    """Append `count` iterations to every communicator of a request; return all their tasks."""
     tasks: list[int] = []
     for number, own in enumerate(request.setup.together):
         moved = moved_of(replace(request, setup=own), request.operation, request.size_bytes)
@@ -184,12 +194,12 @@ def emit_together(
 
 
 def _per_iteration(request: Request, plan: NcclPlan | None, job: Job, budget: Budget) -> int:
-    """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
+    """Return the kernel time; for overlapping operations, the interval between iterations."""
     if request.operation not in OVERLAPPING:
         return time_of(job, budget.options)
     more = job_of(request.of(stream(request, plan, ITERATIONS)), BRIEF)
     if job.grain.exact and not more.grain.exact:
-        # Both are cut alike, so that their difference is one of time.
+        # Equal granularity: the difference of the two runs is then one of time.
         request = replace(request, granularity=more.grain.burst_bytes[1])
         job = job_of(request.of(stream(request, plan, 1)), BRIEF)
     last_ps, first_ps = (time_of(each, budget.options) for each in (more, job))
@@ -197,7 +207,7 @@ def _per_iteration(request: Request, plan: NcclPlan | None, job: Job, budget: Bu
 
 
 _ANCHORS: dict[tuple[object, ...], int] = {}
-"""Times of anchors this process has simulated already: curves share them."""
+"""Cached times of runs at smaller sizes in this process: curves share them."""
 
 
 def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int, budget: Budget) -> int:

@@ -1,15 +1,15 @@
-"""Kernels on many machines, from runs on fewer: one term per cause.
+"""Kernel times on many nodes, extrapolated from fewer: one term per cause.
 
-**Steps.** In a ring, and in all-to-all, gather and scatter, every rank adds a step of the same bytes; two runs, with
-the size scaled to their ranks, give the time of a step, and a straight line in the number of ranks is followed.
+**Steps.** In a ring, and in all-to-all, gather and scatter, every rank adds a step of the same bytes. Two runs, with
+the size scaled to their ranks, determine the time of a step; the time is linear in the number of ranks.
 
-**Levels.** Trees and what goes up and down in switches move the same bytes on every machine however many there are.
-Every further level delays the first chunk; those behind follow in a pipeline at a rate that does not change. Two runs
-of the first chunk of every channel give the time of a level, and the larger of them with all the bytes gives the rest.
-In PAT the bytes of a rank grow as (n - 1) / n; its rest is scaled so.
+**Levels.** Trees and in-switch reductions move the same bytes on every node for any number of nodes. Every further
+level delays the first chunk; later chunks follow in a pipeline at a constant rate. Two runs of the first chunk of
+every channel determine the time of a level, and the larger of them with all bytes determines the rest.
+In PAT the bytes of a rank grow as (n - 1) / n; its rest is scaled accordingly.
 
-Both runs have the algorithm, protocol, channels and chunks of the whole communicator. **Not modelled** Machines that
-are further apart than those of the runs: levels of switches that only large networks have.
+Both runs have the algorithm, protocol, channels and chunks of the complete communicator. **Not modelled** Longer
+distances than in the runs: switch levels that only large networks have.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
 Timed = Callable[[Request, NcclPlan | None], int]
-"""Simulates a request as planned; returns the kernel's time [ps]."""
+"""Callable that simulates a request as planned and returns the kernel time [ps]."""
 
 _TREES = (Algorithm.TREE, Algorithm.NVLS_TREE)
 
 
 def anchor_nodes(comm: Communicator, plan: NcclPlan | None, most_ranks: int) -> tuple[int, int]:
-    """Return the numbers of machines that are simulated in place of more; trees need some depth."""
+    """Return the two node counts to extrapolate from; trees need some depth."""
     per_node = max(1, comm.group.num_ranks // comm.group.num_nodes)
     least = 4 if _by_steps(plan) or per_node > most_ranks else 8
     large = max(least, 1 << max(1, most_ranks // per_node).bit_length() - 1)
@@ -43,7 +43,7 @@ def anchor_nodes(comm: Communicator, plan: NcclPlan | None, most_ranks: int) -> 
 def followed(
     request: Request, plan: NcclPlan | None, nodes: tuple[int, int], timed: Timed
 ) -> tuple[int, str]:
-    """Return the time of a kernel [ps] from runs on so many machines, and how it was found."""
+    """Return the time of a kernel [ps] extrapolated from `nodes` nodes, and the method."""
     runs = _Runs(request, plan, timed)
     if _by_steps(plan):
         return runs.steps(nodes)
@@ -53,7 +53,7 @@ def followed(
 def longest_run(
     request: Request, plan: NcclPlan | None, nodes: int
 ) -> tuple[Request, NcclPlan | None]:
-    """Return the longest of the runs that `followed` makes, which is on so many machines, and its plan."""
+    """Return the longest run of `followed`, on `nodes` nodes, and its plan."""
     return _Runs(request, plan, _untimed).largest(nodes)
 
 
@@ -62,7 +62,7 @@ def _untimed(request: Request, plan: NcclPlan | None) -> int:
 
 
 def tree_levels(num_nodes: int) -> int:
-    """Return how many machines below the root the deepest machine of either of NCCL's two trees is."""
+    """Return the depth of the deeper of NCCL's two trees, in nodes below the root."""
     deepest = 0
     above = [double_tree(num_nodes, node) for node in range(num_nodes)]
     for which in (0, 1):
@@ -77,7 +77,7 @@ def tree_levels(num_nodes: int) -> int:
 def recut(
     comm: Communicator, plan: NcclPlan, size_bytes: int, *, element_bytes: int = 4
 ) -> NcclPlan:
-    """Return a plan with the same way and the same chunks for another size, or for another communicator."""
+    """Return a plan with the same algorithm and chunks for another size or communicator."""
     own = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
     chunk = plan.chunks.chunk_bytes
     parts = tuple(replace(part, chunk_bytes=chunk) for part in own.parts)
@@ -89,7 +89,10 @@ def _by_steps(plan: NcclPlan | None) -> bool:
 
 
 def _levels(plan: NcclPlan, num_nodes: int) -> float:
-    """Return the levels of an algorithm on so many machines; PAT sends every block by itself, one after the other."""
+    """Return the levels of an algorithm on `num_nodes` nodes.
+
+    PAT sends blocks individually, one after the other.
+    """
     if plan.selection.algorithm in _TREES:
         return float(tree_levels(num_nodes))
     if plan.selection.algorithm is Algorithm.PAT:
@@ -99,14 +102,14 @@ def _levels(plan: NcclPlan, num_nodes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of a request on fewer machines."""
+    """Runs of a request on fewer nodes."""
 
     request: Request
     plan: NcclPlan | None
     timed: Timed
 
     def steps(self, nodes: tuple[int, int]) -> tuple[int, str]:
-        """Follow the line through two runs in the number of ranks."""
+        """Extrapolate two runs linearly in the number of ranks."""
         ranks = self.request.setup.num_ranks
         points = []
         for number in nodes:
@@ -114,10 +117,10 @@ class _Runs:
             points.append((part.setup.num_ranks, self.timed(part, own)))
         (x1, t1), (x2, t2) = points
         time_ps = t2 + round((t2 - t1) * (ranks - x2) / (x2 - x1))
-        return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} machines, linear in ranks"
+        return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} nodes, linear in ranks"
 
     def _same_steps(self, nodes: int) -> tuple[Request, NcclPlan | None]:
-        """Return the request on so many machines with steps of the same bytes, and its plan."""
+        """Return the request on `nodes` nodes with the same bytes per step, and its plan."""
         request, plan = self.request, self.plan
         operation = request.operation if plan is None else plan.selection.collective
         fewer, size = self._fewer(nodes), request.size_bytes
@@ -130,13 +133,13 @@ class _Runs:
         return replace(request, setup=fewer, size_bytes=size), own
 
     def largest(self, nodes: int) -> tuple[Request, NcclPlan | None]:
-        """Return the run on so many machines that takes longest, and its plan."""
+        """Return the longest run on `nodes` nodes, and its plan."""
         if _by_steps(self.plan):
             return self._same_steps(nodes)
         return self._of_levels(nodes, self.request.size_bytes)
 
     def levels(self, nodes: tuple[int, int]) -> tuple[int, str]:
-        """Add levels to the run on the larger number of machines."""
+        """Add levels to the run on the larger number of nodes."""
         request, plan = self.request, self.plan
         assert plan is not None
         many = request.setup.num_nodes
@@ -152,11 +155,14 @@ class _Runs:
         if plan.selection.algorithm is Algorithm.PAT:
             share = (1 - 1 / many) / (1 - 1 / large)
         time_ps = starts[1] + more * level_ps + (whole - starts[1]) * share
-        note = f"from {small} and {large} machines, each further level {level_ps / 1e6:.3g}us"
+        note = f"from {small} and {large} nodes, each further level {level_ps / 1e6:.3g}us"
         return max(1, round(time_ps)), note
 
     def _fewer(self, nodes: int) -> Setup:
-        """Return the same with so many machines; a plan has its channels, so that curves of more share the runs."""
+        """Return the setup with `nodes` nodes.
+
+        A plan fixes its channels, so that curves over nodes share the runs.
+        """
         setup = self.request.setup
         return setup.smaller(nodes) if self.plan is None else replace(setup, nodes=nodes)
 
@@ -164,7 +170,10 @@ class _Runs:
         return self.timed(*self._of_levels(nodes, size_bytes))
 
     def _of_levels(self, nodes: int, size_bytes: int) -> tuple[Request, NcclPlan]:
-        """Return the request on so many machines with so many bytes, and the plan with the chunks of the whole."""
+        """Return the request on `nodes` nodes with `size_bytes`, and its plan.
+
+        The plan has the chunks of the complete run.
+        """
         fewer = self._fewer(nodes)
         assert self.plan is not None
         width = min(element(self.request.dtype).size_bytes, size_bytes)

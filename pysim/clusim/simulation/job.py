@@ -1,4 +1,4 @@
-"""One run, prepared and carried out: what `clusim.simulate` puts together."""
+"""Preparation and execution of one run, as composed by `clusim.simulate`."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 MAX_BINS = 512
-"""Most time bins of a wire unless another number is asked for."""
+"""Default maximum of time bins per wire."""
 
 TRACE_LIMIT_BYTES = 1 << 30
-"""Largest trace unless another size is asked for [bytes]."""
+"""Default size limit of a trace [bytes]."""
 
 LEAST_TRACE_BYTES = 64 << 10
-"""Least size that can be asked for [bytes]."""
+"""Lowest size limit of a trace [bytes]."""
 
 AUTO_RECORDS = 1 << 20
-"""A run of at most so many slices has them in its trace unasked."""
+"""Up to this number of slices, a trace contains them by default."""
 
 MOST_TEXT_TASKS = 1 << 15
-"""A schedule of more tasks is in its trace as columns only, and not as text besides."""
+"""A schedule of more tasks is stored in its trace as columns only, not as text."""
 
 RECORD_BYTES = 29
 """Size of one completion record in a trace, before compression [bytes]."""
@@ -72,11 +72,10 @@ RECORD_BYTES = 29
 class RunOptions:
     """Observers and trace of a run, which change no result; see `simulate`.
 
-    Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
-    the engine; None: as many as there are cores, at most four. `confirm` is whether a verdict simulates the run again
-    without its first cause; None: if that is cheap. `judge` makes another verdict than the critical path's. `keep` says
-    of a run that is done whether its trace is kept, as no better one follows; None: it is. `watch` ends a run at a
-    time on the wall.
+    Without `histories` there is one bin, for the complete run, at which the engine need not stop. `threads` is the
+    engine's number of threads; None: one per core, at most four. `confirm`: whether a verdict re-simulates the run
+    without its bottleneck; None: if that is cheap. `judge` replaces the critical path's verdict. `keep` decides after a
+    completed run whether its trace is kept; None: it is. `watch` is the wall-clock limit.
     """
 
     bins: int = MAX_BINS
@@ -95,12 +94,12 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything about a run but the engine: what the result and the trace repeat.
+    """A run except for the engine, with all inputs that the result and the trace repeat.
 
-    `stuck` makes the error for a session in which nothing can happen any more, `inputs` what a trace repeats of the
-    run's, `expected` what error to expect, `coarser` puts the same on its fabric in coarse bursts. Of the image's
-    instances and tasks only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose
-    data are checked. No run of it takes less than `least_ps`.
+    `stuck` creates the error for a deadlocked session, `inputs` returns the trace columns of the inputs, `expected` the
+    expected error, `coarser` lowers the same schedule in coarse bursts. Of the image's instances and tasks only
+    the schedule's are reported; the rest are proxies. `verified` is the schedule with checked data. `least_ps` is a
+    lower bound on the time of the run.
     """
 
     image: Image
@@ -120,14 +119,14 @@ class Job:
 
 
 def job_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Job:
-    """Return the run of a request: what runs is planned, put on the fabric, and cut as finely as was asked for."""
+    """Return the run of a request: planned, lowered, at the requested granularity."""
     if isinstance(request, TrafficRequest):
         return _traffic_job(request, options)
     return _schedule_job(request, options)
 
 
 def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Job:
-    """Lower what runs for a request onto its fabric."""
+    """Lower the schedule of a request onto its fabric."""
     if not 0 <= request.seed < 2**64:
         raise InputError(f"seed {request.seed}: must be at least 0 and below 2^64")
     options.watch.begins("the fabric is built")
@@ -135,7 +134,7 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
     options.watch.begins("programs are written")
     plan = planned(request)
     schedule = plan.schedule
-    # A plan of its own kind has no definition to compare with; who wrote a schedule knows that.
+    # A custom plan has no definition to compare with; for a given schedule its author decides.
     verify = request.verify and (isinstance(request, ScheduleRequest) or can_verify(schedule))
     if verify:
         require_room(schedule)
@@ -177,7 +176,7 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
 
 
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
-    """Draw the messages of synthetic traffic and put them on its fabric."""
+    """Draw the messages of synthetic traffic and lower them onto its fabric."""
     options.watch.begins("the fabric is built")
     fabric, traffic = request.setup.fabric, request.traffic
     options.watch.begins("messages are drawn")
@@ -235,7 +234,7 @@ def _inputs(
     schedule: dict[str, Array],
     folded: FoldedBlocks | None = None,
 ) -> dict[str, Array | list[str]]:
-    """Return the copy of a run's inputs in a trace: enough to analyse it and to run it again."""
+    """Return the inputs of a run for its trace, sufficient for analysis and re-simulation."""
     nodes = arrays.fabric.nodes
     found: dict[str, Array | list[str]] = {
         "/fabric/node": [node.name for node in nodes],
@@ -251,7 +250,7 @@ def _inputs(
 
 
 def _expected(request: Request | ScheduleRequest, schedule: Schedule) -> str:
-    """Say what error to expect of the time of a request; nothing of a schedule of its own."""
+    """Return the expected error of the time of a request; empty for a given schedule."""
     if isinstance(request, ScheduleRequest):
         return ""
     call = _the_call(schedule)
@@ -259,7 +258,7 @@ def _expected(request: Request | ScheduleRequest, schedule: Schedule) -> str:
 
 
 def _the_call(schedule: Schedule) -> Call | None:
-    """Return the collective call if the schedule is just one, so that it has a bandwidth."""
+    """Return the collective call if the schedule has exactly one, for its bandwidth."""
     if len(schedule.calls) != 1 or any(task.kind == "kernel" for task in schedule.tasks):
         return None
     call = schedule.calls[0]
@@ -309,7 +308,7 @@ def _undelivered(session: Session) -> DeadlockError:
 
 
 def slice_count(image: Image) -> int:
-    """Return the most slices the programs of an image can have."""
+    """Return an upper bound on the slices of an image's programs."""
     rows = image.instances
     if not len(rows):
         return 0
@@ -346,7 +345,7 @@ def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter 
 
 
 def run_job(job: Job, options: RunOptions) -> Result:
-    """Run to the end; whatever goes wrong, what the trace already has is kept and closed."""
+    """Run to the end; after any error the trace is closed with its data so far."""
     checker = None if job.verified is None else Checker(job.verified)
     if options.bins < 2:
         raise InputError(f"bins {options.bins}: must be at least 2")
@@ -370,7 +369,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         len(job.image.endpoints),
         options.bins if options.histories else 1,
         limit_bytes=options.trace_limit_bytes // 2,
-        # A run that may be ended early keeps narrow bins of what there was.
+        # A run with a time limit keeps narrow bins of its first part.
         least_ps=job.least_ps if options.watch.limit_ps is None else 0,
     )
     try:
@@ -412,19 +411,19 @@ def run_job(job: Job, options: RunOptions) -> Result:
 
 
 def _kept(result: Result, options: RunOptions) -> bool:
-    """Return True if the trace of a run that is done is kept."""
+    """Return True if the trace of a completed run is kept."""
     return options.keep is None or options.keep(result)
 
 
 def _held(job: Job, options: RunOptions) -> HeldRecords | None:
-    """Return where completed slices are kept for a verdict; None where nobody asks, or there are too many."""
+    """Return the store of completed slices for a verdict; None if not needed or too large."""
     few = slice_count(job.image) <= AUTO_RECORDS
     asked = options.histories and options.judge is None
     return HeldRecords() if asked and few and job.messages is None else None
 
 
 def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Evidence:
-    """Return what makes the verdict on a run."""
+    """Return the evidence for the verdict on a run."""
     why: HeldRecords | str = held or f"more than {AUTO_RECORDS:,} completed slices"
     if held is None and job.messages is not None:
         why = "synthetic traffic has no critical path"
@@ -435,14 +434,14 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
 
 
 def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
-    """Return the result of a run that was ended before its end: how far it got."""
+    """Return the partial result of a run."""
     least_ps = max(job.least_ps, result.time_ps)
     unfinished = Unfinished(why, session.part_done(), least_ps)
     return replace(result, complete=False, unfinished=unfinished)
 
 
 def _run_wires(job: Job, engine: Engine) -> Wires:
-    """Return the wires with what they did and, if one was broken, what rate they had on average."""
+    """Return the wires with their counters and, after a fault, their mean rate."""
     faults = job.image.faults
     mean_Bps = None
     if (faults["kind"] == FaultKind.RATE).any():
@@ -451,7 +450,7 @@ def _run_wires(job: Job, engine: Engine) -> Wires:
 
 
 def _with_names(refusal: str, job: Job) -> str:
-    """Return why an image was refused with the name of the wire instead of its row."""
+    """Return the reason for the rejection of an image, with the wire's name for its row."""
 
     def name(row: re.Match[str]) -> str:
         index = int(row[1])

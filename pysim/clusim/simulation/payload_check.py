@@ -1,4 +1,4 @@
-"""Real numbers that a run carries along, so that its data are checked and not only its times."""
+"""Real numbers carried along with a run, to check its data in addition to its times."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clusim.schedule import Schedule
 Array = NDArray[Any]
 
 VERIFY_LIMIT_BYTES = 4 << 30
-"""Most memory the real numbers of a verified run may take."""
+"""Memory limit for the real numbers of a verified run."""
 
 
 def require_room(schedule: Schedule) -> None:
-    """Refuse to carry data that would take too much memory."""
+    """Raise if the data would exceed `VERIFY_LIMIT_BYTES`."""
     need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
     if need_bytes > VERIFY_LIMIT_BYTES:
         raise InputError(
@@ -28,10 +28,10 @@ def require_room(schedule: Schedule) -> None:
 
 
 class Checker:
-    """Carries real numbers along with a run, as a sink of its completion records.
+    """Sink of completion records that carries real numbers through a run.
 
-    The numbers are random, so float results may differ from the exact ones by rounding; more than one unit in
-    the last place per rank is an error. How large the difference is shows how an algorithm orders its sums.
+    The numbers are random, so float results may differ from the exact sums by rounding; more than one unit in
+    the last place per rank is an error. The size of the difference shows the order of an algorithm's sums.
     """
 
     takes_proxies = False
@@ -48,10 +48,10 @@ class Checker:
         self._executor.apply(zip(*columns, strict=True))
 
     def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
-        """Nothing to flush."""
+        """Ignore ticks: the check needs only records."""
 
     def outcome(self) -> tuple[bool, str]:
-        """Return True if the data are right, and a note for people."""
+        """Return True if the data are right, and a text of the result."""
         checks = self._executor.check(float(self._most))
         bad = [check for check in checks if not check.ok]
         if bad:

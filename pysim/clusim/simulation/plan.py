@@ -1,4 +1,4 @@
-"""Plan of a request: its schedule, by an algorithm's name, from a plan file, or as NCCL would choose it."""
+"""Plan of a request: its schedule, by algorithm name, plan file, or NCCL's choice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NCCL = "nccl"
 
 
 OVERLAPPING = ("broadcast", "reduce")
-"""Operations whose iterations overlap: the first ranks of the pipeline are done long before the last."""
+"""Operations with overlapping iterations: the first ranks of the pipeline finish long before the last."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Plan:
     Attributes
     ----------
     notes : tuple of str
-        What must be said of it.
+        Notes to show with the result.
     around : LaunchContext or None
-        What its time does not include; None where NCCL does not launch it.
+        Launch overhead, not included in the kernel time; None where NCCL does not launch the run.
     """
 
     schedule: Schedule
@@ -62,7 +62,7 @@ def planned(request: Request | ScheduleRequest) -> Plan:
     Raises
     ------
     InputError
-        Nothing can do it, or something was asked for that the algorithm does not leave open.
+        No algorithm implements it, or an option is set that the algorithm does not have.
     """
     if isinstance(request, ScheduleRequest):
         return Plan(request.schedule, request.notes)
@@ -76,7 +76,7 @@ def planned(request: Request | ScheduleRequest) -> Plan:
 
 
 def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
-    """Return True if NCCL would do an operation: it has it, and all ranks are GPUs whose generation is known."""
+    """Return True if NCCL has the operation and all ranks are GPUs of a known generation."""
     chosen = machine.ranks if ranks is None else [machine.ranks[r] for r in ranks]
     ends = [machine.nodes[machine.node_index[name]].endpoint for name in chosen]
     known = all(end is not None and end.compute_capability > 0 for end in ends)
@@ -84,7 +84,7 @@ def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) ->
 
 
 def can_verify(schedule: Schedule) -> bool:
-    """Return True if data can be checked: a plan of its own kind has no definition to compare with."""
+    """Return True if data can be checked; custom message patterns have no definition."""
     return all(call.operation != "messages" for call in schedule.calls)
 
 
@@ -119,7 +119,7 @@ def _written(request: Request, *, whole: bool) -> Plan:
 
 
 def _in_graph(machine: Fabric, schedule: Schedule) -> LaunchContext | None:
-    """Return the cost of an inference engine's kernel in a CUDA graph; None of other algorithms."""
+    """Return the cost of an inference engine's kernel in a CUDA graph; None for other kernels."""
     call = schedule.calls[0]
     prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
     end = machine.nodes[machine.node_index[machine.ranks[call.ranks[0]]]].endpoint
@@ -139,7 +139,7 @@ def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int,
 
 
 def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request) -> Plan:
-    """Return the schedule of a plan of MSCCL or MSCCL++, which says itself which collective it is."""
+    """Return the schedule of a plan of MSCCL or MSCCL++; the file names its collective."""
     path, setup = request.algorithm, request.setup
     for given, flag in (
         (setup.env, "--env"),
@@ -160,7 +160,7 @@ def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request)
 
 
 def _with_variables(request: Request) -> Request:
-    """Return a request to NCCL whose channels and protocol are in its environment, as jobs say them."""
+    """Return a NCCL request with its channels and protocol as environment variables."""
     setup = request.setup
     told = forced(protocol=request.protocol, channels=request.channels)
     for name, _ in told:
@@ -177,11 +177,11 @@ class NcclChoice:
     Attributes
     ----------
     request : Request
-        With what was said of channels and protocol among its variables.
+        The request with its channels and protocol as environment variables.
     plan : NcclPlan or None
         None is messages.
     in_place : SymmetricChoice or None
-        The kernel for symmetric memory that runs instead, if its `algorithm` says one.
+        The kernel for symmetric memory that runs instead, if its `algorithm` is not empty.
     """
 
     request: Request
@@ -194,19 +194,19 @@ class NcclChoice:
     around: LaunchContext
 
     def schedule(self) -> Schedule:
-        """Return its program."""
+        """Return its schedule."""
         if self.in_place is not None and self.in_place.algorithm:
             return self.in_place.schedule(self.request)
         return nccl_program(self.request, self.comm, self.operation, self.size_bytes, self.plan)
 
 
 def nccl_choice(request: Request, *, whole: bool = False) -> NcclChoice | None:
-    """Return NCCL's plan for a request; None where another one is requested.
+    """Return NCCL's plan for a request; None if another plan is requested.
 
     Parameters
     ----------
     whole : bool
-        Choose as if nothing were down from the start.
+        Choose without the faults that are active at time 0.
     """
     setup = request.setup
     machine = setup.fabric if whole else setup.known
@@ -253,9 +253,9 @@ class SymmetricChoice:
     Attributes
     ----------
     note : str
-        Its kernel, or why it takes none.
+        The kernel, or the reason why NCCL uses no symmetric kernel.
     algorithm : str
-        What the kernel does, in `clusim.collectives`; empty: nothing.
+        The kernel's algorithm in `clusim.collectives`; empty without a kernel.
     """
 
     note: str
@@ -265,7 +265,7 @@ class SymmetricChoice:
     model_us: float = 0.0
 
     def schedule(self, request: Request) -> Schedule:
-        """Return the program of the kernel."""
+        """Return the schedule of the kernel."""
         setup = request.setup
         return collectives.build(
             *(setup.known, request.operation, self.algorithm, request.size_bytes),
@@ -279,7 +279,7 @@ class SymmetricChoice:
 def symmetric(
     request: Request, comm: Communicator, operation: str, size_bytes: int
 ) -> SymmetricChoice | None:
-    """Return NCCL's choice for symmetric buffers; None where they are not."""
+    """Return NCCL's choice for symmetric buffers; None for other buffers."""
     if not comm.settings.symmetric:
         return None
     if operation not in COLLECTIVE_OF:
@@ -297,7 +297,7 @@ def symmetric(
 def nccl_program(
     request: Request, comm: Communicator, operation: str, size_bytes: int, plan: NcclPlan | None
 ) -> Schedule:
-    """Return the program of a plan of NCCL, of another size than the request's if need be."""
+    """Return the schedule of a NCCL plan for `size_bytes`."""
     return programs.build(request.setup.known, comm, moved_of(request, operation, size_bytes), plan)
 
 
@@ -309,7 +309,10 @@ def moved_of(request: Request, operation: str, size_bytes: int) -> CollectivePay
 
 
 def _around(comm: Communicator, operation: str, plan: NcclPlan | None) -> LaunchContext:
-    """Return what launching adds with one process per GPU and nccl-tests' iterations; what NCCL's tuner expects."""
+    """Return the launch overhead and NCCL's estimate.
+
+    Assumes one process per GPU and nccl-tests' iterations.
+    """
     host, launch = host_of(comm), Launch()
     model_us = plan.selection.time_us if plan is not None and plan.selection.time_us > 0 else None
     if operation in OVERLAPPING:

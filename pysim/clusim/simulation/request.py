@@ -52,7 +52,7 @@ _OWN: dict[str, Callable[[str], str]] = {
 
 
 def own_words(request: Any) -> None:
-    """Spell the words of a frozen request as clusim does, so that equal requests are equal; leave what is none."""
+    """Normalise the words of a frozen request, so that equal requests compare equal."""
     for name, own in _OWN.items():
         word = getattr(request, name, None)
         if isinstance(word, str):
@@ -68,24 +68,24 @@ class Request:
     operation : str
         Name in `clusim.collectives.ALGORITHMS`, in any spelling.
     size_bytes : int
-        Size as nccl-tests has it: the larger of what a rank sends and receives [bytes].
+        Size as in nccl-tests: the larger of a rank's send and receive sizes [bytes].
     algorithm : str
-        A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is what NCCL would run; the name of a file is a plan of
-        MSCCL (``.xml``) or MSCCL++ (``.json``); empty is ``nccl`` where NCCL runs, else the operation's first.
+        A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is NCCL's choice; the name of a file is a plan of
+        MSCCL (``.xml``) or MSCCL++ (``.json``); empty is ``nccl`` where NCCL runs, otherwise the operation's first.
     wanted : NcclOverrides or None
-        What NCCL is made to use.
+        Overrides of NCCL's choices.
     protocol : str
-        ``simple``, ``ll`` or ``ll128``; empty is the algorithm's own. NCCL is told by ``NCCL_PROTO``.
+        ``simple``, ``ll`` or ``ll128``; empty is the algorithm's default. Sets ``NCCL_PROTO`` for NCCL.
     channels : int or None
-        None is the fabric's. NCCL is told by ``NCCL_MIN_NCHANNELS`` and ``NCCL_MAX_NCHANNELS``.
+        None is the fabric's. Sets ``NCCL_MIN_NCHANNELS`` and ``NCCL_MAX_NCHANNELS`` for NCCL.
     dtype, redop : str
         Type of the elements and reduction.
     root : int or None
-        Rank of the fabric, for operations that have a root; None is the first one.
+        Rank of the fabric, for operations with a root; None is the first one.
     granularity : str or int
         ``auto``, ``packet`` or a size of bursts [bytes]; see `clusim.lowering.grain`.
     seed : int
-        Seed of whatever is random in the run.
+        Seed of all random events of the run.
     verify : bool
         Carry real numbers and compare the outcome with the definition.
     engine : str
@@ -108,11 +108,11 @@ class Request:
     engine: EngineName = "c"
 
     def __post_init__(self) -> None:
-        """Spell words as clusim does."""
+        """Normalise the spelling of words."""
         own_words(self)
 
     def of(self, schedule: Schedule) -> ScheduleRequest:
-        """Return a request for a schedule that is run as this one would be, without verifying it."""
+        """Return a request for a schedule with the settings of this one, without verification."""
         return ScheduleRequest(
             self.setup,
             schedule,
@@ -124,18 +124,18 @@ class Request:
 
 @dataclass(frozen=True)
 class ScheduleRequest:
-    """A schedule that is written already, on the fabric of a setup, whose faults break it; as frozen as `Request`.
+    """A given schedule on the fabric of a setup, with the setup's faults; frozen as `Request`.
 
-    To plan a schedule around what is broken at time 0, write it on `Setup.known`.
+    To plan a schedule around faults that are active at time 0, write it on `Setup.known`.
 
     Attributes
     ----------
     notes : tuple of str
-        What must be said of the plan wherever the result is shown, such as that it is another one without the faults.
+        Notes on the plan to show with the result, such as that it differs from the plan without the faults.
     granularity, seed, verify, engine
-        As of `Request`.
+        As for `Request`.
     folded : FoldedBlocks or None
-        What pauses of the schedule stand for.
+        Replicated blocks, represented by pauses of the schedule.
     """
 
     setup: Setup
@@ -148,17 +148,17 @@ class ScheduleRequest:
     folded: FoldedBlocks | None = None
 
     def __post_init__(self) -> None:
-        """Spell words as clusim does."""
+        """Normalise the spelling of words."""
         own_words(self)
 
     def verified(self) -> ScheduleRequest:
-        """Return the same with real numbers carried along."""
+        """Return the request with verification of data."""
         return replace(self, verify=True)
 
 
 @dataclass(frozen=True)
 class TrafficRequest:
-    """Synthetic traffic on the fabric of a setup; as frozen as `Request`, and of its words. It has its own seed."""
+    """Synthetic traffic on the fabric of a setup, with its seed; frozen as `Request`."""
 
     setup: Setup
     traffic: Traffic
@@ -166,7 +166,7 @@ class TrafficRequest:
     engine: EngineName = "c"
 
     def __post_init__(self) -> None:
-        """Spell words as clusim does."""
+        """Normalise the spelling of words."""
         own_words(self)
 
 

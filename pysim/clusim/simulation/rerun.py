@@ -1,4 +1,4 @@
-"""Run a traced run again from the inputs in its trace, as it was or with something changed."""
+"""Re-simulation of a traced run from the inputs in its trace, unchanged or with a change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rerun(
     engine: EngineName = "c",
     progress: Progress | None = None,
 ) -> Rerun:
-    """Simulate the run of a trace again, exactly, or with `change` made to its image.
+    """Re-simulate the run of a trace, exactly, or with `change` applied to its image.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def run_image(
     engine: EngineName = "c",
     progress: Progress | None = None,
 ) -> Rerun:
-    """Simulate the arrays of an image, which may differ from those that the run of `inputs` had.
+    """Simulate the arrays of an image, which may differ from the image in `inputs`.
 
     Raises
     ------
@@ -81,10 +81,10 @@ def run_image(
 
 
 def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
-    """Simulate a run again with its first stalled link as fast as its like; return a sentence about it.
+    """Re-simulate a run with its first stalled link repaired; return a sentence about it.
 
-    Both directions of the link get the highest rate of their class, for the whole run. A link that has it already gets
-    twice its rate.
+    Both directions of the link get the highest rate of their class, for the complete run. A link that already has this
+    rate gets twice its rate.
     """
     from clusim.analysis.whatif import Change, changed_image, mended
     from clusim.base.units import format_time

@@ -1,10 +1,10 @@
-"""Run an engine to its end in slices, so that Ctrl-C works, progress shows and histories are kept.
+"""Engine run in slices, for Ctrl-C, progress and histories.
 
 Stopping an engine between slices changes no result: it only ever stops between two timestamps.
 
 Wall-clock limit of a run, and its progress until the engine starts.
 
-Progress of long calls in notebooks, where there is no terminal to draw a bar on.
+Progress of long calls in notebooks, in place of a terminal's bar.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ PS_PER_S = 10**12
 
 
 class Watch:
-    """Looks at the clock for a run, from when it is made, and tells what is being prepared.
+    """Wall-clock limit of a run from its construction on, and reports of its preparation.
 
-    What is prepared looks at it between its parts (`begins`). A command also calls `interrupt` from a timer, so that
+    Preparation checks it between its parts (`begins`). A command also calls `interrupt` from a timer, so that
     one long part, such as reading a large file, ends as well.
 
     Parameters
     ----------
     limit_ps : int or None
-        Time on the wall that the run may take, all its preparations included [ps]; None is as long as it takes.
+        Wall-clock limit of the run, all its preparations included [ps]; None is unlimited.
     tell : callable or None
-        Called with what begins to be prepared, in words.
+        Called with the name of each part of the preparation.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        """True if the time is up."""
+        """True if the limit is reached."""
         return self._end_s is not None and time.monotonic() >= self._end_s
 
     @property
     def words(self) -> str:
-        """The limit in words."""
+        """Text of the limit."""
         return f"time limit of {format_time(self.limit_ps or 0)}"
 
     def begins(self, what: str) -> None:
-        """Say what begins to be prepared.
+        """Report the next part of the preparation.
 
         Raises
         ------
         TimeLimitReached
-            The time is up, before anything was simulated.
+            The limit was reached before the simulation began.
         """
         self._preparing = what
         self.interrupt()
@@ -80,11 +80,11 @@ class Watch:
             self.tell(what)
 
     def simulates(self) -> None:
-        """Note that an engine runs from now on, which looks at `over` itself."""
+        """Record that an engine runs from now on, which checks `over` itself."""
         self._preparing = ""
 
     def interrupt(self) -> None:
-        """Raise `TimeLimitReached` if the time is up before anything was simulated."""
+        """Raise `TimeLimitReached` if the limit is reached before the simulation began."""
         if self._preparing and self.over:
             raise TimeLimitReached(
                 f"{self.words}: reached before {self._preparing}, so that nothing was simulated; give it longer"
@@ -94,35 +94,35 @@ class Watch:
 Array = NDArray[Any]
 EngineName = Literal["c", "reference"]
 Progress = Callable[[float, int], None]
-"""Called now and then with the part done (0 to 1) and the simulated time [ps]."""
+"""Callback with the fraction done (0 to 1) and the simulated time [ps]."""
 
 SLICE_S = 0.05
-"""Aim for the wall time of one slice: how long Ctrl-C may take to be seen [s]."""
+"""Target wall time of one slice, the response time of Ctrl-C [s]."""
 
 MOST_THREADS = 4
-"""Threads of the engine unless another number is asked for: what one of them has to hand out limits more."""
+"""Default maximum of engine threads: beyond, the distributing thread is the limit."""
 
 SHOW_S = 0.05
-"""Wall time from which on it is too long to say after every slice how much is done [s]."""
+"""Wall time above which the progress is not computed after every slice [s]."""
 
 
 class Sink(Protocol):
-    """Takes what a run gives while it runs; a trace file is one.
+    """Receiver of a run's records, such as a trace file.
 
     Attributes
     ----------
     takes_proxies : bool
-        Whether it wants the records of proxies as well, which are not in the schedule.
+        Whether to also pass the records of proxies, which are not in the schedule.
     """
 
     takes_proxies: bool
 
     def records(self, records: Array) -> None:
-        """Take completion records, in time order."""
+        """Receive completion records, in time order."""
         ...
 
     def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
-        """Be called after each slice; may flush."""
+        """Handle the end of a slice; may flush."""
         ...
 
 
@@ -153,10 +153,10 @@ def start_engine(image: Image, engine: str, records: bool, threads: int | None =
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[list[bool]]:
-    """Turn Ctrl-C into a flag that is looked at between slices, so that it cannot get lost.
+    """Turn Ctrl-C into a flag that is checked between slices, so that it cannot get lost.
 
-    An exception that arrives while a library calls back into Python may be swallowed there. A second
-    Ctrl-C acts at once. Outside the main thread, or with a handler of the caller's, nothing is changed.
+    An exception raised while a library calls back into Python may be swallowed there. A second
+    Ctrl-C acts at once. Outside the main thread, or with the caller's handler, there is no change.
     """
     asked = [False]
     usual = signal.default_int_handler
@@ -183,9 +183,9 @@ class Session:
     Parameters
     ----------
     instances : int, optional
-        How many of the image's first instances are the schedule's; the others are proxies. By default all.
+        Number of the image's first instances that are the schedule's; the others are proxies. By default all.
     packet_hops : int, optional
-        Estimated packet-hops of the whole run, of which `part_done` is a share; 0 is not known.
+        Estimated packet-hops of the complete run, the base of `part_done`; 0 is unknown.
     """
 
     def __init__(
@@ -208,19 +208,19 @@ class Session:
     def run(
         self, sinks: list[Sink], progress: Progress | None = None, watch: Watch | None = None
     ) -> Stop:
-        """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record.
+        """Run to the end; return `Stop.DONE` or `Stop.DEADLOCK`. Sinks receive all records.
 
-        Where the time of `watch` is up before that, `Stop.EVENTS` is returned. After DONE the laws of every run are
-        checked, so that nobody who gets here has a number that breaks one.
+        At the limit of `watch`, `Stop.EVENTS` is returned. After DONE the laws of every run are checked, so that no
+        returned number breaks one.
 
         Raises
         ------
         InternalError
             The engine broke a law, e.g. of conservation.
         RangeExceeded
-            The run would leave the ranges that engines compute with.
+            The run would leave the value ranges of the engines.
         KeyboardInterrupt
-            Ctrl-C was pressed; what came before it is with the sinks.
+            Ctrl-C was pressed; the sinks have all earlier records.
         """
         with _deferred_interrupt() as interrupted:
             watch = watch or Watch()
@@ -254,7 +254,7 @@ class Session:
             if progress is not None and time.perf_counter() > self._show_at_s:
                 began_s = time.perf_counter()
                 progress(self.part_done(), self.engine.now_ps)
-                # On large machines it takes a while to look at all programs: at most one part in twenty.
+                # On large systems the progress is slow to compute: spend at most one part in twenty on it.
                 took_s = time.perf_counter() - began_s
                 self._show_at_s = began_s + (20 * took_s if took_s > SHOW_S else 0)
 
@@ -264,7 +264,7 @@ class Session:
         return records[records["instance"] < self._instances]
 
     def _slice(self) -> Stop:
-        """Advance for about `SLICE_S`, past as many bin edges as come; close the last bin at the end."""
+        """Advance for about `SLICE_S`, across any bin edges; close the last bin at the end."""
         end_s = time.perf_counter() + SLICE_S
         while True:
             began_s = time.perf_counter()
@@ -279,14 +279,14 @@ class Session:
                 return stop
 
     def sample(self) -> None:
-        """Close the present bin here."""
+        """Close the current bin at the present time."""
         engine = self.engine
         self.recorder.sample(engine.now_ps, engine.wires(), engine.mem_bytes_256())
 
     def part_done(self) -> float:
-        """Return the part of the packet-hops that is done, from 0 to 1.
+        """Return the fraction of packet-hops that is done, from 0 to 1.
 
-        Where the run has none, it is the part of the programs that are done.
+        Without packet-hops, it is the fraction of completed programs.
         """
         if self._packet_hops:
             return min(1.0, int(self.engine.wires()["packets"].sum()) / self._packet_hops)
@@ -304,14 +304,14 @@ def loop_counts(image: Image) -> Array:
 
 
 QUIET_S = 2.0
-"""A call shorter than this shows nothing [s]."""
+"""A shorter call shows no progress [s]."""
 
 BETWEEN_S = 0.2
-"""Least time between two looks of the bar [s]."""
+"""Least time between two updates of the bar [s]."""
 
 
 class _NotebookBar:
-    """A bar that a notebook draws below the cell while it runs, and takes away at the end."""
+    """Progress bar below a notebook cell, removed at the end."""
 
     def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
         self._display, self._html = display, html
@@ -319,7 +319,7 @@ class _NotebookBar:
         self._next_s = time.monotonic() + QUIET_S
 
     def draw(self, part: float, said: str) -> None:
-        """Show how far the call is."""
+        """Show the progress of the call."""
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + BETWEEN_S
@@ -330,14 +330,14 @@ class _NotebookBar:
             self._handle.update(bar)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._handle is not None:
             self._handle.update(self._html(""))
 
 
 def _bar() -> _NotebookBar | None:
     """Return a bar if this process is the kernel of a notebook."""
-    # Who is not in a notebook has no use for IPython, which takes long to import.
+    # Outside notebooks IPython is not needed, and its import is slow.
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or getattr(shell, "kernel", None) is None:
@@ -358,7 +358,7 @@ def _stopped(bar: _NotebookBar | None) -> Iterator[_NotebookBar | None]:
 
 @contextmanager
 def shown_in_notebook(progress: Progress | None) -> Iterator[Progress | None]:
-    """Give who is told of a run's progress: `progress`, in a notebook otherwise a bar below the cell, else nobody."""
+    """Yield the progress callback of a run: `progress`, else a bar in notebooks, else None."""
     with _stopped(None if progress is not None else _bar()) as bar:
         if bar is None:
             yield progress
@@ -370,7 +370,7 @@ def shown_in_notebook(progress: Progress | None) -> Iterator[Progress | None]:
 def counted_in_notebook(
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Callable[[int, int], None] | None]:
-    """Give the same for work that is counted."""
+    """Yield the same for counted work."""
     with _stopped(None if progress is not None else _bar()) as bar:
         if bar is None:
             yield progress

@@ -1,4 +1,4 @@
-"""Nodes of a run and their NCCL; topologies and communicators are created once per process."""
+"""Nodes of a run and their NCCL; topologies and communicators are cached per process."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from clusim.topology import Fabric, load
 from clusim.topology.warnings import doubts_of
 
 KEPT = 24
-"""Fabrics, and jobs with their communicators, that a process keeps."""
+"""Maximum fabrics, and communicators, cached per process."""
 
 CHOICES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_SYM_KERNEL", "NCCL_SYM_CTAS", SYMMETRIC)
-"""Variables that only the tuner looks at, not the search for channels."""
+"""Variables that only the tuner reads, not the search for channels."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Machines and NCCL of a run; can be sent to other processes.
+    """Nodes and NCCL of a run; can be sent to other processes.
 
     Attributes
     ----------
     topology : str, Path or Fabric
-        Preset, file or generator, or a fabric that is there already.
+        Preset, file or generator, or a loaded fabric.
     nodes : int or None
-        Machines that are joined; None is what the topology has.
+        Number of nodes to join; None is the topology's number.
     per_node : int or None
-        GPUs of every machine that take part; None is all.
+        Participating GPUs per node; None is all.
     version : str
-        Release of NCCL; empty is the newest known.
+        NCCL version; empty is the newest known.
     env : tuple of (str, str)
-        Its environment variables.
+        NCCL's environment variables.
     ranks : tuple of int or None
-        Ranks that take part; None is all, or what `per_node` or `gpus` says.
+        Participating ranks; None is all, or as set by `per_node` or `gpus`.
     faults : tuple
-        What breaks besides the topology's own faults: texts, or `clusim.lowering.Fault`.
+        Faults in addition to the topology's: texts, or `clusim.lowering.Fault`.
     messages : tuple of int or None
-        Where a run stands for one of more machines or bytes: channels of sends and receives, in all and for a peer, and
-        the least size for which messages are cut [bytes]; None is NCCL's.
+        For runs that others are extrapolated from: channels of sends and receives, in total and per peer, and the least
+        size for which messages are split [bytes]; None is NCCL's choice.
     gpus : tuple of int or None
-        GPUs of every machine that take part, as they are numbered there; None is all, or what `per_node` says.
+        Participating GPUs of every node, by their local number; None is all, or as set by `per_node`.
     beside : tuple of tuple of int
-        GPUs of every machine of further communicators that do the same at the same time, in
+        GPUs of every node of further communicators that run the same operation concurrently, in
         `clusim.simulation.extrapolate_bytes`.
     """
 
@@ -70,7 +70,7 @@ class Setup:
     beside: tuple[tuple[int, ...], ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be sent as what was given, without fabrics and communicators that were made of it."""
+        """Pickle the given fields only, without derived fabrics and communicators."""
         return Setup, tuple(getattr(self, item.name) for item in fields(self))
 
     @property
@@ -80,12 +80,15 @@ class Setup:
 
     @property
     def release(self) -> Version:
-        """Return the release of NCCL."""
+        """Return the NCCL version."""
         return parse_version(self.version) if self.version else LATEST
 
     @cached_property
     def fabric(self) -> Fabric:
-        """Return the fabric of all GPUs of the machines, whole, with the transports that the variables allow."""
+        """Return the fabric of all nodes, with the transports that the variables allow.
+
+        The fabric has all GPUs, also those without ranks, and its faults are not applied.
+        """
         machine = loaded(self.topology, self.nodes)
         if not self.env:
             return machine
@@ -93,21 +96,21 @@ class Setup:
 
     @cached_property
     def broken(self) -> Broken:
-        """Return the faults, of the topology's file and given ones."""
+        """Return the faults of the topology's file and the given faults."""
         return _broken(self.fabric, self.faults)
 
     @property
     def doubts(self) -> list[str]:
-        """Return what makes every answer doubtful, and what settles it: assumptions about the machine."""
+        """Return the assumptions about the system that affect every result, with their remedies."""
         return doubts_of(self.fabric)
 
     @property
     def known(self) -> Fabric:
-        """Return the topology of plans: without the parts that are down from the start."""
+        """Return the topology known to NCCL's plans: without parts that are down at time 0."""
         return self.broken.known
 
     def said(self, collective: Collective | None, sizes: Sequence[int]) -> tuple[str, ...]:
-        """Return the notes on plans: stand-ins, variables without effect, changes by faults.
+        """Return the notes on plans: substitutes, variables without effect, changes by faults.
 
         Parameters
         ----------
@@ -122,20 +125,20 @@ class Setup:
 
     @cached_property
     def comm(self) -> Communicator:
-        """Return the communicator of the GPUs that take part."""
+        """Return the communicator of the participating GPUs."""
         return self.communicator()
 
     def communicators(self) -> Communicators:
-        """Return new communicators of any ranks, on what is known; they may be given rings of their own."""
+        """Return new communicators of any ranks on the known topology; their rings may be changed."""
         return Communicators(self.known, self.release, parse_env(dict(self.env)))
 
     def communicator(self, *, whole: bool = False) -> Communicator:
-        """Return the communicator; what only the tuner looks at shares one search.
+        """Return the communicator; setups that differ only in tuner variables share one search.
 
         Parameters
         ----------
         whole : bool
-            Plan as if nothing were down from the start.
+            Plan without the faults that are active at time 0.
         """
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
         common = _communicators(self.fabric if whole else self.known, self.release, searched)
@@ -150,7 +153,7 @@ class Setup:
 
     @property
     def _chosen(self) -> tuple[int, ...] | None:
-        """Return the ranks that take part; None is all."""
+        """Return the participating ranks; None is all."""
         gpus = self.gpus if self.per_node is None else tuple(range(self.per_node))
         if gpus is None:
             return self.ranks
@@ -160,49 +163,52 @@ class Setup:
 
     @property
     def num_nodes(self) -> int:
-        """Return the machines."""
+        """Return the number of nodes."""
         return self.comm.group.num_nodes
 
     @property
     def num_ranks(self) -> int:
-        """Return the GPUs that take part."""
+        """Return the number of participating GPUs."""
         return self.comm.group.num_ranks
 
     def on(self, machine: Fabric) -> Setup:
-        """Return the same on another fabric, which is there already."""
+        """Return the same setup on another, loaded fabric."""
         return self if machine is self.fabric else replace(self, topology=machine, nodes=None)
 
     @property
     def together(self) -> tuple[Setup, ...]:
-        """Return this and what is beside it, a communicator each."""
+        """Return this setup and its concurrent setups, one communicator each."""
         others = (replace(self, per_node=None, gpus=gpus, beside=()) for gpus in self.beside)
         return (self, *others)
 
     def smaller(self, nodes: int) -> Setup:
-        """Return the same with so many machines, which send and receive on as many channels as these."""
+        """Return the setup with `nodes` nodes, and as many send and receive channels as this one."""
         comm = self.comm
         messages = comm.p2p_channels, comm.p2p_per_peer, comm.p2p_least_bytes
         return replace(self, nodes=nodes, messages=messages)
 
     def cut_for(self, num_bytes: int) -> Setup:
-        """Return the same with messages that are cut as those of so many bytes at least."""
+        """Return the setup with messages split from a size of `num_bytes`."""
         return replace(self, messages=(self.comm.p2p_channels, self.comm.p2p_per_peer, num_bytes))
 
 
 Stamps = tuple[tuple[str, int, int], ...]
 
 _KNOWN: dict[tuple[str, int | None], tuple[Fabric, Stamps]] = {}
-"""Fabrics that were loaded, the oldest first, and their files as they were then."""
+"""Loaded fabrics, oldest first, and the stamps of their files at that time."""
 
 
 def _stamps(names: Iterable[str]) -> Stamps:
-    """Return files with their times and sizes, which tell whether they were changed."""
+    """Return files with modification times and sizes, to detect changes."""
     found = [(name, os.stat(name)) for name in names if os.path.exists(name)]
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
 
 
 def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
-    """Return a fabric, as `clusim.load` does; a process loads it once, until one of its files is changed."""
+    """Return a fabric, as `clusim.load` does.
+
+    A process loads it once, until one of its files is changed.
+    """
     if isinstance(topology, Fabric):
         if nodes is not None:
             raise InputError(
@@ -225,11 +231,11 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
 
 
 _BROKEN: dict[tuple[int, tuple[Any, ...]], Broken] = {}
-"""Faults by topology, the oldest first; a topology is identified by itself, not by an equal one."""
+"""Faults by topology, oldest first; topologies are compared by identity, not equality."""
 
 
 def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:
-    """Return what breaks of a fabric, which several setups share, so that they also share what is left of it."""
+    """Return the faults of a fabric; setups share them, and with them the known topology."""
     if not faults and not machine.faults:
         return Broken(machine)
     key = id(machine), faults
@@ -248,7 +254,7 @@ def _communicators(
 
 
 def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks of these GPUs of every machine."""
+    """Return the ranks of the GPUs with these local numbers on every node."""
     zone = {node.name: node.zone for node in machine.nodes}
     seen: dict[int, int] = {}
     ranks = []

@@ -1,8 +1,8 @@
-"""Synthetic traffic: the patterns network engineers test a fabric with, without any collective.
+"""Synthetic traffic: patterns of network benchmarks, without any collective.
 
 Every endpoint is a source that sends messages to others. ``permutation``, ``alltoall`` and ``incast`` start
-with everything due at time 0 and measure how long it takes; ``uniform`` and ``hotspot`` let messages arrive at
-random (Poisson) for a duration at a given load and measure latency. The same seed makes the same messages.
+with every message due at time 0 and measure the completion time; with ``uniform`` and ``hotspot`` messages arrive at
+random (Poisson) for a duration at a given load, and the latency is measured. Equal seeds generate equal messages.
 """
 
 from __future__ import annotations
@@ -32,29 +32,32 @@ Routing = Literal["auto", "ecmp", "spray", "adaptive"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
 TIMED_PATTERNS: tuple[Pattern, ...] = ("uniform", "hotspot")
-"""Patterns of messages that arrive over time; the others are all due at time 0."""
+"""Timed patterns; the others have all messages due at time 0."""
 
 HOT_SHARE = 0.2
-"""Part of all `hotspot` messages that goes to the one hot endpoint; the rest is uniform."""
+"""Share of all `hotspot` messages sent to the one hot endpoint; the rest is uniform."""
 
 MAX_MESSAGES = 20_000_000
-"""More than this is refused: their times alone would take over a GB."""
+"""Maximum number of messages: the times of more would need over 1 GB."""
 
 MAX_MESSAGE_BYTES = 1 << 40
 """Largest message [bytes]."""
 
 MESSAGE_SHARE = 64
-"""``auto`` makes no burst larger than this fraction of a message."""
+"""``auto`` limits a burst to this fraction of a message."""
 
 PATHS = 256
-"""Most messages by whose paths the packet-hops of all are estimated."""
+"""Maximum sample of messages for the estimate of packet-hops."""
 
 PS_PER_S = 10**12
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficPlan:
-    """Messages in the order of their sources; source number i has messages `first[i]` to `end[i]`."""
+    """Messages in the order of their sources.
+
+    Source number i has messages `first[i]` to `end[i]`.
+    """
 
     messages: Messages
     first: Array
@@ -70,12 +73,12 @@ class Traffic:
     message_bytes, packet_bytes : int
         Size of a message and largest payload of a packet [bytes].
     load : float or None
-        Timed patterns: offered part of what the fabric can carry of this pattern (`capacity_Bps`).
+        Timed patterns: offered load as a fraction of the fabric's capacity for this pattern (`capacity_Bps`).
     duration_ps : int
-        Timed patterns: how long messages arrive [ps].
+        Timed patterns: period in which messages arrive [ps].
     routing : str
-        ``ecmp``: one path per message; ``spray``: packets take turns over all shortest paths; ``adaptive``: the
-        emptiest queue; ``auto``: spray where endpoints have parallel links, else ecmp.
+        ``ecmp``: one path per message; ``spray``: packets alternate over all shortest paths; ``adaptive``: the
+        emptiest queue; ``auto``: spray where endpoints have parallel links, otherwise ecmp.
     """
 
     pattern: Pattern
@@ -87,7 +90,7 @@ class Traffic:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Spell words as clusim does, and refuse what makes no sense."""
+        """Normalise the spelling of words, and reject invalid values."""
         for name in ("pattern", "routing"):
             object.__setattr__(self, name, getattr(self, name).strip().lower())
         for name in ("message_bytes", "packet_bytes", "duration_ps"):
@@ -116,7 +119,7 @@ class Traffic:
             )
 
     def plan(self, arrays: FabricArrays) -> TrafficPlan:
-        """Draw the messages and deal them out to sources."""
+        """Draw the messages and assign them to traffic sources."""
         num = arrays.num_ranks
         if num < 2:
             raise InputError(f"{arrays.fabric.name}: has {num} endpoint; traffic needs at least 2")
@@ -140,7 +143,7 @@ class Traffic:
         return TrafficPlan(messages, first, first + counts)
 
     def describe(self, arrays: FabricArrays) -> str:
-        """Return the pattern in a few words."""
+        """Return a short text of the pattern."""
         text = f"{self.pattern}, {format_size(self.message_bytes)} messages"
         if self.load is not None:
             text += f" at load {self.load:g} for {format_time(self.duration_ps)}"
@@ -174,12 +177,12 @@ class Traffic:
 def _lanes(
     arrays: FabricArrays, source: Array, destination: Array, *, turned: bool
 ) -> tuple[Array, Array]:
-    """Return for every message which traffic source sends it, and its turn there; `source` is ascending.
+    """Return the traffic source of every message, and its turn there; `source` is ascending.
 
-    A traffic source has one message under way at a time. An endpoint has one for each wire by which it reaches a
-    destination: else the links of a mesh would wait for each other, and messages of one packet could not fill parallel
-    links. Messages that leave over the same wires keep their order; with `turned` each endpoint begins with another
-    one of them, so that not all of them send to the same destination.
+    A traffic source has one message in flight at a time. An endpoint has one source for each wire by which it reaches a
+    destination: otherwise the links of a mesh would wait for each other, and messages of one packet could not fill
+    parallel links. Messages that leave over the same wires keep their order; with `turned` each endpoint begins at a
+    different message, so that they do not all send to the same destination.
     """
     node = arrays.endpoints["node"][arrays.rank_endpoint[source]]
     rows, goals = arrays.nodes[node], arrays.targets[arrays.rank_endpoint[destination]]
@@ -210,7 +213,7 @@ def _lanes(
 def _all_at_once(pattern: Pattern, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
     ranks = np.arange(num)
     if pattern == "permutation":
-        # One random cycle through all endpoints: nobody sends to itself, everybody receives once.
+        # One random cycle through all endpoints: each receives once, from another endpoint.
         order = rng.permutation(num)
         destination = np.empty(num, np.int64)
         destination[order] = np.roll(order, -1)
@@ -223,7 +226,7 @@ def _all_at_once(pattern: Pattern, num: int, rng: np.random.Generator) -> tuple[
 
 
 def _demand(pattern: Pattern, num: int) -> Array:
-    """Return the share of its messages each source (row) sends to each destination; rows add up to 1."""
+    """Return the share of messages from each source (row) to each destination; rows sum to 1."""
     uniform = (1.0 - np.eye(num)) / (num - 1)
     if pattern != "hotspot":
         return uniform
@@ -234,7 +237,10 @@ def _demand(pattern: Pattern, num: int) -> Array:
 
 
 def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> float:
-    """Return the payload every source can send at most before a wire is full [bytes/s].
+    """Return the maximum payload rate per source, limited by the first full wire [bytes/s].
+
+    Traffic `demand` (shares per source and destination) is spread evenly over the shortest paths. Headers count;
+    acknowledgements do not.
 
     Traffic `demand` (shares per source and destination) is spread evenly over the shortest paths; the wire
     that fills up first sets the limit. Headers count; acknowledgements do not.
@@ -248,7 +254,10 @@ def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> floa
 
 
 def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
-    """Return the traffic of each wire if every rank sends `sent` to one destination, over NICs where it must."""
+    """Return the traffic of each wire if every rank sends `sent` to one destination.
+
+    Paths cross NICs where necessary.
+    """
     amounts: dict[int, dict[int, float]] = {}
     for rank in np.flatnonzero(sent).tolist():
         if rank != destination:
@@ -268,7 +277,10 @@ def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
 
 
 def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array) -> None:
-    """Add to `load` what wires carry if nodes send `sent` to a target, evenly over the shortest paths."""
+    """Add to `load` the traffic per wire if graph nodes send `sent` to a target.
+
+    The traffic is spread evenly over the shortest paths.
+    """
     end = int(arrays.targets["node"][goal])
     groups: dict[int, list[int]] = {end: []}
     waiting_on: dict[int, int] = {}
@@ -297,9 +309,9 @@ def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array
 
 
 def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
-    """Return the bytes a full burst takes on each wire, headers and padding included.
+    """Return the bytes of a full burst on each wire, headers and padding included.
 
-    On wires that cut packets (PCIe) those of all pieces; the larger of writes and of what NICs fetch.
+    On wires that segment packets (PCIe): the sum of all segments, for the larger of writes and NIC reads.
     """
     total = burst * packet_bytes
     formats = arrays.formats
@@ -316,14 +328,14 @@ def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
 
 
 def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
-    """Return the meaning of ``auto`` on this topology."""
+    """Return the routing that ``auto`` selects on this topology."""
     if routing != "auto":
         return routing
     return "spray" if _first_hop_width(arrays) > 1 else "ecmp"
 
 
 def _first_hop_width(arrays: FabricArrays) -> int:
-    """Return the most wires any endpoint has to choose from for its first hop."""
+    """Return the maximum number of parallel first-hop wires over all endpoints."""
     groups = arrays.first_groups()
     return int(np.diff(arrays.group_off.astype(np.int64))[groups].max(initial=1))
 
@@ -331,7 +343,10 @@ def _first_hop_width(arrays: FabricArrays) -> int:
 def grain_of(
     arrays: FabricArrays, traffic: Traffic, messages: Messages, granularity: str | int
 ) -> Grain:
-    """Return the granularity of messages; ``auto`` and ``quick`` keep a burst within 1/64 of a message."""
+    """Return the granularity of messages.
+
+    ``auto`` and ``quick`` limit a burst to 1/64 of a message.
+    """
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
     hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
     burst = 1
@@ -347,18 +362,18 @@ def grain_of(
 
 
 def _wires(arrays: FabricArrays, traffic: Traffic, burst: int) -> Array:
-    """Return the wires with buffers for bursts of so many packets."""
+    """Return the wires with buffers for bursts of `burst` packets."""
     every = frozenset(range(len(arrays.formats)))
     return roomy_wires(arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)])
 
 
 def _largest(whole: int, factor: int) -> int:
-    """Return the most packets of a burst, of a message of so many."""
+    """Return the largest burst [packets] for a message of `whole` packets."""
     return power_below(whole * factor // MESSAGE_SHARE)
 
 
 def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
-    """Return the mean number of wires a message crosses, over messages that lie evenly among all."""
+    """Return the mean number of wires that a message crosses, over an even sample of all."""
     count = len(messages.source)
     if not count:
         return 0.0
@@ -368,7 +383,7 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
 
 
 def _hops(arrays: FabricArrays, source: int, destination: int) -> int:
-    """Return the wires of a shortest path between two ranks, over NICs where it needs them."""
+    """Return the length of a shortest path between two ranks [wires], across NICs if needed."""
     goals = (*(arrays.vias(source, destination) or ()), int(arrays.rank_endpoint[destination]))
     node, count = arrays.node_of(source), 0
     for goal in goals:
@@ -382,7 +397,7 @@ _POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "adaptive": Policy.ADA
 
 
 def _vias(arrays: FabricArrays, messages: Messages) -> Array:
-    """Return the NICs every message is steered over, [messages, 2]; NONE inside a machine."""
+    """Return the NICs that every message crosses, [messages, 2]; NONE inside a node."""
     found = np.full((len(messages.source), 2), NONE, np.uint32)
     if not len(arrays.nic_targets):
         return found
@@ -394,7 +409,7 @@ def _vias(arrays: FabricArrays, messages: Messages) -> Array:
 
 
 def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1) -> Image:
-    """Return the image of `plan` on `fabric`, `burst` packets travelling as one."""
+    """Return the image of `plan` on `fabric`, in bursts of `burst` packets."""
     arrays, messages = arrays_of(fabric), plan.messages
     why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
     if why:

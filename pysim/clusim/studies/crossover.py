@@ -23,11 +23,14 @@ SIZES = tuple(1 << power for power in range(10, 31, 2))
 """1 KiB to 1 GiB."""
 
 CUSTOM = ("oneshot-ll", "twoshot-ll", "twoshot", "multimem")
-"""All-reduces of inference engines: all is written to every rank; or each reduces a block and writes it back, itself or
-by the switch."""
+"""All-reduces of inference engines.
+
+One-shot: every rank writes all its data to every rank. Two-shot: each rank reduces a block and writes it back.
+Multimem: the same with in-switch reduction.
+"""
 
 ONESHOT_MOST = 4 << 20
-"""Largest size that a one-shot all-reduce is tried with [bytes]; it moves n - 1 times the data."""
+"""Largest size of a one-shot all-reduce [bytes]; it transfers n - 1 times the data."""
 
 LAST_BYTE = (1 << 63) - 1
 
@@ -71,7 +74,7 @@ class Crossover:
         return min(known, key=lambda name: times[name])
 
     def to_json(self) -> CrossoverJson:
-        """Return all times, ready for JSON."""
+        """Return all times for JSON."""
         return {
             "topology": self.setup.comm.name,
             "collective": self.operation,
@@ -150,7 +153,10 @@ def _choice(setup: Setup, operation: str, size: int) -> str:
 
 
 def table_lines(found: Crossover) -> list[str]:
-    """Return a table of times with the best marked, and the loss of NCCL's choice against NCCL's best."""
+    """Return a table of times with the best marked, and the loss of NCCL's choice.
+
+    The loss is relative to the best of NCCL's algorithms.
+    """
     widths = {name: max(9, len(name) + 1) for name in found.names}
     group = found.setup.comm.group
     lines = [
@@ -186,7 +192,10 @@ def _verdict(found: Crossover, index: int) -> str:
 
 
 def tuner_csv(found: Crossover) -> list[str]:
-    """Return input for NCCL's example tuner plugin: the best of NCCL's algorithms per range of sizes."""
+    """Return input for NCCL's example tuner plugin: the best algorithm per range of sizes.
+
+    Only NCCL's algorithms are included.
+    """
     group = found.setup.comm.group
     lines = [f"# {one_line(line)}" for line in said(found.setup.broken.lines, found.notes)]
     lines += [
@@ -211,5 +220,5 @@ def tuner_csv(found: Crossover) -> list[str]:
 
 
 def _between(low: int, high: int) -> int:
-    """Return the geometric mean of two sizes: where between them the best changes is not known better."""
+    """Return the geometric mean of two sizes; the exact size of the change is not known."""
     return int((low * high) ** 0.5)

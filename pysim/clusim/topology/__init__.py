@@ -1,4 +1,4 @@
-"""The fabric: what is connected to what, how fast, and which way packets go."""
+"""Topology of a system: graph nodes, links with their rates, and routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowering: a `Fabric` as the flat arrays an image is made of."""
+"""Lowering: a `Fabric` as the flat arrays of an image."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class FabricArrays:
-    """A fabric as arrays with the layouts of an image; the receive buffers are those of the fabric.
+    """Topology as arrays with the layouts of an image; the receive buffers are the topology's.
 
     Attributes
     ----------
     targets : ndarray
-        Where packets can be steered: endpoints, with the same index as in `endpoints`, then NICs.
+        Destinations of routing: endpoints, with the same index as in `endpoints`, then NICs.
     wire_names : sequence of str
         ``gpu0->nvswitch1.0``: ends and number among the parallel wires.
     wire_class : sequence of str
-        Class of each wire, as its link has it.
+        Class of each wire's link.
     wire_weight : ndarray, shape (num_wires,)
         Hops each wire counts as.
     rank_endpoint : ndarray, shape (num_ranks,)
         Endpoint index of every rank.
     machines : Machines
-        Which nodes and targets each zone has.
+        Graph nodes and targets of each zone.
     """
 
     fabric: Fabric
@@ -81,7 +81,7 @@ class FabricArrays:
         return int(self.endpoints["node"][self.rank_endpoint[rank]])
 
     def zone_of(self, rank: int) -> int:
-        """Return the number of the machine a rank is in."""
+        """Return the node number of a rank."""
         return int(self.nodes["zone"][self.node_of(rank)])
 
     def target_of(self, node: int | str) -> int:
@@ -114,10 +114,10 @@ class FabricArrays:
         return members
 
     def vias(self, src_rank: int, dst_rank: int) -> tuple[int, int] | None:
-        """Return the NICs (target indices) between two ranks by default, or None if they need none.
+        """Return the default NICs (target indices) between two ranks, or None if not needed.
 
-        Those nearest to both; where several are equally near, two of the same rail if possible, and neighbouring ranks
-        take different ones.
+        They are the nearest to both ranks; of several equally near, two of the same rail if possible, and
+        neighbouring ranks use different ones.
         """
         node, target = self.node_of(src_rank), self._endpoint(dst_rank)
         if node == int(self.targets["node"][target]) or self.group_number(node, target) != NONE:
@@ -146,7 +146,7 @@ class FabricArrays:
         return None
 
     def joined(self, one: int, two: int) -> bool:
-        """Return True if two NICs are different and on the same plane of the network."""
+        """True if two NICs are different and on the same plane of the network."""
         if one == two:
             return False
         planes, plane = self.machines.planes, self.machines.plane
@@ -159,7 +159,7 @@ class FabricArrays:
         return int(self.targets["node"][target])
 
     def first_groups(self) -> Array:
-        """Return the route groups of endpoints inside their machines, each once."""
+        """Return the route groups of endpoints inside their nodes, each once."""
         node = self.endpoints["node"]
         zone = self.nodes["zone"][node]
         width = np.diff(self.machines.target_lo)[zone]
@@ -170,13 +170,13 @@ class FabricArrays:
         return found
 
     def first_wires(self, src_rank: int, dst_rank: int) -> list[int]:
-        """Return the first-hop group from one rank to another, or to its own NIC on the way to another machine."""
+        """Return the first-hop group from one rank to another, or to its NIC if in another node."""
         vias = self.vias(src_rank, dst_rank)
         goal = vias[0] if vias else self._endpoint(dst_rank)
         return self.group(self.node_of(src_rank), goal)
 
     def path(self, src_rank: int, dst_rank: int) -> list[int]:
-        """Return the wires of the first shortest path from one rank to another, over `vias` if there are any."""
+        """Return the wires of the first shortest path between two ranks, over `vias` if needed."""
         goals = (*(self.vias(src_rank, dst_rank) or ()), self._endpoint(dst_rank))
         wires = self._walk(self.node_of(src_rank), goals)
         if wires is None:
@@ -186,7 +186,7 @@ class FabricArrays:
         return wires
 
     def steps(self, src_node: int, targets: Sequence[int]) -> list[int]:
-        """Return the wires of the first shortest path from a node over all of `targets` in order."""
+        """Return the wires of the first shortest path from a graph node over `targets` in order."""
         wires = self._walk(src_node, targets)
         if wires is None:
             names = [self.fabric.nodes[int(self.targets["node"][t])].name for t in targets]
@@ -213,16 +213,17 @@ class FabricArrays:
         return int(self.rank_endpoint[rank])
 
     def hop_latency_ps(self, src_rank: int, dst_rank: int) -> int:
-        """Return the latency of a header-only write between two ranks without any contention [ps].
+        """Return the latency of a header-only write between two ranks without contention [ps].
 
-        That of the first shortest path; nothing of the endpoints.
+        It is that of the first shortest path, without the endpoints.
         """
         return self.latency_ps(self.path(src_rank, dst_rank))
 
     def latency_ps(self, wires: Sequence[int]) -> int:
-        """Return the latency of a header-only write over `wires` without any contention [ps].
+        """Return the latency of a header-only write over `wires` without contention [ps].
 
-        The wires' latencies and header serialisation, and the latencies of the nodes between.
+        The sum of the wires' latencies and header serialisation, and of the latencies of the graph nodes
+        between.
         """
         total = 0
         for hop, wire in enumerate(wires):
@@ -235,7 +236,7 @@ class FabricArrays:
         return total
 
     def nics(self, zone: int) -> list[int]:
-        """Return the NICs of a machine (target indices); of a cluster those that are on the network."""
+        """Return the NICs of a node (target indices); in a cluster those on the network."""
         own = self._all_nics(zone)
         if self.fabric.num_zones > 1:
             own = own[self.machines.plane[own] >= 0]
@@ -249,16 +250,16 @@ class FabricArrays:
         return found
 
     def rail_of(self, nic: int) -> int:
-        """Return the number of a NIC among those of its machine."""
+        """Return the index of a NIC within its node."""
         return self.nics(int(self.targets["zone"][nic])).index(nic)
 
     def nearest_nics(self, rank: int) -> list[int]:
-        """Return the NICs a rank can reach in its machine (target indices), nearest first."""
+        """Return the NICs a rank can reach in its node (target indices), nearest first."""
         nics = self.nics(self.zone_of(rank))
         return [nics[rail] for _, rail in self._near_rails(rank)]
 
     def _near_rails(self, rank: int) -> list[tuple[int, int]]:
-        """Return (weight of the path, number of the NIC in its machine); machines that are alike share the work."""
+        """Return (path weight, rail) of the NICs near a rank, by weight; cached for equal nodes."""
         node, zone = self.node_of(rank), self.zone_of(rank)
         nics = self.nics(zone)
         key = int(self.machines.template[zone]), int(self.machines.position[node])
@@ -270,7 +271,7 @@ class FabricArrays:
         return self._nearest[key]
 
     def distance(self, node: int, target: int) -> int:
-        """Return the weight of the shortest path from a node to a target, or -1 if there is none."""
+        """Return the weight of the shortest path to a target, or -1 if it is unreachable."""
         wires = self._walk(node, (target,))
         return -1 if wires is None else int(self.wire_weight[wires].sum())
 
@@ -320,7 +321,7 @@ def _some(fabric: Fabric) -> str:
 
 
 def arrays_of(fabric: Fabric) -> FabricArrays:
-    """Return a fabric as flat arrays; computed once."""
+    """Return a topology as flat arrays, computed once."""
     known = fabric.derived
     if "arrays" not in known:
         known["arrays"] = lower(fabric)
@@ -329,7 +330,7 @@ def arrays_of(fabric: Fabric) -> FabricArrays:
 
 
 def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
-    """Lower a fabric; raises `TopologyError` where it cannot work at all. No route uses a wire of `dead`."""
+    """Lower a topology without the wires `dead`; raise `TopologyError` if it cannot work."""
     nodes, endpoints, units = lower_nodes(fabric)
     format_names = list(fabric.formats)
     wires, weight, classes = lower_wires(fabric, format_names)
@@ -343,7 +344,7 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         network_dimension_order=fabric.network_routing == "dimension-order",
     )
     ends = wires["dst"].astype(np.int64)
-    ends[list(dead)] = wires["src"][list(dead)]  # a wire that leads nowhere
+    ends[list(dead)] = wires["src"][list(dead)]  # a dead wire loops back to its source
     wiring = Wiring(
         src=wires["src"].astype(np.int64),
         dst=ends,
@@ -378,7 +379,10 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
 
 
 def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
-    """Refuse what cannot be routed: endpoints in the network, machines joined other than by NICs and switches."""
+    """Reject unroutable topologies.
+
+    These have endpoints in the network, or nodes joined other than by NICs and switches.
+    """
     lost = np.flatnonzero(zoned.zone[wiring.targets] < 0)
     if len(lost):
         name = fabric.nodes[int(wiring.targets[lost[0]])].name
@@ -389,5 +393,5 @@ def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
         one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
         raise TopologyError(
             f"{fabric.name}: link {one.name} - {two.name} leaves machine {one.zone};"
-            " machines are joined by links from their NICs to switches of the network"
+            " nodes are joined by links from their NICs to switches of the network"
         )

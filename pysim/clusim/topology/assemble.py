@@ -1,4 +1,4 @@
-"""A validated description plus the hardware presets -> `Fabric`."""
+"""Assembly of a validated description and the hardware presets -> `Fabric`."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ MAX_LINKS = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_.:/@+-]{1,64}")
 _RANGE = re.compile(r"(.*?)([0-9]{1,7})\.\.([0-9]{1,7})(.*)")
 _MOST_LETTERS = 256
-"""Longest text that is taken for a range; a million names of more would take all memory."""
+"""Longest text read as a range; a million longer names would exhaust memory."""
 
 
 def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -> Fabric:
-    """Build the fabric a description stands for; raises `TopologyError` with every problem found."""
+    """Build the topology of a description; raise `TopologyError` with every problem found."""
     state = Catalogue(topology, problems)
     nodes, names = _nodes(state)
     links = _links(state, names)
@@ -103,7 +103,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
 
 
 def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
-    """Note PCI buses that cannot be those of the GPUs."""
+    """Report PCI buses that cannot be those of the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
         what = f"{len(set(buses))} different numbers for {gpus} GPUs; give the bus of each, or none"
@@ -111,7 +111,7 @@ def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) ->
 
 
 def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> None:
-    """Note GPUs of which NCCL is told and that are not there."""
+    """Report NCCL overrides and NIC names of GPUs or NICs that do not exist."""
     gpus = {node.name for node in nodes if node.kind == "gpu"}
     for name, links in topology.told.items():
         for other in (name, *links):
@@ -119,19 +119,19 @@ def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> 
                 problems.add(("told", name), f"{other!r} is no GPU of this machine")
     slots = {node.name for node in nodes if node.kind in ("gpu", "nic")}
     for name in topology.told_pcie.keys() - slots:
-        problems.add(("told_pcie", name), f"{name!r} is no GPU or adapter of this machine")
+        problems.add(("told_pcie", name), f"{name!r} is no GPU or NIC of this machine")
     for name in topology.nic_names.keys() - slots:
         problems.add(("nic_names", name), f"{name!r} is no NIC of this node")
 
 
 _IDEAL = "host"
-"""Architecture of hosts, and of what is left when a description is wrong anyway."""
+"""Architecture of hosts, and fallback for invalid descriptions."""
 
 
 def _architecture(state: Catalogue, nodes: list[Node]) -> str:
-    """Return whose protocols and point-to-point mode the ranks take: what their chips are.
+    """Return the architecture that sets the ranks' protocols and point-to-point mode.
 
-    The key of the description is needed only where the GPUs are of several architectures.
+    The description needs its key only if the GPUs have several architectures.
     """
     problems, given = state.problems, state.topology.architecture
     chips: dict[str, str] = {}
@@ -161,7 +161,7 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
 
 
 def _check_unused(topology: Topology, problems: Problems) -> None:
-    """Look at the types nothing uses as well; their provenance is of no interest."""
+    """Check unused types as well, without recording their provenance."""
     catalogue = Catalogue(topology, problems)
     sections: tuple[Section, ...] = ("chips", "switches", "formats", "link_types", "nics")
     for section in sections:
@@ -176,7 +176,7 @@ def _default_channels(nodes: list[Node], links: list[Link]) -> int:
 
 
 def names_of(text: str) -> list[str]:
-    """Return the names a range such as ``gpu0..7`` stands for, at most one more than there may be."""
+    """Return the names in a range such as ``gpu0..7``, at most one more than the limit."""
     match = _RANGE.fullmatch(text) if len(text) <= _MOST_LETTERS else None
     if match is None:
         return [text]
@@ -221,7 +221,7 @@ _NOT_FOR = {
     "nic": ("gpu", "host", "memory", "switch"),
     "store_and_forward": ("gpu", "host", "memory", "nic"),
 }
-"""Kinds of node that do not have a key."""
+"""Kinds of graph node that do not have a key."""
 
 
 def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
@@ -253,7 +253,7 @@ def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
 
 
 def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: Path) -> None:
-    """Note a chip whose architecture nobody knows: protocols and launching depend on it."""
+    """Report a chip of unknown architecture: protocols and launching depend on it."""
     known = endpoint.architecture
     if known in ARCHITECTURES:
         return
@@ -291,7 +291,7 @@ def _nic(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
 
 
 def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
-    """Return the architecture's protocols with what the file changes, and the file's own."""
+    """Return the architecture's protocols with the file's changes, and protocols of the file."""
     result: dict[str, Protocol] = {}
     for name in [*ARCHITECTURES[architecture], *state.topology.protocols]:
         own = state.topology.protocols.get(name)
@@ -386,7 +386,7 @@ def _pairs(
 def _blocks(
     sources: list[str], targets: list[str], counts: list[int]
 ) -> list[tuple[str, str, int]]:
-    """Join each node of the shorter list with as many consecutive nodes of the longer."""
+    """Join graph nodes of the shorter list with equally long runs of the longer one."""
     longer = max(len(sources), len(targets))
     each = (longer // len(sources), longer // len(targets))
     ends = ((number // each[0], number // each[1]) for number in range(longer))

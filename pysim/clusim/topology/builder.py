@@ -1,4 +1,4 @@
-"""A fabric in a few lines of Python; the keys are those of topology files."""
+"""Topologies in a few lines of Python, with the keys of topology files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from clusim.topology.model import Fabric
 
 
 class FabricBuilder:
-    """Collects nodes and links and builds a `Fabric` from them.
+    """Builder that collects graph nodes and links of a `Fabric`.
 
-    Quantities are strings with units, names may be ranges (``gpu0..7``), and types come from the hardware presets or
-    are defined by `define`. Example::
+    Quantities are strings with units, names may be ranges (``gpu0..7``), and types are hardware presets or
+    defined by `define`. Example::
 
         net = FabricBuilder("two-planes")
         net.gpu("gpu0..3", chip="h100-sxm5")
@@ -22,7 +22,7 @@ class FabricBuilder:
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
-        """Start a fabric; `settings` are top-level keys such as ``p2p``, ``channels``."""
+        """Start a topology; `settings` are top-level keys such as ``p2p``, ``channels``."""
         self._data: dict[str, Any] = {"name": name, **settings, "nodes": {}, "links": []}
 
     def _node(self, name: str, kind: str, keys: dict[str, Any]) -> str:
@@ -34,33 +34,36 @@ class FabricBuilder:
         return name
 
     def gpu(self, name: str, chip: str, **keys: Any) -> str:
-        """Add a GPU, or a range of them; returns the name."""
+        """Add a GPU, or a range; return the name."""
         return self._node(name, "gpu", {"chip": chip, **keys})
 
     def host(self, name: str, **keys: Any) -> str:
-        """Add a host, or a range of them; returns the name."""
+        """Add a host, or a range; return the name."""
         return self._node(name, "host", keys)
 
     def switch(self, name: str, **keys: Any) -> str:
-        """Add a switch, or a range of them; returns the name."""
+        """Add a switch, or a range; return the name."""
         return self._node(name, "switch", keys)
 
     def link(self, a: str, b: str, **keys: Any) -> None:
-        """Join two nodes, or every node of one range with every node of another (``pair="zip"``: in order)."""
+        """Join two graph nodes, or all pairs of two ranges (``pair="zip"``: in order)."""
         self._data["links"].append({"from": a, "to": b, **keys})
 
     def define(self, section: str, name: str, **keys: Any) -> str:
-        """Define a type: `section` is ``chips``, ``switches``, ``formats``, ``link_types`` or ``protocols``."""
+        """Define a type.
+
+        `section` is ``chips``, ``switches``, ``formats``, ``link_types`` or ``protocols``.
+        """
         self._data.setdefault(section, {})[name] = keys
         return name
 
     def build(self) -> Fabric:
-        """Return the fabric; raises `TopologyError` with everything that is wrong."""
+        """Return the topology; raise `TopologyError` with all problems."""
         return from_data(self._data)
 
 
 def from_data(data: dict[str, Any]) -> Fabric:
-    """Return the fabric described by plain data, as a topology file would be read."""
+    """Return the topology of plain data, in the form of a topology file."""
     import yaml
 
     from clusim.topology.loading import build_topology

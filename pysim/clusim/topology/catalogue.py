@@ -1,6 +1,6 @@
-"""Types by name, the description's own and the hardware presets, and what becomes of them.
+"""Types by name, from the description and the hardware presets, with their bases resolved.
 
-Adapters that a description reaches by another transport than their base.
+Includes NICs with a transport other than that of their base.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from clusim.topology.validate import Path, Problems, did_you_mean
 
 
 def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:
-    """Return `base` with what a message costs by the transport that `own` names, if it is another one."""
+    """Return `base` with the message costs of the transport of `own`, if it differs."""
     if own.plugin is None or own.plugin == base.plugin:
         return base
     figures = TRANSPORTS[own.plugin].figures
@@ -81,7 +81,7 @@ _OPTIONAL = frozenset(
         *("power", "kernels", "slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
     }
 )
-"""Optional keys of a chip; they are required only where they are used."""
+"""Optional keys of a chip; they are required only in topologies that use them."""
 
 DEFAULT_BUFFER_BYTES = 32_768
 
@@ -100,7 +100,7 @@ def _preset(section: Section, name: str) -> Any:
 
 
 def look_at_thresholds(problems: Problems, path: Path, spec: LinkTypeSpec) -> None:
-    """Note pause and mark thresholds that contradict each other."""
+    """Report pause and mark thresholds that contradict each other."""
     pfc, ecn = spec.pfc, spec.ecn
     if pfc is not None and pfc.xoff > 0:
         if pfc.xon is not None and pfc.xon >= pfc.xoff:
@@ -117,7 +117,10 @@ def look_at_thresholds(problems: Problems, path: Path, spec: LinkTypeSpec) -> No
 
 
 def merge(base: S, over: Spec) -> S:
-    """Return `base` with what `over` sets; mappings are merged key by key, unless there is a new ``default``."""
+    """Return `base` overridden by `over`.
+
+    Mappings are merged by key, unless `over` has a new ``default``.
+    """
     update: dict[str, Any] = {}
     for key in over.model_fields_set:
         value = getattr(over, key)
@@ -141,7 +144,7 @@ def _preset_rate_control(name: str) -> RateControlSpec:
 
 @dataclass(slots=True)
 class Catalogue:
-    """The types one description can name, and the provenance of those it uses."""
+    """Types that a description can name, and the provenance of the used types."""
 
     topology: Topology
     problems: Problems
@@ -149,7 +152,7 @@ class Catalogue:
     resolved: dict[tuple[Section, str], Any] = field(default_factory=dict)
 
     def resolve(self, section: Section, name: str, path: Path, seen: tuple[str, ...] = ()) -> Any:
-        """Return the spec called `name` with its bases merged in, or None if there is none."""
+        """Return the spec called `name` with its bases merged in, or None if it does not exist."""
         if (section, name) in self.resolved:
             return self.resolved[section, name]
         own: Spec | None = getattr(self.topology, section).get(name)
@@ -168,7 +171,7 @@ class Catalogue:
         return result
 
     def _look_at(self, section: Section, name: str, own: Spec) -> None:
-        """Note what is wrong with the file's own type by itself."""
+        """Report problems of a type in the file that do not depend on its base."""
         if isinstance(own, NicSpec) and own.rate_control is not None:
             base = own.rate_control.base
             if base is not None and base not in (*RATE_CONTROLS, "none"):
@@ -183,7 +186,7 @@ class Catalogue:
             look_at_thresholds(self.problems, (section, name), own)
 
     def _look_for_gaps(self, name: str, own: ChipSpec) -> None:
-        """Note what a chip that stands by itself leaves open: there is nothing to take it from."""
+        """Report the missing fields of a chip without a base."""
         given = {key for key in own.model_fields_set if getattr(own, key) is not None}
         missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
         if missing:
@@ -350,7 +353,7 @@ _NIC_FIELDS = {
 
 
 def make_nic(name: str, spec: NicSpec, *, zone: int = 0, tier: str = "") -> Node:
-    """Return a network adapter of a type."""
+    """Return a NIC of a type."""
     given = {attribute: getattr(spec, key) for key, attribute in _NIC_FIELDS.items()}
     control = _make_rate_control(spec.rate_control) if spec.rate_control is not None else None
     nic = NicTraits(
@@ -368,7 +371,10 @@ def make_nic(name: str, spec: NicSpec, *, zone: int = 0, tier: str = "") -> Node
 
 
 def make_link(a: str, b: str, spec: LinkTypeSpec, *, count: int = 1, name: str = "") -> Link:
-    """Return links of a complete type between two nodes; the cable's propagation is part of the latency."""
+    """Return links of a complete type between two graph nodes.
+
+    The cable's propagation is part of the latency.
+    """
     if spec.rate is None or spec.latency is None or spec.format is None:
         raise InternalError(f"links: {a} to {b}: no rate, latency or format")
     cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
@@ -466,7 +472,7 @@ def preset_switch(name: str, node: str, *, tier: str = "", zone: int = 0) -> Nod
 
 
 def preset_nic(name: str, node: str, *, zone: int = 0) -> Node:
-    """Return a node called `node` of an adapter preset."""
+    """Return a graph node called `node` of a NIC preset."""
     return make_nic(node, _preset("nics", name), zone=zone)
 
 

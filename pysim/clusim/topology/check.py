@@ -1,11 +1,10 @@
-"""Checks of a topology: connectivity, limits of chips and cables, symmetry, bisection, and deadlock of routes.
+"""Checks of a topology: connectivity, limits of chips and cables, symmetry, bisection, deadlock.
 
-**Deadlock** Cycles in the channel dependency graph of Dally and Seitz.
-
-A packet in the input buffer of wire `a` on VC `v` waits for credit of wire `b` on VC `w` if some route takes `b` after
-`a`. With deterministic or oblivious routing the fabric cannot deadlock if this relation has no cycle. Packets between
-machines go on at NICs: from the way to one onto the way to another, or to an endpoint. Endpoints use the NICs that are
-nearest to them, host memory those without GPUDirect.
+**Deadlock** Cycles in the channel dependency graph of Dally and Seitz. A packet in the input buffer of
+wire `a` on VC `v` waits for credit of wire `b` on VC `w` if some route uses `b` after `a`. With
+deterministic or oblivious routing the topology cannot deadlock if this relation has no cycle. Packets
+between nodes are re-steered at NICs: from the route to one NIC onto the route to another, or to an
+endpoint. Endpoints use their nearest NICs, host memory the NICs without GPUDirect.
 
 **Connectivity** Pairs of ranks without a path, inside nodes and between them.
 """
@@ -41,7 +40,7 @@ def _ranks_of(arrays: FabricArrays) -> list[list[int]]:
 
 
 def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
-    """Look at one machine of each kind."""
+    """Check one node of each kind."""
     found: list[tuple[int, int]] = []
     _, firsts = np.unique(arrays.machines.template, return_index=True)
     zones = _ranks_of(arrays)
@@ -60,7 +59,7 @@ def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
 
 
 def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
-    """Look for machines without a common plane, ranks without a NIC, and holes in the tables of switches."""
+    """Find nodes without a common plane, ranks without a NIC, and holes in switch tables."""
     zones = _ranks_of(arrays)
     if len(zones) < 2:
         return []
@@ -83,7 +82,7 @@ def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
 
 
 def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]]:
-    """Return ranks of which the first's NIC hangs on a switch that does not know the other's."""
+    """Return ranks with a first NIC on a switch that has no route to the other rank's NIC."""
     nics = arrays.nic_targets[arrays.machines.plane[arrays.nic_targets] >= 0]
     at = np.full(len(arrays.nodes), -1, np.int64)
     at[arrays.targets["node"][nics]] = nics
@@ -134,7 +133,7 @@ def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
 
 
 def _users(arrays: FabricArrays) -> dict[int, list[int]]:
-    """Return for every NIC the endpoints that it is nearest to, if any packets go over NICs at all."""
+    """Return the endpoints nearest to every NIC; empty if no packets use NICs."""
     fabric = arrays.fabric
     steered = (arrays.vias(0, rank) is not None for rank in range(arrays.num_ranks))
     if fabric.num_zones == 1 and not any(steered):
@@ -160,7 +159,7 @@ def _gpudirect(arrays: FabricArrays, target: int) -> bool:
 
 
 def _sources(arrays: FabricArrays, target: int, endpoints: Iterable[int]) -> set[int]:
-    """Return what packets of `endpoints` enter first on the way to a target."""
+    """Return the first buffers that packets of `endpoints` enter on the path to a target."""
     nodes = (int(arrays.endpoints["node"][endpoint]) for endpoint in endpoints)
     return {state for node in nodes for state in _starts(arrays, node, target)}
 
@@ -170,7 +169,10 @@ def _starts(arrays: FabricArrays, node: int, target: int) -> set[int]:
 
 
 def _next(arrays: FabricArrays, state: int, target: int, found: set[tuple[int, int]]) -> set[int]:
-    """Return what a packet in buffer `state` may wait for on the way to `target`, and note the pairs."""
+    """Return the buffers that a packet in buffer `state` may wait for on the path to `target`.
+
+    The pairs are added to `found`.
+    """
     wires = arrays.wires
     wire, late = state >> 1, state & 1
     states: set[int] = set()
@@ -188,7 +190,7 @@ def _next(arrays: FabricArrays, state: int, target: int, found: set[tuple[int, i
 def _follow(
     arrays: FabricArrays, target: int, states: set[int], found: set[tuple[int, int]]
 ) -> set[int]:
-    """Follow packets from `states` to a target; returns the states in which they arrive there."""
+    """Follow packets from `states` to a target; return the states in which they arrive there."""
     goal = int(arrays.targets["node"][target])
     waiting, seen, last = deque(states), set(states), set()
     while waiting:
@@ -203,7 +205,7 @@ def _follow(
 
 
 def dependency_cycle(arrays: FabricArrays) -> list[int]:
-    """Return the wires of a circle of waiting buffers, or an empty list."""
+    """Return the wires of a cycle of waiting buffers, or an empty list."""
     edges = dependencies(arrays)
     if not edges:
         return []
@@ -227,7 +229,7 @@ def dependency_cycle(arrays: FabricArrays) -> list[int]:
 
 
 def _walk(after: dict[int, list[int]], left: set[int]) -> list[int]:
-    """Follow edges inside `left`, of which every state has a predecessor there, until one repeats."""
+    """Follow edges inside `left`, in which every state has a predecessor, until one repeats."""
     before: dict[int, int] = {}
     for state in sorted(left):
         for following in after.get(state, ()):
@@ -245,7 +247,7 @@ def _walk(after: dict[int, list[int]], left: set[int]) -> list[int]:
 
 
 MAX_DEADLOCK_WORK = 3_000_000
-"""Endpoints times wires; beyond, looking for circles takes more than some seconds."""
+"""Endpoints times wires; above this the search for cycles needs more than some seconds."""
 
 
 def errors(fabric: Fabric) -> list[Finding]:
@@ -277,14 +279,14 @@ def _unreachable(fabric: Fabric) -> list[str]:
 
 
 def raise_on_errors(fabric: Fabric, where: str) -> None:
-    """Raise `TopologyError` if the fabric cannot be simulated."""
+    """Raise `TopologyError` if the topology cannot be simulated."""
     found = errors(fabric)
     if found:
         raise TopologyError("\n".join(f"{where}: {finding.what}" for finding in found))
 
 
 def check(fabric: Fabric) -> list[Finding]:
-    """Return everything worth knowing about a fabric, errors first."""
+    """Return all findings about a topology, errors first."""
     found = errors(fabric)
     if found:
         return found
@@ -300,7 +302,7 @@ def check(fabric: Fabric) -> list[Finding]:
 
 
 def _memory(fabric: Fabric) -> list[Finding]:
-    """Look for GPUs on PCIe without host memory, where nothing can be staged."""
+    """Find GPUs on PCIe without host memory, where staging is impossible."""
     on_pcie = {end for link in fabric.links if link.cls == "pcie" for end in (link.a, link.b)}
     homes = {node.zone for node in fabric.nodes if node.kind == "memory"}
     lost = [
@@ -315,7 +317,7 @@ def _memory(fabric: Fabric) -> list[Finding]:
 
 
 def _rings(fabric: Fabric) -> list[Finding]:
-    """Look for links between GPUs that the prescribed rings of a machine leave idle."""
+    """Find links between GPUs that the prescribed rings of a node leave idle."""
     ranks = {name: rank for rank, name in enumerate(fabric.ranks)}
     links: Counter[tuple[int, int]] = Counter()
     for link in fabric.links:

@@ -16,7 +16,7 @@ from clusim.topology.node import NETWORK
 
 MAX_ENDPOINTS = 512
 MAX_NETWORK_ARCS = 40_000
-"""Beyond, a maximum flow takes more than some seconds."""
+"""Most arcs of a network; above this a maximum flow needs more than some seconds."""
 EVEN = 1.001
 """Ratio of bandwidths up to which they are equal."""
 
@@ -28,7 +28,10 @@ def wire_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
 
 
 def peer_wires(arrays: FabricArrays) -> NDArray[np.bool_]:
-    """Return which wires ranks of a machine talk over: those between GPUs if every rank has some, else all."""
+    """Return a mask of the wires between ranks of a node.
+
+    These are the wires between GPUs if every rank has some, otherwise all.
+    """
     classes = arrays.wire_class
     names = np.array([name in HOST_CLASSES for name in classes.names], bool)
     own = ~names[classes.codes] if len(names) else np.zeros(0, bool)
@@ -49,10 +52,10 @@ def endpoint_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
 
 
 def bisection_Bps(arrays: FabricArrays, zone: int = 0) -> float:
-    """Return the bandwidth between the lower and the upper half of the ranks of a machine, one way [B/s].
+    """Return the one-way bandwidth between the lower and upper half of a node's ranks [B/s].
 
-    It is the maximum flow over the directed graph, so it bounds what any routing can move between the halves. Where
-    GPUs have links of their own, those of the host are left out.
+    It is the maximum flow over the directed graph, an upper bound for any routing between the halves. If
+    GPUs have direct links, those of the host are excluded.
     """
     from clusim.topology.flow import max_flow
 
@@ -65,7 +68,7 @@ def bisection_Bps(arrays: FabricArrays, zone: int = 0) -> float:
 
 
 def network_bisection_Bps(arrays: FabricArrays) -> float:
-    """Return the bandwidth between the adapters of the lower and the upper half of the machines, one way [B/s]."""
+    """Return the one-way bandwidth between NICs of the lower and upper half of nodes [B/s]."""
     from clusim.topology.flow import max_flow
 
     zone = arrays.nodes["zone"]
@@ -125,12 +128,12 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
         and fabric.nodes[fabric.node_index[other]].zone == NETWORK
     )
     share = width / injected if injected else 0.0
-    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of what half of the machines can send"
+    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of what half of the nodes can send"
     yield Finding("info", what)
 
 
 def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
-    """Say what PCIe switches have below, and towards the root complex."""
+    """Report the rates of PCIe switches downwards and towards the root complex."""
     nodes = {node.name: node for node in fabric.nodes}
     level = {"pcie": 1, "root": 2}
     below: Counter[str] = Counter()
@@ -155,7 +158,7 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
 
 
 def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
-    """Say for each tier of network switches how much comes from below, and how much leads further."""
+    """Report the rates of each tier of network switches downwards, across and upwards."""
     tier = {node.name: node.tier for node in fabric.nodes}
     groups: dict[tuple[str, str], int] = {}
     for name, rates in _sided(fabric).items():
@@ -167,7 +170,7 @@ def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
 
 
 def never_tapers(fabric: Fabric) -> bool:
-    """Return True if a network has no links across a tier, and as much upwards as downwards wherever it goes on."""
+    """True if no links cross a tier and no switch with uplinks is oversubscribed."""
     return not any(
         rates["across"] or 0 < rates["up"] < rates["down"] / EVEN
         for rates in _sided(fabric).values()
@@ -175,7 +178,7 @@ def never_tapers(fabric: Fabric) -> bool:
 
 
 def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
-    """Return what the links of every network switch carry ``down``, ``across`` its tier and ``up`` [bytes/s]."""
+    """Return the rates of network switches ``down``, ``across`` and ``up`` [bytes/s]."""
     nodes = {node.name: node for node in fabric.nodes}
     found: dict[str, Counter[str]] = {}
     if not any(node.zone == NETWORK for node in fabric.nodes):

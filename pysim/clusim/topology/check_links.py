@@ -1,4 +1,6 @@
-"""Do links fit the chips they hang on, their siblings, and their own cables? Findings about single links and nodes."""
+"""Checks of links against their chips, parallel links and cables, with findings about links and graph
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,25 @@ HOST_CLASSES = frozenset({"pcie", "numa", "dram", "c2c"})
 """Classes of links that belong to the host and not to a network of GPUs."""
 
 MOST = 4
-"""So many names are listed in one finding."""
+"""Names listed in one finding."""
 
 TOLERANCE = 1.001
-"""Rates may differ by this: those of PCIe are rounded differently by everybody."""
+"""Allowed ratio of equal rates: roundings of PCIe rates differ between sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know about a fabric: an error cannot be simulated, a warning is unusual, info is a figure."""
+    """Finding about a topology.
+
+    An error cannot be simulated, a warning is unusual, info is a value.
+    """
 
     level: Level
     what: str
 
 
 def listed(names: list[str]) -> str:
-    """Write the first names and how many more there are."""
+    """Return the first names and the number of the rest."""
     more = len(names) - MOST
     return ", ".join(names[:MOST]) + (f" and {more} more" if more > 0 else "")
 
@@ -79,7 +84,7 @@ def _grouped(items: Iterator[tuple[str, str]]) -> Iterator[tuple[str, list[str]]
 
 
 def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
-    """Compare links between GPUs with what the chip has; a card without its bridge is usual."""
+    """Compare links between GPUs with those of the chip; a card without its bridge is usual."""
 
     def wrong() -> Iterator[tuple[str, str]]:
         for node in fabric.nodes:
@@ -95,7 +100,7 @@ def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
 
 
 def _pcie(fabric: Fabric, by_name: dict[str, Node]) -> Iterator[Finding]:
-    """Look for PCIe links wider or faster than the chip's."""
+    """Find PCIe links wider or faster than the chip's."""
 
     def wrong() -> Iterator[tuple[str, str]]:
         for link in fabric.links:
@@ -126,7 +131,7 @@ def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
 
 
 def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
-    """Look for ranks with less or more than others, of each class of link."""
+    """Find ranks with less or more than others, of each class of link."""
     ranks = set(fabric.ranks)
     classes = {cls for name in ranks for cls in ends[name].count}
     found = []
@@ -146,7 +151,7 @@ def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
 
 
 def _uneven(fabric: Fabric) -> Iterator[Finding]:
-    """Look for parallel links that differ."""
+    """Find parallel links that differ."""
     pairs: dict[frozenset[str], list[Link]] = defaultdict(list)
     for link in fabric.links:
         pairs[frozenset((link.a, link.b))].append(link)
@@ -160,7 +165,7 @@ def _uneven(fabric: Fabric) -> Iterator[Finding]:
 def _adapters(
     fabric: Fabric, ends: dict[str, _Ends], by_name: dict[str, Node]
 ) -> Iterator[Finding]:
-    """Look for adapters faster than their slot, and for adapters on no host or, in a cluster, on no network."""
+    """Find NICs faster than their slot, without a host or, in a cluster, without a network."""
 
     def wrong() -> Iterator[tuple[str, str]]:
         for node in fabric.nodes:
@@ -181,7 +186,7 @@ def _adapters(
         lost = sorted({by_name[name].zone for name in fabric.ranks} - homes - {NETWORK})
         if lost:
             names = [f"machine {zone}" for zone in lost]
-            yield Finding("warning", f"{listed(names)}: no adapter, cannot reach other machines")
+            yield Finding("warning", f"{listed(names)}: no NIC, cannot reach other nodes")
 
 
 def _largest_packet(fabric: Fabric, link: Link) -> int:
@@ -193,7 +198,7 @@ def _largest_packet(fabric: Fabric, link: Link) -> int:
 
 
 def _buffers(fabric: Fabric) -> Iterator[Finding]:
-    """Compare buffers with what is under way during a round trip: room behind the pause threshold, or credits."""
+    """Compare buffers with the bytes in flight during a round trip: PFC headroom, or credits."""
     packets = {link.format: _largest_packet(fabric, link) for link in fabric.links}
     seen: dict[tuple[object, ...], str | None] = {}
 

@@ -1,20 +1,19 @@
-"""Clusters: N machines of one kind, joined by a network -> `Fabric`.
+"""Clusters: N nodes of one kind, joined by a network -> `Fabric`.
 
-**Hardware** Servers or racks whose NICs are cabled to InfiniBand, Ethernet or Slingshot switches.
-**Model** Every machine is a copy of one fabric, its nodes called ``n3/gpu5`` and its zone 3; the network is drawn
-around the NICs by kind (leaves and spines here, others in `cluster_direct`). Ranks count through the machines in order.
-**Not modelled** Machines of different kinds in one cluster; several networks.
-**Parameters** `ClusterSpec`, `NetworkSpec`.
-
-Networks of leaves, spines and cores: one switch, rail-optimised, fat tree, SuperPOD.
-
-**Hardware** A scalable unit of a DGX SuperPOD is as many nodes as a leaf has ports for, half of its ports being
-uplinks; NIC i of each of them is on leaf i. The uplinks of a leaf spread evenly over all spines. Where there are more
-leaves than a spine has ports, the leaves of one rail have spines of their own, and cores join those.
-**Model** As few switches as have the ports, with the same number of cables from every leaf to each of its spines and
-from every spine to each of its cores; this gives the counts of the SuperPOD reference architectures.
-**Not modelled** Ports for management (UFM) and storage; cables that were left out.
-**Parameters** `NetworkSpec`: radix, unit, rails, nics, uplinks, spines, cores, levels, oversubscription.
+**Hardware** Servers or racks with NICs cabled to InfiniBand, Ethernet or Slingshot switches. A scalable
+unit of a DGX SuperPOD has as many nodes as a leaf has downlink ports, half of its ports being uplinks;
+NIC i of each of them is on leaf i. The uplinks of a leaf spread evenly over all spines. If there are
+more leaves than a spine has ports, the leaves of one rail have separate spines, which cores join.
+**Model** Every node is a copy of one topology, its graph nodes named ``n3/gpu5`` and its zone 3; the
+network is built around the NICs by kind: leaves, spines and cores here (one switch, rail-optimised, fat
+tree, SuperPOD), others in `cluster_direct`. Ranks are numbered through the nodes in order. The number of
+switches is the minimum for the ports, with the same number of cables from every leaf to each of its
+spines and from every spine to each of its cores; this yields the counts of the SuperPOD reference
+architectures.
+**Not modelled** Nodes of different kinds in one cluster; several networks; ports for management (UFM)
+and storage; missing cables.
+**Parameters** `ClusterSpec`, `NetworkSpec`: radix, unit, rails, nics, uplinks, spines, cores, levels,
+oversubscription.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from clusim.topology.validate import Problems
 
 
 def draw_single(drawing: Drawing) -> None:
-    """Put all NICs on one switch."""
+    """Connect all NICs to one switch."""
     needs = sum(map(len, drawing.nics))
     ports = drawing.parts.ports("leaf")
     if needs > ports:
@@ -85,7 +84,10 @@ def _up_share(drawing: Drawing) -> float:
 
 
 def draw_rail(drawing: Drawing, *, complete: bool = False) -> None:
-    """Put NIC i of the machines of a unit on leaf i; `complete` units have all their switches and cables."""
+    """Connect NIC i of the nodes of a unit to leaf i.
+
+    `complete` units have all their switches and cables.
+    """
     spec, count = drawing.parts.spec, len(drawing.nics)
     plan = _units(drawing, complete=complete)
     grid = [
@@ -109,7 +111,7 @@ def draw_rail(drawing: Drawing, *, complete: bool = False) -> None:
 
 
 def draw_fat_tree(drawing: Drawing) -> None:
-    """Put whole machines on a leaf, one after the other."""
+    """Connect all NICs of a node to one leaf, filling the leaves in order."""
     count, used = len(drawing.nics), len(drawing.nics[0])
     ports = drawing.parts.ports("leaf")
     room = ports if count * used <= ports else int(ports / (1 + _up_share(drawing)) + 1e-9)
@@ -125,7 +127,7 @@ def draw_fat_tree(drawing: Drawing) -> None:
 
 
 def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
-    """Join leaves by spines, or by spines and cores; `down` is the number of NICs on a full leaf."""
+    """Join leaves by spines, or spines and cores; `down` is the number of NICs on a full leaf."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("leaf")
     leaves = [leaf for unit in zip(*rails, strict=True) for leaf in unit]
     drawing.facts.append(amount(len(leaves), "leaf", "leaves"))
@@ -155,7 +157,7 @@ def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
 
 
 def _spread(spec: NetworkSpec, leaves: int, up: int, ports: int, room: int) -> tuple[int, int]:
-    """Return how many spines join `leaves` leaves, and the cables from each leaf to each of them.
+    """Return the number of spines for `leaves` leaves, and the cables per leaf and spine.
 
     As few spines as possible; all leaves have the same number of cables to all spines, at least `up` in all.
     """
@@ -182,7 +184,7 @@ def _spread(spec: NetworkSpec, leaves: int, up: int, ports: int, room: int) -> t
 
 
 def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) -> None:
-    """Give the leaves of each rail (or pod) spines of their own, and join these by cores."""
+    """Add separate spines for the leaves of each rail (or pod), and cores that join them."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("spine")
     core_share = 1 / (spec.core_oversubscription or 1.0)
     below = int(ports / (1 + core_share) + 1e-9)
@@ -219,7 +221,7 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
 
 
 def _core_groups(drawing: Drawing, blocks: int, spines: int, above: int) -> tuple[int, int]:
-    """Return how many spines of each block share their cores, and the cables from a spine to each core."""
+    """Return the spines per block that share cores, and the cables from a spine to each core."""
     ports, wanted = drawing.parts.ports("core"), drawing.parts.spec.cores
     choices = [
         (together * cables, together, cables)
@@ -261,25 +263,25 @@ _ALLOWED = {
     "name", "description", "sources", "p2p", "window", "cta_skew", "vcs", "channels", "switches",
     "formats", "link_types", "cluster", "faults",
 }  # fmt: skip
-"""Keys that a file with a cluster may have; the others describe one machine."""
+"""Keys that a file with a cluster may have; the others describe one node."""
 
 
 def build_cluster(
     topology: Topology, problems: Problems, load: Callable[[str], Fabric], *, source_text: str = ""
 ) -> Fabric:
-    """Return the cluster a description stands for.
+    """Return the cluster of a description.
 
     Parameters
     ----------
     load : callable
-        Returns the fabric of one machine by the name that ``node`` has.
+        Returns the topology of one node by the name in ``node``.
     """
     cluster = topology.cluster
     if cluster is None:
         raise TopologyError(f"{problems.where}: 'cluster' is missing")
     for key in sorted(topology.model_fields_set - _ALLOWED):
         problems.add(
-            (key,), "belongs to one machine; put it into the file that 'node' names", key=True
+            (key,), "belongs to one node; put it into the file that 'node' names", key=True
         )
     problems.raise_if_any()
     machine = _machine(cluster.node, load, problems)
@@ -306,7 +308,7 @@ def build_cluster(
 
 
 def _adjusted(fabric: Fabric, topology: Topology) -> Fabric:
-    """Return the cluster with what its file says besides machine and network."""
+    """Return the cluster with the settings of its file other than node and network."""
     given: dict[str, Any] = {
         "name": topology.name,
         "description": topology.description.strip() or None,
@@ -325,7 +327,7 @@ def _adjusted(fabric: Fabric, topology: Topology) -> Fabric:
 
 
 def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fabric:
-    """Return the fabric of one machine; it has NICs and is no cluster itself."""
+    """Return the topology of one node; it must have NICs and must not be a cluster."""
     try:
         machine = load(name)
     except TopologyError as error:
@@ -335,18 +337,21 @@ def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fa
         problems.raise_if_any()
         raise
     if machine.num_zones > 1 or any(node.zone for node in machine.nodes):
-        problems.add(("cluster", "node"), f"{name!r} is a cluster itself; name one machine")
+        problems.add(("cluster", "node"), f"{name!r} is a cluster itself; name one node")
     elif not any(node.kind == "nic" for node in machine.nodes):
         problems.add(
             ("cluster", "node"),
-            f"{name!r} has no NICs, so that machines of this kind cannot be joined; add nodes of kind nic",
+            f"{name!r} has no NICs, so that nodes of this kind cannot be joined; add nodes of kind nic",
         )
     problems.raise_if_any()
     return machine
 
 
 def _merge(usual: NetworkSpec, own: NetworkSpec) -> NetworkSpec:
-    """Return `usual` with what `own` says; another kind or link takes over only what does not depend on it."""
+    """Return `usual` overridden by `own`.
+
+    A new kind or link discards the settings that depend on it.
+    """
     kept = {"link", "trunk", "switch", "spine_switch", "core_switch", "radix", "nics", "lengths"}
     if "link" in own.model_fields_set and own.link != usual.link:
         kept -= {"trunk", "switch", "spine_switch", "core_switch", "radix"}
@@ -361,7 +366,7 @@ def _merge(usual: NetworkSpec, own: NetworkSpec) -> NetworkSpec:
 
 
 def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
-    """Return `count` copies of a machine in the network that `parts` describes."""
+    """Return `count` copies of a node in the network that `parts` describes."""
     spec = parts.spec
     nics = [node.name for node in machine.nodes if node.kind == "nic"]
     used = spec.nics or len(nics)
@@ -400,12 +405,12 @@ def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
 
 
 def _name_for(name: str, form: Format, machine: Fabric) -> str:
-    """Return the name of a network's format: its own, unless the machine has another one of that name."""
+    """Return the name of a network's format, changed if the node uses it for another format."""
     return name if machine.formats.get(name, form) == form else f"network.{name}"
 
 
 def _copies(machine: Fabric, count: int) -> tuple[list[Node], list[Link]]:
-    """Return the nodes and links of all machines."""
+    """Return the graph nodes and links of all nodes."""
     nodes: list[Node] = []
     links: list[Link] = []
     for zone in range(count):

@@ -1,13 +1,14 @@
-"""Networks whose switches have neighbours instead of levels: dragonfly and torus.
+"""Networks of switches with neighbours instead of levels: dragonfly and torus.
 
-**Hardware** Slingshot: groups of switches that are all joined to each other, and cables between any two groups; a
-switch has 16 NICs, 31 local and up to 17 global links of its 64 ports. A torus has a switch per node and cables to the
-next node in each dimension.
-**Model** The NICs of a node are on different switches of its group. Dragonflies route minimally, with one global link
-at most; tori route one dimension after the other. Both change to a second virtual channel on the way (global links,
-wrap-around links), so that buffers cannot wait in a circle.
+**Hardware** Slingshot: groups of fully connected switches, and cables between any two groups; a switch
+has 16 NICs, 31 local and up to 17 global links of its 64 ports. A torus has a switch per node and cables
+to the next node in each dimension.
+**Model** The NICs of a node are on different switches of its group. Dragonflies route minimally, with
+one global link at most; tori route in dimension order. Both change to a second virtual channel on the
+path (global links, wrap-around links), so that buffers cannot wait in a cycle.
 **Not modelled** Non-minimal (Valiant) paths.
-**Parameters** `NetworkSpec`: groups, group_switches, switch_nics, global_links, local_links; shape, torus_links.
+**Parameters** `NetworkSpec`: groups, group_switches, switch_nics, global_links, local_links; shape,
+torus_links.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from clusim.base.errors import TopologyError
 from clusim.topology.cluster_parts import UNLIMITED, Drawing, amount
 
 GLOBAL_WEIGHT = 4
-"""Hops a global link counts as, so that no path takes two of them."""
+"""Hops a global link counts as, so that no path uses two global links."""
 
 NICS_PER_SWITCH = 16
-"""Of a switch that takes any number."""
+"""NICs of a switch without a port limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of a dragonfly: their number, switches and machines in each, local and global links per switch."""
+    """Groups of a dragonfly: number, switches and nodes of each, local and global links."""
 
     count: int
     size: int
@@ -38,7 +39,7 @@ class _Groups:
 
 
 def _groups(drawing: Drawing) -> _Groups:
-    """Return the groups that hold all machines; raises `TopologyError` if they cannot be joined."""
+    """Return the groups that hold all nodes; raise `TopologyError` if they cannot be joined."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("leaf")
     count, used = len(drawing.nics), len(drawing.nics[0])
     nics = spec.switch_nics or (max(1, ports // 4) if ports < UNLIMITED else NICS_PER_SWITCH)
@@ -69,7 +70,7 @@ def _groups(drawing: Drawing) -> _Groups:
 
 
 def draw_dragonfly(drawing: Drawing) -> None:
-    """Groups of switches, all joined inside a group, and any two groups joined."""
+    """Build groups of switches, fully connected inside, with links between any two groups."""
     plan = _groups(drawing)
     switches = [
         [drawing.switch(f"switch{g}.{i}", "leaf", "switch") for i in range(plan.size)]
@@ -90,7 +91,7 @@ def draw_dragonfly(drawing: Drawing) -> None:
 
 
 def _global(drawing: Drawing, switches: list[list[str]], links: int) -> None:
-    """Join any two groups by as many cables as there are ports for, in turn on each switch."""
+    """Join any two groups by as many cables as the ports allow, spread over their switches."""
     groups = len(switches)
     size = len(switches[0])
     copies = size * links // (groups - 1) if groups > 1 else 0
@@ -102,7 +103,10 @@ def _global(drawing: Drawing, switches: list[list[str]], links: int) -> None:
 
 
 def draw_torus(drawing: Drawing) -> None:
-    """Give every machine a switch with links to its neighbours, the last coordinate counting fastest."""
+    """Add a switch with links to its neighbours for every node.
+
+    The last coordinate varies fastest.
+    """
     spec, ports = drawing.parts.spec, drawing.parts.ports("leaf")
     count, used = len(drawing.nics), len(drawing.nics[0])
     shape = tuple(spec.shape or _cubic(count, 3))
@@ -139,7 +143,7 @@ def draw_torus(drawing: Drawing) -> None:
 
 
 def _cubic(count: int, dimensions: int) -> list[int]:
-    """Return `dimensions` factors of a number that are as near to each other as possible, largest first."""
+    """Return the `dimensions` most equal factors of a number, largest first."""
     if dimensions == 1:
         return [count]
     best = max(

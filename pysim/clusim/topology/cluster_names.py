@@ -1,9 +1,9 @@
 """Clusters by name: ``aws-p5:nodes=4``, ``superpod-h100:nodes=32``, ``rail:node=dgx-h100,nodes=16,spines=4``.
 
-Signatures of presets, from their files alone: no topology is built for them.
+Signatures of presets, read from their files only: no topology is built.
 
-Logs are matched with machines by it. A preset is a file; what can be seen in it (GPUs, how they are linked, adapters)
-is read off, and its ``logs`` and ``superpod`` say the rest.
+Logs are matched with nodes by signature. The visible properties of a preset (GPUs, their links, NICs)
+are read from its file; ``logs`` and ``superpod`` contain the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clusim.topology.schema import NETWORK_KINDS, LengthsSpec, NetworkSpec, Topo
 from clusim.topology.validate import did_you_mean
 
 LinkedBy = Literal["switch", "peer", "pcie"]
-"""Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe alone."""
+"""Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe only."""
 
 T = TypeVar("T")
 
@@ -39,15 +39,15 @@ class Traits:
     Attributes
     ----------
     gpus : int
-        GPUs of a machine.
+        GPUs of a node.
     chip : Gpu
         The first kind of GPU.
     network : str
-        What NCCL calls the network; empty: it is not known.
+        NCCL's name of the network; empty is unknown.
     buses : frozenset of int
         PCI buses of its GPUs.
     common : int
-        Which preset is meant where logs fit several: the one with most.
+        Priority if several presets match a log: the preset with the highest value is chosen.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Traits:
 
 
 def machine_traits() -> list[Traits]:
-    """Return the presets that are machines with GPUs, the most common first."""
+    """Return the presets that are nodes with GPUs, the most common first."""
     found = [traits for file in _files() if (traits := _traits(*file)) is not None]
     return sorted(found, key=lambda traits: (-traits.common, traits.name))
 
 
 def superpods() -> dict[str, str]:
-    """Return the names of scalable units (``superpod-h100``) and the preset whose machines make each up."""
+    """Return the names of scalable units (``superpod-h100``) with the preset of their nodes."""
     named = ((_described(*file)[0].superpod, file[0]) for file in _files())
     return {unit: preset for unit, preset in named if unit is not None}
 
@@ -108,7 +108,7 @@ def _traits(name: str, path: Path, changed: int) -> Traits | None:
 
 
 def _standard(name: str, own: Mapping[str, Spec], known: Mapping[str, T]) -> T | None:
-    """Return the object of `clusim.hardware` that a type is, or is based on."""
+    """Return the object of `clusim.hardware` of a type or of its base."""
     seen: set[str] = set()
     while name in own and name not in seen:
         seen.add(name)
@@ -117,7 +117,7 @@ def _standard(name: str, own: Mapping[str, Spec], known: Mapping[str, T]) -> T |
 
 
 def _linked_by(topology: Topology, catalogue: Catalogue, kinds: Mapping[str, str]) -> LinkedBy:
-    """Look at what GPUs are joined with by other links than those of hosts."""
+    """Return the connection of GPUs, from links of other classes than those of hosts."""
     ends = []
     for number, link in enumerate(topology.links):
         names = [*names_of(link.from_), *names_of(link.to)]
@@ -135,7 +135,7 @@ _LENGTH = "_length"
 
 
 def is_cluster_name(name: str) -> bool:
-    """Return True if a name says how many machines there are, or that it is a cluster at all."""
+    """True if a name contains a number of nodes, or denotes a cluster."""
     head, _, rest = name.partition(":")
     keys = {part.partition("=")[0].strip() for part in rest.split(",")}
     if "nodes" in keys or (head in NETWORK_KINDS and "node" in keys):
@@ -144,9 +144,9 @@ def is_cluster_name(name: str) -> bool:
 
 
 def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
-    """Return the topology file that a name stands for; `nodes` wins over the number in the name.
+    """Return the topology file of a cluster name; `nodes` overrides the number in the name.
 
-    It is called by the name, which makes it again.
+    Its name is the cluster name, from which it can be generated again.
     """
     head, _, rest = name.partition(":")
     given = _pairs(rest)

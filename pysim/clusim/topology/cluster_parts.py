@@ -1,7 +1,7 @@
 """Parts of a cluster network: one link and one switch of each tier, from types by name.
 
-What the description does not name is taken from the machine: its ``network:``, or else a link as fast as the slots
-of its NICs.
+Parts that the description does not name are those of the node: its ``network:``, or, without one, a link
+as fast as the slots of its NICs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clusim.topology.schema import LengthsSpec, LinkSpec, NetworkSpec, NodeSpec,
 from clusim.topology.validate import Path, Problems
 
 UNLIMITED = 1 << 20
-"""Ports of a switch that takes any number."""
+"""Ports of a switch without a port limit."""
 
 SWITCH_OF_LINK = {
     "ib-fdr": "switchx2",
@@ -46,7 +46,7 @@ SWITCH_OF_LINK = {
 """Switches that link types are usually used with."""
 
 SLOTS = ((100e9, "ib-xdr"), (50e9, "ib-ndr"), (25e9, "ib-hdr"), (12.5e9, "ib-edr"))
-"""Link types by rate [B/s], fastest first, for NICs of which nothing is known but their slot."""
+"""Link types by rate [B/s], fastest first, for NICs known only by their slot."""
 
 TIERS = ("nic", "spine", "core", "local", "global", "torus")
 
@@ -62,7 +62,7 @@ class Parts:
     switches : dict
         A switch for ``leaf``, ``spine`` and ``core``.
     spec : NetworkSpec
-        The description with everything resolved that has a default.
+        The description with defaults resolved.
     """
 
     spec: NetworkSpec
@@ -76,23 +76,23 @@ class Parts:
         return self.switches[tier].ports or UNLIMITED
 
     def uplinks_per_nic(self) -> float:
-        """Return the uplinks of a leaf per NIC on it that carry all the NIC can send, at no oversubscription."""
+        """Return the uplinks of a leaf per NIC that carry its full rate, without oversubscription."""
         nic, trunk = self.links["nic"].rate, self.links["spine"].rate
         return nic.num * trunk.den / (nic.den * trunk.num)
 
 
 @dataclass(slots=True)
 class Drawing:
-    """A network being drawn around machines.
+    """Network under construction around nodes.
 
     Attributes
     ----------
     nics : list of list of str
-        Names of the NICs that take part, per machine.
+        Names of the connected NICs, by node.
     dimension_order : bool
-        How the network routes.
+        True if the network routes in dimension order.
     facts : list of str
-        What it consists of, for the description.
+        Parts of the network, for the description.
     """
 
     parts: Parts
@@ -109,7 +109,7 @@ class Drawing:
         return name
 
     def nic(self, nic: str, switch: str) -> None:
-        """Tie a NIC to its switch."""
+        """Connect a NIC to its switch."""
         self.links.append(replace(self.parts.links["nic"], a=nic, b=switch))
 
     def trunk(self, tier: str, a: str, b: str, count: int = 1, **changes: Any) -> None:
@@ -130,7 +130,7 @@ def usual_network(machine: Fabric) -> NetworkSpec:
 
 
 def _link_of_slot(machine: Fabric) -> str:
-    """Return the fastest link type that the slots of the machine's NICs can feed."""
+    """Return the fastest link type that the slots of the node's NICs can feed."""
     nics = {node.name for node in machine.nodes if node.kind == "nic"}
     rates = [
         link.rate.bytes_per_s * link.count
@@ -142,7 +142,7 @@ def _link_of_slot(machine: Fabric) -> str:
 
 
 def make_parts(spec: NetworkSpec, machine: Fabric, topology: Topology, problems: Problems) -> Parts:
-    """Resolve the types that `spec` names; raises `TopologyError` for unknown ones."""
+    """Resolve the types that `spec` names; raise `TopologyError` for unknown ones."""
     if spec.link is None:
         spec = spec.model_copy(update={"link": _link_of_slot(machine)})
     if spec.switch is None:
@@ -170,7 +170,7 @@ def make_parts(spec: NetworkSpec, machine: Fabric, topology: Topology, problems:
 def _check_types(
     spec: NetworkSpec, types: Topology, topology: Topology, problems: Problems
 ) -> None:
-    """Look every type up where it is named, so that what is wrong is said there, and once."""
+    """Resolve every type at its key, so that a problem is reported there, and once."""
     wanted: list[tuple[Section, str]] = [
         ("link_types", "link"),
         ("link_types", "trunk"),
@@ -195,7 +195,7 @@ def _check_types(
 
 
 def _sample(spec: NetworkSpec, types: Topology, problems: Problems) -> Fabric:
-    """Return a fabric with one switch of each tier and one link for each of `TIERS`, in this order."""
+    """Return a topology with one switch of each tier and one link for each of `TIERS`."""
     lengths = spec.lengths or LengthsSpec()
     trunk = spec.trunk or spec.link
     spine = spec.spine_switch or spec.switch
@@ -215,7 +215,7 @@ def _sample(spec: NetworkSpec, types: Topology, problems: Problems) -> Fabric:
 
 
 def _types(machine: Fabric, topology: Topology) -> Topology:
-    """Return a description with the types of the cluster's file and those of the machine's."""
+    """Return a description with the types of the cluster's file and of the node's."""
     sections = ("switches", "formats", "link_types")
     if not any(f"{section}:" in machine.source_text for section in sections):
         base = Topology(name=machine.name)

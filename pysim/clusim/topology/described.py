@@ -1,4 +1,4 @@
-"""The text of a topology file, and what it says: checked key by key, but nothing is built of it yet."""
+"""Text of a topology file and its data, validated key by key before a topology is built."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ MAX_FILE_BYTES = 64 * 2**20
 
 
 def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
-    """Return the text of a file called `where` in errors; refuses directories, devices and what is too large.
+    """Return the text of a file, named `where` in errors.
+
+    Directories, devices and too large files are rejected.
 
     Parameters
     ----------
     is_input : bool
-        Whether what is made of it depends on it, so that it cannot be written meanwhile.
+        True if the result depends on the file, so that it must not be overwritten while in use.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):

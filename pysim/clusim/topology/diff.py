@@ -14,7 +14,7 @@ from clusim.topology.render import ranges
 
 _SKIPPED = {"name", "a", "b", "description", "sources", "source_text", "nodes", "links"}
 _NOT_SHOWN = {"endpoint", "unit", "nic", "rate_control"}
-"""Parts of a node whose own fields are compared."""
+"""Parts of a graph node that are compared field by field."""
 
 _WORDS = {
     "count": "links",
@@ -37,23 +37,26 @@ _WORDS = {
 
 
 MOST_GROUPS = 4
-"""So many ranges of pairs are listed for one change."""
+"""Ranges of pairs listed for one change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that differs: what it is about, and how."""
+    """Difference between topologies: its subject and description."""
 
     where: str
     what: str
 
     def __str__(self) -> str:
-        """Write it on one line."""
+        """Return the difference as one line."""
         return f"{self.where}: {self.what}"
 
 
 def diff(one: Fabric, other: Fabric) -> list[Difference]:
-    """Return the differences; empty if both behave equally (names and provenance are not compared)."""
+    """Return the differences; empty if both behave equally.
+
+    Names and provenance are not compared.
+    """
     found = [*_nodes(one, other), *_links(one, other)]
     found += _settings(one, other)
     return found
@@ -158,7 +161,7 @@ def _links(one: Fabric, other: Fabric) -> Iterator[Difference]:
     changes: dict[str, list[Ends]] = {}
     for ends, links in mine.items():
         if ends not in theirs:
-            # Links of nodes that are gone with them would say the same twice.
+            # Links of removed graph nodes would repeat that difference.
             if set(ends) <= both_nodes:
                 changes.setdefault(f"only in the first ({_links_word(links)})", []).append(ends)
             continue
@@ -184,14 +187,14 @@ def _link_changes(mine: list[Link], theirs: list[Link]) -> Iterator[str]:
             yield "the dateline is at the other end"
         name, after = one.name or one.cls, other.name or other.cls
         if name != after and one.rate != other.rate:
-            # Another type of link: its format and buffers differ as well, which is not worth a line each.
+            # Another type of link: its format and buffers differ as well and are not listed separately.
             yield f"{_links_word([one])} -> {_links_word([other])}"
             continue
         yield from _changes(one, other, prefix=f"{name} " if len(mine) > 1 else "")
 
 
 def _pairs(pairs: list[Ends]) -> str:
-    """Write pairs compactly: the range of all that one node, or each of a range of nodes, is joined to."""
+    """Return pairs in compact form: a graph node or range, and the range of all its peers."""
     near: dict[str, list[str]] = {}
     for a, b in pairs:
         near.setdefault(a, []).append(b)

@@ -1,4 +1,4 @@
-"""Maximum flow between two sets of nodes (Dinic), for the bisection of a fabric."""
+"""Maximum flow between two sets of graph nodes (Dinic), for the bisection of a topology."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusim.topology.arrays import FabricArrays
 
 
 class _Network:
-    """Residual network with parallel wires joined; arcs come in pairs, arc ^ 1 is the reverse."""
+    """Residual network with parallel wires joined; arcs are in pairs, arc ^ 1 is the reverse."""
 
     def __init__(self, size: int) -> None:
         self.out: list[list[int]] = [[] for _ in range(size)]
@@ -29,7 +29,7 @@ class _Network:
             self.room.append(room)
 
     def layers(self, source: int, sink: int) -> bool:
-        """Number the nodes by distance from the source; whether the sink can be reached."""
+        """Number the graph nodes by distance from the source; True if the sink can be reached."""
         self.level = [-1] * len(self.out)
         self.level[source] = 0
         queue = deque([source])
@@ -43,7 +43,7 @@ class _Network:
         return self.level[sink] >= 0
 
     def push(self, source: int, sink: int) -> float:
-        """Push flow along one path of ascending layers; 0 if there is none left."""
+        """Push flow along one path of ascending layers; return 0 if no path remains."""
         path: list[int] = []
         node = source
         while node != sink:
@@ -79,9 +79,9 @@ def max_flow(
     *,
     only: NDArray[np.bool_] | None = None,
 ) -> float:
-    """Return the most that can flow from the nodes `sources` to the nodes `sinks` [B/s].
+    """Return the maximum flow from the graph nodes `sources` to the graph nodes `sinks` [B/s].
 
-    `only` says which wires may be used; all by default.
+    `only` restricts it to some wires; all by default.
     """
     count = len(arrays.nodes)
     network = _Network(count + 2)

@@ -1,13 +1,15 @@
-"""Well-known networks by formula: ``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``,
-``star:16``, ``fully-connected:8``.
+"""Well-known networks by formula.
 
-Endpoints are ideal hosts. The defaults are those packet-level simulators are usually compared at: 400 Gb/s links of
-500 ns, packets of 4096 B with 64 B of header, switches without latency of their own that store and forward.
+``fat-tree:k=8``, ``torus:4x4x4``, ``mesh:8x8``, ``dragonfly:h=2``, ``ring:8``, ``star:16``,
+``fully-connected:8``. Endpoints are ideal hosts. The defaults are the usual ones in comparisons of
+packet-level simulators: 400 Gb/s links of 500 ns, packets of 4096 B with 64 B of header,
+store-and-forward switches with zero latency.
 
-In rings, meshes and tori every host hangs on a router of its own by a link of 1 ns that is as fast as all other links
-of the router together (``host_rate``, ``host_latency``), so that the network is the limit and not the injection.
-They route dimension-order; the wrap-around links of a torus are datelines, and so are the global links of a
-dragonfly, so all of them are free of deadlock on the two virtual channels of the default.
+In rings, meshes and tori every host has a separate router, connected by a link of 1 ns that is as fast
+as all other links of the router together (``host_rate``, ``host_latency``), so that the network is the
+limit and not the injection. They route dimension-order; the wrap-around links of a torus and the global
+links of a dragonfly are datelines, so both are free of deadlock on the two virtual channels of the
+default.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Arguments = dict[str, int]
 
 @dataclass(slots=True)
 class _Sketch:
-    """A network being drawn: common link and switch properties, nodes and links so far."""
+    """Network under construction: common link and switch properties, graph nodes, links."""
 
     rate: Rate = field(default_factory=lambda: parse_rate("400 Gb/s"))
     latency_ps: int = 500_000
@@ -68,7 +70,7 @@ class _Sketch:
         cls: str,
         **own: Any,
     ) -> None:
-        """Add a link of the common kind; `own` are fields of `Link` that it has to itself."""
+        """Add a link of the common kind; `own` overrides fields of `Link`."""
         self.links.append(
             Link(
                 a,
@@ -83,7 +85,7 @@ class _Sketch:
         )
 
     def host_link(self, host: str, router: str, radix: int) -> None:
-        """Tie a host to a router of its own, as fast as the router's `radix` other links."""
+        """Connect a host to its router, as fast as the router's `radix` other links."""
         rate = self.host_rate or self.rate * max(1, radix)
         buffer = self.buffer_bytes * max(1, radix)
         self.links.append(
@@ -102,7 +104,10 @@ class _Sketch:
 
 
 def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
-    """k-ary fat tree of three levels; `oversub` times as many hosts per edge switch as uplinks."""
+    """Build a k-ary fat tree of three levels.
+
+    An edge switch has `oversub` hosts per uplink.
+    """
     k, oversub = args["k"], args["oversub"]
     if k % 2:
         raise TopologyError(f"k={k}: must be even; give for example k={k + 1}")
@@ -122,7 +127,7 @@ def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
 
 
 def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
-    """n-dimensional mesh or torus, the last coordinate counting fastest."""
+    """Build an n-dimensional mesh or torus; the last coordinate varies fastest."""
     _limit(2 * prod(shape))
     places = list(product(*(range(size) for size in shape)))
     suffix = {place: ".".join(map(str, place)) for place in places}
@@ -145,7 +150,10 @@ def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
 
 
 def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
-    """Groups of `a` fully connected routers with `p` hosts and `h` global links each; minimal routing."""
+    """Build groups of `a` fully connected routers with `p` hosts and `h` global links each.
+
+    Routing is minimal.
+    """
     h = args["h"]
     p, a = args.get("p", h), args.get("a", 2 * h)
     groups = args.get("groups", a * h + 1)
@@ -177,7 +185,7 @@ def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
 
 
 def _star(sketch: _Sketch, args: Arguments) -> None:
-    """Hosts around one switch."""
+    """Build hosts around one switch."""
     count = args["n"]
     _limit(count + 1)
     hosts = [sketch.host(f"host{i}") for i in range(count)]
@@ -187,7 +195,7 @@ def _star(sketch: _Sketch, args: Arguments) -> None:
 
 
 def _fully_connected(sketch: _Sketch, args: Arguments) -> None:
-    """A link between any two hosts."""
+    """Build a link between any two hosts."""
     count = args["n"]
     _limit(count)
     if count > 1024:
@@ -205,19 +213,19 @@ def _limit(nodes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Generator:
-    """A generator's arguments and its function.
+    """Generator: its function and arguments.
 
-    `arguments` maps names to defaults, None for required ones and 0 for optional ones without default.
+    `arguments` maps names to defaults: None for required ones, 0 for optional ones without default.
     """
 
     draw: Callable[[_Sketch, Arguments], None]
     arguments: Mapping[str, int | None]
     example: str
-    grid: bool | None = None  # for shapes such as 4x4: whether it wraps around
+    grid: bool | None = None  # for shapes such as 4x4: True if it wraps around
 
 
 def _no_draw(_sketch: _Sketch, _args: Arguments) -> None:
-    """Grids are drawn from their shape."""
+    """Leave grids to their shape, from which they are drawn."""
 
 
 GENERATORS: Mapping[str, _Generator] = {
@@ -289,20 +297,23 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[object], object]]] = {
 
 
 def is_generator(spec: str) -> bool:
-    """Return True if `spec` names a generator (its arguments may still be wrong)."""
+    """True if `spec` names a generator (its arguments may still be wrong)."""
     return spec.partition(":")[0] in GENERATORS
 
 
 def generate(spec: str, **options: object) -> Fabric:
-    """Return the network `spec` stands for, e.g. ``"fat-tree:k=8,oversub=2"`` or ``"torus:4x4,rate=100GB/s"``.
+    """Return the network of a `spec`.
+
+    Examples: ``"fat-tree:k=8,oversub=2"``, ``"torus:4x4,rate=100GB/s"``.
 
     Parameters
     ----------
     spec : str
         ``name:arguments``, options may follow after commas.
     **options
-        ``rate``, ``latency``, ``switch_latency``, ``buffer``, ``header``, ``packet``, ``ack`` (bytes a packet owes to
-        the reverse wire), ``store_and_forward``, ``vcs``, ``host_rate``, ``host_latency``; they win over `spec`.
+        ``rate``, ``latency``, ``switch_latency``, ``buffer``, ``header``, ``packet``, ``ack`` (bytes a
+        packet owes to the reverse wire), ``store_and_forward``, ``vcs``, ``host_rate``, ``host_latency``;
+        they override `spec`.
     """
     name, _, rest = spec.partition(":")
     if name not in GENERATORS:
@@ -357,7 +368,7 @@ def _known_option(generator: _Generator, key: str, *, sized: bool = True) -> Non
 def _arguments(
     generator: _Generator, rest: str
 ) -> tuple[tuple[int, ...], Arguments, dict[str, object]]:
-    """Split ``4x4,rate=...`` or ``k=8,...`` into shape, own arguments and common options."""
+    """Split ``4x4,rate=...`` or ``k=8,...`` into shape, arguments and common options."""
     shape: tuple[int, ...] = ()
     args: Arguments = {key: value for key, value in generator.arguments.items() if value}
     given: dict[str, object] = {}

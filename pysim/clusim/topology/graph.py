@@ -1,7 +1,8 @@
-"""networkx graphs in and out.
+"""Conversion from and to networkx graphs.
 
-`to_networkx` gives a `MultiGraph` with plain attributes (the keys of topology files, so it survives node-link JSON and
-GraphML-like formats that keep them); `from_networkx` takes such a graph, or any undirected graph plus defaults.
+`to_networkx` returns a `MultiGraph` with plain attributes (the keys of topology files, so it survives
+node-link JSON and GraphML-like formats that keep them); `from_networkx` reads such a graph, or any
+undirected graph plus defaults.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _GRAPH_KEYS = _keys(Topology, "nodes", "links")
 
 
 def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
-    """Return the fabric as an undirected multigraph: an edge per `Link`, its number in ``count``."""
+    """Return the topology as an undirected multigraph.
+
+    Each `Link` is an edge, with its number of links in ``count``.
+    """
     data = to_data(fabric)
     graph: nx.MultiGraph[str] = nx.MultiGraph()
     graph.graph.update({key: value for key, value in data.items() if key not in ("nodes", "links")})
@@ -49,14 +53,14 @@ def from_networkx(
     link: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Fabric:
-    """Return the fabric a graph stands for.
+    """Return the topology of a graph.
 
     Parameters
     ----------
     graph : networkx.Graph
         Undirected. Attributes with the names of topology-file keys are used, others ignored.
     node, link : mapping
-        Keys for nodes and edges whose attributes do not give them, e.g. ``link={"rate": "50 GB/s"}``.
+        Keys for graph nodes and edges without these attributes, e.g. ``link={"rate": "50 GB/s"}``.
     **settings
         Top-level keys, e.g. ``name``, ``channels``, ``routing``.
     """

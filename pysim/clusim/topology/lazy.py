@@ -1,4 +1,4 @@
-"""The networkx functions without the import of networkx, which takes longer than all the rest."""
+"""Graph conversions that import networkx only when called, as its import dominates start-up time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
-    """Return the fabric as an undirected multigraph; see `clusim.topology.graph.to_networkx`."""
+    """Return the topology as a multigraph; see `clusim.topology.graph.to_networkx`."""
     from clusim.topology import graph
 
     return graph.to_networkx(fabric)
 
 
 def from_networkx(graph: nx.Graph[Any], **keys: Any) -> Fabric:
-    """Return the fabric a graph stands for; see `clusim.topology.graph.from_networkx`."""
+    """Return the topology of a graph; see `clusim.topology.graph.from_networkx`."""
     from clusim.topology import graph as module
 
     return module.from_networkx(graph, **keys)

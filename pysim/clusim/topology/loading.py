@@ -1,4 +1,4 @@
-"""Topology by name, by file or by generator specification -> `Fabric`; alone or several of them in a cluster."""
+"""Topology by name, file or generator specification -> `Fabric`; one node or a cluster of several."""
 
 from __future__ import annotations
 
@@ -28,31 +28,33 @@ OF_CHIP = {
     **{"b200": "hgx-b200", "b300": "hgx-b300", "gh200": "alps-gh200", "h800": "hgx-h800"},
     **{"dgx-1": "dgx-1v", "dgx-b200": "hgx-b200", "dgx": "dgx-h100", "nvl72": "gb200-nvl72"},
 }
-"""Chips and other names that people give for a machine, and the preset that is meant."""
+"""Chips and other common names of a node, with the preset that each denotes."""
 
 
 def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
-    """Return the fabric called or described by `name_or_path`.
+    """Return the topology named or described by `name_or_path`.
 
-    A shipped preset (``dgx-a100``), a YAML file (anything with a directory or a suffix, or an existing file), a
-    generator specification (``fat-tree:k=8``), or a cluster of them (``aws-p5:nodes=4``, ``superpod-h100:nodes=32``).
+    A shipped preset (``dgx-a100``), a YAML file (anything with a directory or a suffix, or an existing
+    file), a generator specification (``fat-tree:k=8``), or a cluster of them (``aws-p5:nodes=4``,
+    ``superpod-h100:nodes=32``).
 
     Parameters
     ----------
     nodes : int or None
-        Join so many of these machines by the network that they usually have; 1 is the machine alone.
+        Number of nodes to join by their usual network; 1 is the node only.
     """
     with noting() as read:
         fabric = _load(os.fspath(name_or_path), nodes)
-    # In place: `replace` would throw away what is known of the fabric already.
+    # In place: `replace` would discard the cached properties of the topology.
     object.__setattr__(fabric, "source_files", tuple(read))
     return fabric
 
 
 def names_machine(word: str) -> bool:
-    """Return True if a word among files of jobs names a machine: a preset, a generator, a file in YAML or NCCL's XML.
+    """True if a word names a topology, among words that may be files of jobs.
 
-    A word without a suffix or directory that is no file is one, too, if a misspelt one.
+    Topologies are presets, generators, and files in YAML or NCCL's XML. A word without a suffix or directory
+    that is not a file also counts, as a misspelt name.
     """
     from clusim.topology.cluster_names import is_cluster_name
     from clusim.topology.generators import is_generator
@@ -102,7 +104,7 @@ def loads(
     default_name: str = "custom",
     base: Path | None = None,
 ) -> Fabric:
-    """Return the fabric described by a YAML text; `where` is its name in errors.
+    """Return the topology described by a YAML text; `where` is its name in errors.
 
     Parameters
     ----------
@@ -114,14 +116,14 @@ def loads(
 
 
 def build(described: importer_hook.Described) -> Fabric:
-    """Return the fabric that a file of another tool describes."""
+    """Return the topology in a file of another tool."""
     return loads(described.to_yaml(), described.name, default_name=described.name)
 
 
 def build_topology(
     topology: Topology, problems: Problems, text: str, base: Path | None = None
 ) -> Fabric:
-    """Return the fabric that a valid description stands for; `text` and `base` are as in `loads`."""
+    """Return the topology of a valid description; `text` and `base` are as in `loads`."""
     from clusim.topology.assemble import assemble
     from clusim.topology.check import raise_on_errors
 
@@ -139,7 +141,7 @@ def build_topology(
 
 
 def joined(machine: Fabric, nodes: int) -> Fabric:
-    """Return so many of a machine, joined by the network that it says it usually has."""
+    """Return a number of copies of a node, joined by its usual network."""
     import yaml
 
     from clusim.topology.cluster import build_cluster
@@ -155,7 +157,7 @@ def joined(machine: Fabric, nodes: int) -> Fabric:
 
 
 def _machine(base: Path | None, name: str) -> Fabric:
-    """Return the fabric that a description names; relative files are looked for in `base` first."""
+    """Return the topology that a description names; relative files are read from `base` first."""
     if base is not None and resources.find_topology(name) is None and (base / name).exists():
         return load(base / name)
     return load(name)
@@ -184,7 +186,7 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
 
 
 def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
-    """Return the cluster that a name such as ``aws-p5:nodes=4`` stands for."""
+    """Return the cluster of a name such as ``aws-p5:nodes=4``."""
     import yaml
 
     from clusim.topology.cluster_names import cluster_data

@@ -1,7 +1,7 @@
-"""The fabric: nodes, links, packet formats and protocols as plain immutable descriptions.
+"""Topology: graph nodes, links, packet formats and protocols as plain immutable descriptions.
 
-Everything that builds a fabric (YAML files, `FabricBuilder`, the generators, networkx graphs) ends here, and
-everything that simulates one starts from its arrays (`clusim.topology.arrays`). Names carry units; rates are exact
+All builders (YAML files, `FabricBuilder`, the generators, networkx graphs) return a `Fabric`, and all
+simulations start from its arrays (`clusim.topology.arrays`). Names carry units; rates are exact
 rationals.
 """
 
@@ -39,7 +39,7 @@ KIND_NAMES = tuple(_KIND_NAMES[kind] for kind in Kind)
 """Packet kinds in the order of the tables of a `Format`."""
 
 NO_LIMIT = NONE
-"""A format that cuts nothing."""
+"""Packet-size limit of a format without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class Format:
     Attributes
     ----------
     flit_bytes : int
-        Packets occupy whole flits [bytes].
+        Flit size; packets occupy complete flits [bytes].
     header_bytes : tuple of int
         Header per packet kind, in the order of `KIND_NAMES` [bytes].
     control_256 : tuple of int
         Bytes owed to the opposite wire per packet of each kind [1/256 byte].
     service_1024 : tuple of int
-        Factor on the occupancy of the wire, per kind; 1024 is none.
+        Factor on the occupancy of the wire, per kind; 1024 is a factor of 1.
     payload_bytes : dict
         Largest payload of a packet per requester class ``sm``, ``ce``, ``nic`` [bytes].
     limit_bytes : tuple of int
-        Largest payload of a packet of each kind on these wires [bytes]: a node that sends over them cuts what is
-        larger (PCIe: maximum payload and read request sizes). `NO_LIMIT` is none.
+        Largest payload of a packet of each kind on these wires [bytes]: a graph node that sends over them
+        splits larger packets (PCIe: maximum payload and read request sizes). `NO_LIMIT` disables it.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`count` duplex links between two nodes; each is two wires.
+    """`count` duplex links between two graph nodes; each is two wires.
 
     Attributes
     ----------
@@ -95,19 +95,20 @@ class Link:
     dim : int
         Dimension for dimension-order routing and VC classes; 0 is outside of it.
     weight : int
-        Hops it counts as when shortest paths are sought.
+        Hops it counts as in the search for shortest paths.
     dateline : tuple of bool
         Whether the directions a->b and b->a move packets to the next VC.
     xoff_bytes, xon_bytes : int
         Pause and resume thresholds of the receive buffer per VC (PFC) [bytes]; 0: credits are used instead.
     ecn_min_bytes, ecn_max_bytes : int
-        A packet that finds this much queued for the link is marked: never below, always above [bytes]; 0 is never.
+        Queue thresholds for marking a packet: never below the first, always above the second [bytes]; 0 is
+        never.
     ecn_probability : float
         Probability of a mark just below `ecn_max_bytes`.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
-        Name of the type it was made from, for people.
+        Name of its link type, for display.
     """
 
     a: str
@@ -150,11 +151,12 @@ class Protocol:
     chunk_steps, slice_steps : int
         Slots per chunk and per slice of the ring collectives (all others use one and one).
     grain_bytes : int
-        Chunks are cut at multiples of this [bytes].
+        Chunk boundaries are multiples of this [bytes].
     message_start_ps : int
-        From the start of a CTA to the first step of a message by NCCL: it looks up which part of which is its own [ps].
+        From the start of a CTA to the first step of a message by NCCL, in which the CTA looks up its part
+        [ps].
     crowding : float
-        How much longer a byte takes where the CTAs of a kernel together send as fast as memory is.
+        Factor on the time of a byte when the CTAs of a kernel together send at memory bandwidth.
     """
 
     name: str
@@ -181,7 +183,7 @@ class Protocol:
         return self.op_Bps.get(opcode, self.op_Bps.get("default", float("inf")))
 
     def cost16(self, opcode: str) -> int:
-        """Return the time a byte of `opcode` takes a CTA [2^-16 ps]."""
+        """Return the CTA time per byte of `opcode` [2^-16 ps]."""
         return cost16(self.rate_Bps(opcode))
 
 
@@ -192,7 +194,7 @@ GdrLevel = Literal["loc", "pix", "pxb", "phb", "sys"]
 
 @dataclass(frozen=True, repr=False)
 class Fabric(Shown):
-    """Nodes, links and how they are used: one of the two descriptions a simulation takes.
+    """Topology: graph nodes, links and policies; one of the two inputs of a simulation.
 
     Attributes
     ----------
@@ -203,40 +205,43 @@ class Fabric(Shown):
     cta_skew_ps : int
         Time from the start of one CTA of a kernel to that of the next [ps].
     window_bytes : int
-        Bytes a CTA may have requested and not yet received [bytes]; 0 is unlimited.
+        In-flight window: bytes a CTA may have requested and not yet received [bytes]; 0 is unlimited.
     channels : dict
         Default number of channels per algorithm, ``default`` for the others.
     ring_orders : tuple of tuple of int, or None
-        Rank orders the rings of a fabric without a full crossbar must follow.
+        Required rank orders of the rings of a topology without a full crossbar.
     p2p_level : str
-        Furthest path on which GPUs access each other's memory (NCCL's P2P transport): ``loc`` none, ``nvl`` NVLink,
-        ``nvb`` NVLink through another GPU, ``pix`` and ``pxb`` below one or several PCIe switches, ``phb`` and ``sys``
-        through root complexes too. Beyond, host memory is used.
+        Furthest path on which GPUs access each other's memory (NCCL's P2P transport): ``loc`` never, ``nvl``
+        NVLink, ``nvb`` NVLink through another GPU, ``pix`` and ``pxb`` below one or several PCIe switches,
+        ``phb`` and ``sys`` through root complexes too. On longer paths host memory is used.
     gdr_level : str
-        Furthest path on which NICs read and write GPU memory themselves, in the same words; a coherent link to the
-        CPU counts as ``pxb``.
+        Furthest path on which NICs read and write GPU memory themselves, in the same words; a coherent link
+        to the CPU counts as ``pxb``.
     gdr_read, pxn, nvb, shm : bool
-        True if NICs read GPU memory to send (GPUDirect reads), if GPUs reach the NIC of another GPU over NVLink (PXN)
-        and GPUs behind another one (NVB), and if ranks of a node exchange data through host memory (SHM).
+        True if NICs read GPU memory to send (GPUDirect reads), if GPUs reach the NIC of another GPU over
+        NVLink (PXN) and GPUs behind another one (NVB), and if ranks of a node exchange data through host
+        memory (SHM).
     nic_names : dict
         Device names of NICs, as NCCL reads them: NIC -> ``mlx5_3``, or ``mlx5_3:2`` for the second port.
     routing : str
-        ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing` is
-        the same for the switches between machines.
+        ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing`
+        is the same for the switches between nodes.
     told : dict
-        NVLinks of GPUs as NCCL is told of them, where that is not what is there: GPU -> GPU or ``switch`` -> links.
+        NVLinks of GPUs as NCCL reads them, where they differ from the links: GPU -> GPU or ``switch`` ->
+        links.
     told_pcie : dict
-        Slots of GPUs and adapters as NCCL is told of them, where they are others: node -> ``gen4-x8``.
+        Slots of GPUs and NICs as NCCL reads them, where they differ from the links: graph node ->
+        ``gen4-x8``.
     network : dict
-        What usually joins machines of this kind, or what joins those of this cluster; keys of `NetworkSpec`.
+        Usual network of nodes of this kind, or the network of this cluster; keys of `NetworkSpec`.
     faults : tuple of str
-        What breaks and when, in the words of ``--fault``.
+        Faults in the syntax of ``--fault``.
     sources : dict
-        Provenance: figure -> where it comes from.
+        Provenance: parameter -> source.
     source_text : str
-        The file it was read from, verbatim.
+        Text of its file, verbatim.
     source_files : tuple of str
-        Files that were read for it, which are never written over.
+        Files that were read for it, which are never overwritten.
     """
 
     name: str
@@ -269,7 +274,7 @@ class Fabric(Shown):
     source_files: tuple[str, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
-        """Hash what is quick to look at."""
+        """Return a hash of the fields that are fast to hash."""
         return hash((self.name, len(self.nodes), len(self.links)))
 
     @cached_property
@@ -294,7 +299,7 @@ class Fabric(Shown):
 
     @property
     def response_vc(self) -> int:
-        """VC of responses; it leaves room for the dateline class of the requests."""
+        """VC of responses, above the dateline class of the requests."""
         return self.num_vcs // 2
 
     def num_channels(self, algorithm: str) -> int:
@@ -307,8 +312,8 @@ class Fabric(Shown):
         return {}
 
     def summary(self) -> Summary:
-        """Return its parts, in a line."""
-        machines = [f"{self.num_zones} machines"] if self.num_zones > 1 else []
+        """Return a summary of its parts on one line."""
+        machines = [f"{self.num_zones} nodes"] if self.num_zones > 1 else []
         links = f"{sum(link.count for link in self.links)} links"
         return Summary(self.name, (*machines, *counted_nodes(self.nodes), links), self.description)
 

@@ -1,6 +1,6 @@
-"""Nodes of a fabric: endpoints, switches and adapters, what they do, and what people call them.
+"""Graph nodes of a topology: endpoints, switches and NICs, their behaviour and display names.
 
-Endpoints of a fabric: what a GPU, a host or its memory does, and what it says of itself.
+Endpoints of a topology: properties of GPUs, hosts and host memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ COST_ONE = 1 << 16
 
 
 def cost16(bytes_per_s: float) -> int:
-    """Return the cost of one byte at a rate [2^-16 ps per byte], at least 1; 0 for a rate that is infinite."""
+    """Return the cost of one byte [2^-16 ps per byte], at least 1; 0 for an infinite rate."""
     if bytes_per_s == float("inf"):
         return 0
     return min(max(1, round(COST_ONE * 1e12 / bytes_per_s)), 2**32 - 1)
@@ -32,35 +32,36 @@ class Endpoint:
     cta_slots : int
         Flows that can be active at once, 1..256.
     write_latency_ps, read_latency_ps, response_latency_ps : int
-        Accepted by memory -> visible; request accepted -> response ready; response accepted -> in registers [ps].
+        Accepted by memory -> visible; request accepted -> response ready; response accepted -> in registers
+        [ps].
     mem_Bps : float
-        Peak memory bandwidth [B/s]; `mem_efficiency` of it can be reached.
+        Peak memory bandwidth [B/s]; the fraction `mem_efficiency` is achievable.
     mem_quantum_ps : int
-        Interval at which memory is shared anew between communication and kernels [ps].
+        Interval at which memory bandwidth is redistributed between communication and kernels [ps].
     deliver_256, read_256, inject_256 : int
         Memory bytes per payload byte delivered, read for a remote request, injected [1/256].
     slow_1024 : int
-        1024 is the nominal speed; 2048 makes CTAs and kernels take twice as long.
+        Slow-down of CTAs and kernels: 1024 is nominal, 2048 doubles their time.
     peak_flops : dict
         Peak dense rate per data type [FLOP/s].
     chip : str
-        Name of the chip; `links` is how many links to other GPUs it has (0: any number).
+        Name of the chip; `links` is its number of links to other GPUs (0: any number).
     pcie_Bps : float
         Payload-layer rate of its widest PCIe link [B/s]; 0 is unknown.
     architecture : str
         Row of the presets of protocols and of launching; empty is unknown.
     compute_capability : int
-        CUDA compute capability times ten, what NCCL decides by; 0 is unknown.
+        CUDA compute capability times ten, used in NCCL's decisions; 0 is unknown.
     peer_access : bool or None
-        Whether the driver lets two such chips reach each other over PCIe; None is unknown.
+        True if the driver lets two such chips reach each other over PCIe; None is unknown.
     mem_bytes : int
-        Size of its memory [bytes]; 0 is unknown.
+        Memory size [bytes]; 0 is unknown.
     gemm_fraction : float
-        Part of the peak that large matrix products reach; 0 is unknown.
+        Fraction of the peak reached by large matrix products; 0 is unknown.
     power_W : float
-        What it may draw for long [W]; 0 is unknown.
+        Sustained power limit [W]; 0 is unknown.
     kernels : str
-        Whose measured kernels it takes: a chip, or a file; empty: those of its architecture.
+        Chip or file with its measured kernels; empty: those of its architecture.
     """
 
     sms: int = 132
@@ -97,7 +98,7 @@ NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
 """``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
 
 NETWORK = -1
-"""Zone of the switches between machines."""
+"""Zone of the switches between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Unit:
     latency_ps : int
         Last operand in -> result out [ps].
     capacity_bytes : int
-        Payload of results that can be under way at once [bytes].
+        Payload of results that can be in flight at once [bytes].
     cost16 : int
         Time per operand byte [2^-16 ps].
     slots : int
@@ -131,11 +132,11 @@ class RateControl:
     g_65536 : int
         Weight of the newest mark in the moving average alpha [1/65536].
     alpha_timer_ps, increase_timer_ps, cnp_interval_ps : int
-        Alpha decays, the rate rises, and notifications are sent at most, once in this time [ps].
+        Periods of the decay of alpha and of rate increases, and least interval of notifications [ps].
     cnp_delay_ps : int
-        A marked packet is delivered -> the sender knows [ps].
+        Delivery of a marked packet -> reaction of the sender [ps].
     byte_counter : int
-        The rate also rises each time this much was sent [bytes].
+        The rate also rises each time this number of bytes was sent [bytes].
     additive_Bps, hyper_Bps, min_Bps : float
         Steps of additive and hyper increase, and the lowest rate [B/s].
     fast_recovery : int
@@ -161,10 +162,10 @@ class HostTraits:
     Attributes
     ----------
     thread_ps, thread_after_ps : int
-        Time until a message is posted, and for what comes with it later: its completion, posting and completing a
+        Time until a message is posted, and later work for it: its completion, posting and completing a
         receive [ps].
     look_ps : int
-        Time to look at a line of LL, 8 bytes of data, in host memory [ps].
+        Time to poll a line of LL, 8 bytes of data, in host memory [ps].
     """
 
     thread_ps: int = 500_000
@@ -183,25 +184,27 @@ class NicTraits:
     gpudirect : bool
         Reads and writes GPU memory itself; otherwise data are staged in host memory.
     post_ps : int
-        A work request is posted -> the adapter starts to fetch [ps].
+        A work request is posted -> the NIC starts to fetch [ps].
     eager_bytes : int
-        Messages of up to so many bytes are sent before the receiver has asked for them.
+        Largest message that is sent before the receiver has requested it [bytes].
     transit_ps : int
-        Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
+        Further delay of a message, or of the notice of a free slot, in the transport; several may be in
+        flight [ps].
     progress_ps : int
-        Time of the host thread per message for the transport's own work, after it has posted one [ps].
+        Time of the host thread per message for the transport's progress, after it has posted one [ps].
     rendezvous_ps : int
         Further delay of messages above `eager_bytes` [ps].
     ack_ps : int
-        Delay in the transport of the word that a message has arrived, before its sender has its completion [ps].
+        Delay in the transport of the acknowledgement of a message, before its sender has its completion
+        [ps].
     completion_ps : int
         The last packet is in memory -> the receiving host has seen the completion [ps].
     flush_ps : int
-        Read that makes data of a peer's write visible to the GPU [ps]; 0 is none.
+        Read that ensures that data of a peer's write are visible to the GPU [ps]; 0: not needed.
     rate_control : RateControl or None
         Reaction to congestion marks (RoCE).
     adaptive : bool
-        Packets of a message may take different paths; switches choose the emptiest output.
+        Packets of a message may use different paths; switches choose the emptiest output.
     speed_Bps : float
         Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
     plugin : str
@@ -229,34 +232,35 @@ class NicTraits:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place where wires meet: an endpoint, a switch or a network adapter.
+    """Graph node, at which wires meet: an endpoint, a switch or a NIC.
 
     Attributes
     ----------
     latency_ps : int
         Time to forward a packet [ps], at least 1.
     store_and_forward : bool
-        Forward only when the tail is here; otherwise virtual cut-through.
+        Forward only after the tail has arrived; otherwise virtual cut-through.
     tier : str
-        Where people draw it: ``gpu``, ``host``, ``edge``, ``core`` ...
+        Tier in drawings: ``gpu``, ``host``, ``edge``, ``core`` ...
     relay : bool
         The endpoint forwards packets for others, store-and-forward.
     ports : int
-        How many links a switch takes; 0 is any number.
+        Ports of a switch; 0 is any number.
     nic : NicTraits or None
-        What a network adapter does; it forwards like a switch, and packets are steered to it.
+        Properties of a NIC; it forwards like a switch, and packets are steered to it.
     zone : int
-        Number of the machine the node is part of, or `NETWORK` for switches between machines.
+        Number of its node (server), or `NETWORK` for switches between nodes.
     peer_payload_bytes : int
-        Payload of packets between two PCIe devices that pass this root complex [bytes]; 0: as everywhere.
+        Payload of packets between two PCIe devices that pass this root complex [bytes]; 0: the usual
+        payload.
     buffer_bytes : int
         Packet memory that all ports of a switch share [bytes]; 0 is unknown.
     model : str
-        Name of the type a switch, root complex or adapter was made from, for people.
+        Name of the type of a switch, root complex or NIC, for display.
     host : HostTraits or None
-        Of root complexes: what threads on that processor take.
+        Of root complexes: times of host threads on that processor.
     cpu : str
-        Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
+        Vendor and model of the processor of a root complex, as NCCL distinguishes them; empty is unknown.
     """
 
     name: str

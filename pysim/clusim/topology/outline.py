@@ -1,6 +1,6 @@
-"""A fabric sorted for people: machines as trees below their CPUs, GPU links, and the tiers of the network.
+"""Topology sorted for display: nodes as trees below their CPUs, GPU links, network tiers.
 
-`tree` writes it as text, `draw` as a picture. Nothing here changes or computes what is simulated.
+`tree` writes it as text, `draw` as a picture. This module does not affect the simulation.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node, kind_of
 
 Signature = tuple[object, ...]
-"""Properties that equal parts share: all but names."""
+"""Properties shared by equal parts: all but names."""
 
 TIERS = ("leaf", "edge", "tor", "spine", "aggregation", "core")
-"""Network tiers from the machines upward; others come after them, in the order of the fabric."""
+"""Network tiers from the nodes upward; other tiers follow, in the order of the topology."""
 
 
 @dataclass(slots=True)
 class Branch:
-    """A node, the links to the node above it, and what is below it."""
+    """Graph node, the links to its parent, and its children."""
 
     node: Node
     links: list[Link] = field(default_factory=list)
@@ -45,18 +45,18 @@ class Branch:
 
 @dataclass(slots=True)
 class OutlinedMachine:
-    """The nodes of one zone.
+    """Graph nodes of one zone.
 
     Attributes
     ----------
     roots : list of Branch
-        Trees below CPUs, and below whatever is not reached from one.
+        Trees below CPUs, and below graph nodes that no CPU reaches.
     switches : list of Node
         NVSwitches.
     gpu_links : list of Link
         Between GPUs, or a GPU and an NVSwitch, or two NVSwitches.
     side_links : list of Link
-        Between CPUs, and what else is no part of a tree.
+        Between CPUs, and other links outside the trees.
     """
 
     zone: int
@@ -66,7 +66,10 @@ class OutlinedMachine:
     side_links: list[Link] = field(default_factory=list)
 
     def shown_roots(self, most: int, kept: int) -> list[tuple[Branch, list[Branch]]]:
-        """Return the trees to show: of more than `most` alike, the first `kept`, the last with those it stands for."""
+        """Return the trees to show, with the trees omitted after each.
+
+        If more than `most` trees are equal, only the first `kept` are shown, the last with the remaining trees.
+        """
         alike: dict[Signature, list[Branch]] = {}
         for root in self.roots:
             alike.setdefault(root.signature(), []).append(root)
@@ -80,7 +83,7 @@ class OutlinedMachine:
         return shown
 
     def gpus(self) -> list[Node]:
-        """Return the ranks of the machine in order."""
+        """Return the ranks of the node in order."""
         found = {b.node.name: b.node for root in self.roots for b in root.walk()}
         return [node for node in found.values() if node.kind in ("gpu", "host")]
 
@@ -96,16 +99,16 @@ class OutlinedMachine:
 
 @dataclass(slots=True)
 class Outline:
-    """A whole fabric.
+    """Outline of a topology.
 
     Attributes
     ----------
     machines : list of OutlinedMachine
-        By zone; empty for plain networks of hosts.
+        Nodes by zone; empty for plain networks of hosts.
     tiers : list of (str, list of Node)
-        Hosts and switches of the network, from the machines upward.
+        Hosts and switches of the network, from the nodes upward.
     cables : list of Link
-        Links of the network, those of adapters among them.
+        Links of the network, including those of NICs.
     """
 
     fabric: Fabric
@@ -114,7 +117,7 @@ class Outline:
     cables: list[Link] = field(default_factory=list)
 
     def alike(self) -> list[list[OutlinedMachine]]:
-        """Return the machines in groups that look alike."""
+        """Return the nodes in groups with equal outlines."""
         groups: dict[Signature, list[OutlinedMachine]] = {}
         for machine in self.machines:
             groups.setdefault(machine.signature(), []).append(machine)
@@ -122,18 +125,18 @@ class Outline:
 
 
 def link_name(link: Link) -> str:
-    """Return the type of a link for people."""
+    """Return the type of a link for display."""
     return link.name or link.cls
 
 
 def is_gpu_link(one: Node, other: Node) -> bool:
-    """Return True if a link between two nodes is one between GPUs, direct or over NVSwitches."""
+    """True if a link between two nodes is one between GPUs, direct or over NVSwitches."""
     kinds = {kind_of(one), kind_of(other)}
     return kinds <= {"gpu", "nvswitch"}
 
 
 def total(links: Iterable[Link]) -> Rate:
-    """Return the rate of links together."""
+    """Return the total rate of links."""
     result = Rate(0, 1)
     for link in links:
         more = link.rate * link.count
@@ -142,7 +145,7 @@ def total(links: Iterable[Link]) -> Rate:
 
 
 def outline(fabric: Fabric) -> Outline:
-    """Return the fabric sorted into machines and network."""
+    """Return the topology sorted into nodes and network."""
     result = Outline(fabric)
     nodes = {node.name: node for node in fabric.nodes}
     kinds = {name: kind_of(node) for name, node in nodes.items()}
@@ -210,7 +213,7 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
         seen.add(node.name)
         root = Branch(node)
         machine.roots.append(root)
-        # Breadth first, so that every node hangs where it is nearest to a CPU.
+        # Breadth first, so that every graph node is attached where it is nearest to a CPU.
         queue = [root]
         while queue:
             branch = queue.pop(0)

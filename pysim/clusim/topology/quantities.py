@@ -1,4 +1,4 @@
-"""Quantities in topology files and the base of everything in them: text with units -> integers."""
+"""Quantities in topology files (text with units -> integers), and the base class of their specs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 
 
 def read_with(parse: Callable[[Any], Any]) -> BeforeValidator:
-    """Return a validator that reads a quantity with `parse`, and says what is wrong in its words."""
+    """Return a validator that reads a quantity with `parse` and reports its error message."""
 
     def read(value: Any) -> Any:
         try:
@@ -78,7 +78,7 @@ def _length_m(value: Any) -> float:
 
 
 def example(text: str) -> WithJsonSchema:
-    """Say in the JSON schema that a value is text such as `text`."""
+    """Return a JSON schema for a value that is text such as `text`."""
     return WithJsonSchema({"type": "string", "examples": [text]})
 
 
@@ -91,7 +91,7 @@ def _wrap_base(value: Any) -> Any:
 
 
 def _or_none(key: str) -> BeforeValidator:
-    """Read the word ``none`` as a mapping with `key` 0."""
+    """Return a validator that reads the word ``none`` as a mapping with `key` 0."""
     return BeforeValidator(lambda value: {key: 0} if value == "none" else value)
 
 
@@ -149,7 +149,7 @@ Requester = Literal["sm", "ce", "nic"]
 
 
 class Spec(BaseModel):
-    """Base of everything in a file: unknown keys are errors, types are not converted.
+    """Base of all sections of a file: unknown keys are errors, types are not converted.
 
     The validators are built when `Topology` is first used, all at once, which halves the import time.
     """

@@ -1,10 +1,12 @@
 """Distances of ranks from each other and from NICs, and the NIC of each rank.
 
-**Hardware** The way between two PCIe devices decides what they may do: below one switch or several they talk to each
-other directly; through a root complex, or from socket to socket, that is slow or forbidden. NCCL calls the classes PIX,
-PXB, PHB and SYS (``nvidia-smi topo -m`` does, too), and P2C where a GPU reaches PCIe over its link to the CPU.
-**Model** The class of a way follows from the tiers of the nodes on it. A rail is the number of a NIC among those of its
-machine, whether it is on the network or not; ranks that are equally near to the same NICs share them evenly.
+**Hardware** The path between two PCIe devices determines their access: below one switch or several they
+communicate directly; through a root complex, or from socket to socket, that is slow or forbidden. NCCL
+calls the classes PIX, PXB, PHB and SYS (as does ``nvidia-smi topo -m``), and P2C if a GPU reaches PCIe
+over its link to the CPU.
+**Model** The class of a path follows from the tiers of its graph nodes. A rail is the index of a NIC
+within its node, connected to the network or not; ranks that are equally near to the same NICs share them
+evenly.
 **Not modelled** Access control and the settings of an IOMMU.
 """
 
@@ -22,21 +24,23 @@ _HOST_CLASSES = frozenset({"pcie", "numa", "dram"})
 
 
 class PathType(IntEnum):
-    """Class of a way inside a machine, better ones first."""
+    """Class of a path inside a node, better classes first."""
 
-    LOC = 0  # no path between devices: the level that allows none
-    NVL = 1  # NVLink, xGMI, or any fabric without a host on the way
-    NVB = 2  # NVLink through another GPU: the level that allows it, as `path_type` calls it NVL
+    LOC = 0  # no path between devices: as a level it disables access
+    NVL = 1  # NVLink, xGMI, or any path that does not pass a host
+    NVB = (
+        2  # NVLink through another GPU: the level that allows it, which `path_type` reports as NVL
+    )
     PIX = 3  # at most one PCIe switch
     PXB = 4  # several PCIe switches
     C2C = 5  # a coherent link to the CPU, then its PCIe
     PHB = 6  # a root complex
     SYS = 7  # from one root complex to another
-    NONE = 8  # no way at all: trays of a rack share NVLink only
+    NONE = 8  # no path: trays of a rack share NVLink only
 
 
 def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:
-    """Return the class of a way."""
+    """Return the class of a path."""
     classes = {arrays.wire_class[wire] for wire in wires}
     if classes.isdisjoint(_HOST_CLASSES):
         return PathType.NVL
@@ -64,7 +68,7 @@ class Rails:
         self._keys: dict[int, tuple[int, ...]] = {}
 
     def nics(self, zone: int) -> list[int]:
-        """Return the NICs of a machine (target indices) by rail."""
+        """Return the NICs of a node (target indices) by rail."""
         if zone not in self._nics:
             low, high = self.arrays.machines.target_lo[zone : zone + 2]
             own = self.arrays.machines.targets[low:high]
@@ -83,7 +87,7 @@ class Rails:
         return sorted(set.intersection(*sets)) if sets else []
 
     def partner(self, rank: int, rail: int, nic: int) -> int:
-        """Return the rail over which a rank reaches `nic` of another machine: `rail`, else the nearest; or -1."""
+        """Return the rail to `nic` of another node: `rail` if possible, then the nearest, or -1."""
         nics = self.nics(self.arrays.zone_of(rank))
         live = self._live[self.arrays.zone_of(rank)]
         if rail in live and self.arrays.joined(nics[rail], nic):
@@ -95,7 +99,7 @@ class Rails:
         return next((own for own in order if self.arrays.joined(nics[own], nic)), -1)
 
     def way(self, rank: int, rail: int) -> tuple[PathType, int]:
-        """Return the class and the weight of the way from a rank to a NIC of its machine."""
+        """Return the class and the weight of the path from a rank to a NIC of its node."""
         key = (*self._alike(rank), rail)
         if key not in self._types:
             arrays = self.arrays
@@ -108,9 +112,10 @@ class Rails:
         return self._types[key]
 
     def direct(self, rank: int, rail: int) -> bool:
-        """Return True if a NIC may read and write the memory of a rank itself: GPUDirect up to `Fabric.gdr_level`.
+        """True if a NIC may access the memory of a rank: GPUDirect up to `Fabric.gdr_level`.
 
-        Hosts and GPUs without PCIe hang on their NICs themselves; a coherent link to the CPU counts as ``pxb``.
+        Hosts and GPUs without PCIe are attached to their NICs directly; a coherent link to the CPU counts as
+        ``pxb``.
         """
         level = PathType[self.arrays.fabric.gdr_level.upper()]
         return self.way(rank, rail)[0] <= (PathType.C2C if level == PathType.PXB else level)
@@ -128,7 +133,10 @@ class Rails:
         return self._near[key]
 
     def choice(self, rank: int, channel: int) -> int:
-        """Return the rail a rank uses on a channel: ranks with the same nearest NICs take turns; -1 if it has none."""
+        """Return the rail a rank uses on a channel, or -1 if it has no NIC.
+
+        Ranks with the same nearest NICs alternate.
+        """
         near = self.near(rank)
         if not near:
             return -1
@@ -148,7 +156,7 @@ class Rails:
         return found
 
     def heads(self, ranks: Sequence[int], rail: int) -> list[int]:
-        """Return those of `ranks`, all of one machine, that are nearest to a NIC; its own first."""
+        """Return the `ranks`, all of one node, that are nearest to a NIC, its assigned rank first."""
         ways = {
             rank: self.way(rank, rail)
             for rank in ranks
@@ -163,7 +171,7 @@ class Rails:
         return found
 
     def _alike(self, rank: int) -> tuple[int, ...]:
-        """Return a key that ranks in the same place of machines that are alike share."""
+        """Return a key shared by ranks in the same place of equal nodes."""
         known = self._keys.get(rank)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""A fabric as text for people: what is in it, how it is connected, and where every figure comes from."""
+"""Topology as text for display: its parts, their connections, and the source of every parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusim.topology.node import NicTraits, Node
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 MOST_LINES = 24
-"""So many link lines are shown before the rest is counted."""
+"""Number of link lines shown before the rest is counted."""
 
 
 def ranges(names: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ def ranges(names: Iterable[str]) -> str:
 
 
 def describe(fabric: Fabric, *, sources: bool = True) -> str:
-    """Return the fabric as an indented text; with `sources` the provenance of its figures follows."""
+    """Return the topology as indented text; `sources` appends the provenance of parameters."""
     lines = [f"{fabric.name}: {fabric.description}".rstrip(": ")]
     for title, body in (
         ("nodes", _nodes(fabric)),
@@ -179,7 +179,7 @@ def _kinds(table: Iterable[int]) -> Iterator[tuple[str, int]]:
 
 
 def _by_value(values: dict[str, float], unit: str) -> str:
-    """Write values with the names that have them; the most frequent one as that of all others."""
+    """Write values with their names; the most frequent value applies to all others."""
     groups: dict[float, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)
@@ -225,7 +225,7 @@ def _sources(fabric: Fabric) -> Iterator[str]:
 
 
 def _around(fabric: Fabric) -> Iterator[str]:
-    """Write the figures that are of no part of the fabric: what launching kernels costs, and how long those run."""
+    """Write the parameters outside the topology: launch overhead, host costs and kernel times."""
     chips = {node.endpoint.architecture for node in fabric.nodes if node.endpoint is not None}
     for name in sorted(chips & FAMILIES.keys()):
         for key, figure in FAMILIES[name].named_figures():

@@ -1,15 +1,15 @@
-"""Routes: for every node and destination the group of wires that lead there.
+"""Routes: for every graph node and destination the group of wires towards it.
 
-**Hardware** NVSwitches, InfiniBand and Ethernet switches look a destination up in a table and choose among equal
-ports by a hash; meshes and tori route one dimension after the other.
-**Model** All shortest paths by hop count (endpoints forward only if they relay), or dimension-order, lowest
-dimension first. The result is a table (node, target) -> group of wires; equal groups are stored once. `zones` applies
-this to one machine at a time and to the network between them.
+**Hardware** NVSwitches, InfiniBand and Ethernet switches look a destination up in a table and choose
+among equal ports by a hash; meshes and tori route in dimension order.
+**Model** All shortest paths by hop count (endpoints forward only if they relay), or dimension-order,
+lowest dimension first. The result is a table (graph node, target) -> group of wires; equal groups are
+stored once. `zones` applies this to one node at a time and to the network between them.
 **Not modelled** Subnet managers, weighted paths, tables that differ per virtual lane.
 **Parameters** `Fabric.routing`, `Link.dim`.
 
-The search runs backwards from all destinations at once. Sets of destinations are bit rows, so that one step of the
-breadth-first search is a bitwise OR over arcs, whatever the number of endpoints.
+The search runs backwards from all destinations at once. Sets of destinations are bit rows, so that one
+step of the breadth-first search is a bitwise OR over arcs, for any number of endpoints.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The directed graph routing works on.
+    """Directed graph of routing.
 
     Attributes
     ----------
     src, dst, dim : ndarray, shape (num_wires,)
-        Ends of every wire, as node indices, and its dimension.
+        Ends of every wire, as graph-node indices, and its dimension.
     weight : ndarray of int, shape (num_wires,)
         Hops every wire counts as.
     forwards : ndarray of bool, shape (num_nodes,)
-        Whether packets for others may pass the node.
+        True if packets for others may pass the graph node.
     targets : ndarray, shape (num_starts,)
-        Node of every target.
+        Graph node of every target.
     columns : ndarray, shape (num_starts,), or None
-        Column of each of `targets`, where several nodes are as good as one target; None: one column for each.
+        Column of each of `targets`, if several graph nodes are equivalent as one target; None: one column
+        for each.
     """
 
     src: Array
@@ -81,7 +82,7 @@ class _Arcs:
 
 
 def route(wiring: Wiring, *, dimension_order: bool = False) -> RouteTable:
-    """Return the routes of a fabric."""
+    """Return the routes of a topology."""
     arcs = _arcs(wiring, by_dim=dimension_order)
     next_hops = _dimension_order(wiring, arcs) if dimension_order else _shortest(wiring, arcs)
     return _groups(wiring, arcs, next_hops)
@@ -154,13 +155,13 @@ def _shortest(wiring: Wiring, arcs: _Arcs) -> Array:
 
 
 def _dimension_order(wiring: Wiring, arcs: _Arcs) -> Array:
-    """Search backwards: into the destination by links of dimension 0, then the highest dimension first."""
+    """Search backwards: into the destination by dimension 0, then the highest dimension first."""
     reached = _start(wiring)
     next_hops = np.zeros((len(arcs.src), reached.shape[1]), np.uint64)
     local = arcs.dim == 0
     inner = wiring.forwards.copy()
     if wiring.columns is None:
-        inner[wiring.targets] = False  # relays do so by their links with a dimension first
+        inner[wiring.targets] = False  # relays forward by their links with a dimension first
     _search(wiring, arcs, local & inner[arcs.src], reached, next_hops)
     for dim in range(int(arcs.dim.max(initial=0)), 0, -1):
         _search(wiring, arcs, arcs.dim == dim, reached, next_hops)

@@ -1,4 +1,4 @@
-"""Rows of an image: the nodes, endpoints, units, formats and wires of a fabric, column by column."""
+"""Rows of an image: graph nodes, endpoints, units, formats and wires of a topology, by column."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ _WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
 
 
 def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, WireClasses]:
-    """Return rows, weights and classes of wires: two per link, in order of links, a->b before b->a."""
+    """Return rows, weights and classes of wires.
+
+    Each link is two wires, in order of links, a->b before b->a.
+    """
     links = fabric.links
     times = np.array([2 * link.count for link in links], np.int64)
     wires = empty("wires", int(times.sum()))

@@ -1,4 +1,4 @@
-"""`Fabric` -> plain data and YAML that read back as an equal fabric."""
+"""`Fabric` -> plain data and YAML that read back as an equal topology."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
 
 
 class _Names:
-    """Names of distinct items; an endpoint keeps the name of its chip if it is the only one of that name."""
+    """Names of distinct items; an endpoint keeps its chip's name if only one has that name."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -116,7 +116,7 @@ def _chip(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _known(endpoint: Endpoint) -> dict[str, Any]:
-    """Return what a chip may leave open, as far as it is known."""
+    """Return the optional fields of a chip that are known."""
     data: dict[str, Any] = {}
     if endpoint.architecture:
         data["architecture"] = endpoint.architecture

@@ -1,9 +1,10 @@
-"""The schema of topology files, and of the hardware presets, which use the same keys.
+"""Schema of topology files, and of the hardware presets, which use the same keys.
 
-A file gives nodes and links; types of chips, switches, links, formats and protocols come from the presets by name or
-are defined in the file, each on top of a ``base``. `Topology.model_json_schema()` is the JSON schema for editors.
+A file defines graph nodes and links; types of chips, switches, links, formats and protocols are presets
+by name or are defined in the file, each on top of a ``base``. `Topology.model_json_schema()` is the JSON
+schema for editors.
 
-The schema of ``network:`` and ``cluster:`` sections: machines, and the network that joins them.
+Schema of ``network:`` and ``cluster:`` sections: nodes, and the network that joins them.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ Ratio = Annotated[float, Field(ge=0.01, le=1024)]
 
 
 class LengthsSpec(Spec):
-    """Lengths of the cables of each tier; what is not given has the latency of its link type alone.
+    """Cable lengths of each tier; by default the latency is that of the link type.
 
-    ``nic`` is NIC to first switch; ``spine`` leaf to spine, ``core`` spine to core; ``local`` and ``global`` are the
-    links in and between the groups of a dragonfly; ``torus`` those between neighbours.
+    ``nic`` is NIC to first switch; ``spine`` leaf to spine, ``core`` spine to core; ``local`` and ``global``
+    are the links in and between the groups of a dragonfly; ``torus`` those between neighbours.
     """
 
     nic: Length | None = None
@@ -72,7 +73,7 @@ class LengthsSpec(Spec):
 class NetworkSpec(Spec):
     """Network between nodes; all keys but the kind have a default that fits the nodes.
 
-    A file of one machine says with it what such machines are usually joined by.
+    In the file of a single node it is the usual network of such nodes.
     """
 
     kind: NetworkKind = "rail"
@@ -106,7 +107,7 @@ class NetworkSpec(Spec):
 
 
 class ClusterSpec(Spec):
-    """`nodes` machines of one kind: `node` is a preset, or a file relative to the one that says so."""
+    """`nodes` nodes of one kind: `node` is a preset, or a file relative to the cluster's file."""
 
     node: Annotated[str, Field(min_length=1, max_length=1000)]
     nodes: Annotated[int, Field(ge=1, le=65_536)]
@@ -114,7 +115,7 @@ class ClusterSpec(Spec):
 
 
 class ChipSpec(Spec):
-    """An endpoint chip: GPU, host or the DRAM of a host."""
+    """Endpoint chip: GPU, host or the DRAM of a host."""
 
     base: str | None = None
     architecture: str | None = None
@@ -142,7 +143,7 @@ class ChipSpec(Spec):
 
 
 class SwitchSpec(Spec):
-    """A switch chip, a PCIe switch or a root complex; the reduction unit exists if one of its keys is given."""
+    """Switch chip, PCIe switch or root complex; any of its keys creates the reduction unit."""
 
     base: str | None = None
     ports: Count | None = None
@@ -178,7 +179,7 @@ class RateControlSpec(Spec):
 
 
 class NicSpec(Spec):
-    """A network adapter."""
+    """NIC."""
 
     base: str | None = None
     latency: Latency | None = None
@@ -201,7 +202,10 @@ class NicSpec(Spec):
 
 
 class FormatSpec(Spec):
-    """A packet format; ``header``, ``control``, ``service`` and ``limit`` may differ per packet kind."""
+    """Packet format.
+
+    ``header``, ``control``, ``service`` and ``limit`` may differ per packet kind.
+    """
 
     base: str | None = None
     flit: Annotated[int, read_with(positive_size), Field(le=65_536), example("16B")] | None = None
@@ -228,7 +232,7 @@ class EcnSpec(Spec):
 
 
 class LinkTypeSpec(Spec):
-    """A type of link, or what one entry of ``links`` changes about its type."""
+    """Type of link, or the changes of one entry of ``links`` to its type."""
 
     base: str | None = None
     rate: LinkRate | None = None
@@ -264,7 +268,7 @@ class ProtocolSpec(Spec):
 
 
 class NodeSpec(Spec):
-    """A node, or a range of alike nodes (``gpu0..7``)."""
+    """Graph node, or a range of equal graph nodes (``gpu0..7``)."""
 
     kind: Literal["gpu", "host", "memory", "switch", "nic"]
     chip: str | None = None
@@ -317,7 +321,7 @@ def _unit_name(text: str) -> str:
 
 
 class Topology(Spec):
-    """A whole file."""
+    """Complete topology file."""
 
     name: (
         Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_of_one_line)] | None

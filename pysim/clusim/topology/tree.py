@@ -1,4 +1,4 @@
-"""A fabric as text: machine, CPUs, PCIe switches, GPUs and adapters as a tree; GPU links as a matrix; the network."""
+"""Topology as text: node, CPUs, PCIe switches, GPUs and NICs as a tree; GPU links as a matrix; the network."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from clusim.topology.outline import (
 from clusim.topology.render import ranges
 
 MOST_ROOTS = 4
-"""So many alike trees are shown before the rest is counted."""
+"""Number of equal trees shown before the rest is counted."""
 
 MOST_MATRIX = 16
-"""GPUs of a machine whose links are shown as a matrix."""
+"""Most GPUs of a node with links shown as a matrix."""
 
 MOST_RANGES = 6
 
@@ -31,7 +31,7 @@ _PREFIX = re.compile(r"^n[0-9]+/")
 
 
 def tree(fabric: Fabric) -> str:
-    """Return the fabric as a tree with its links, for a terminal."""
+    """Return the topology as a tree with its links, for a terminal."""
     view = outline(fabric)
     lines = [
         f"{fabric.name}: {fabric.description}".rstrip(": "),

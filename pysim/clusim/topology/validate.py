@@ -1,6 +1,6 @@
-"""Plain data -> `Topology`, with pydantic's errors said in the words of the file.
+"""Plain data -> `Topology`, with pydantic's errors rephrased in the terms of the file.
 
-Collecting everything that is wrong with a description, each with its place, before giving up.
+Collection of all problems of a description with their places, reported in one error.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ SYNONYMS = {
     "gpus": "nodes",
     "lanes": "count",
 }
-"""Words people write, and the key that is meant."""
+"""Common synonyms of keys, with the key that each denotes."""
 
 MOST = 20
-"""So many problems are reported; more help nobody."""
+"""Most problems reported."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise the words there are."""
+    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise all words."""
     return suggest(word, known, SYNONYMS)
 
 
 def dotted(path: Path) -> str:
-    """Write a path as people do: ``links[3].rate``."""
+    """Return a path in dotted notation: ``links[3].rate``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -60,7 +60,7 @@ class Problems:
     found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
 
     def add(self, path: Path, message: str, *, key: bool = False) -> None:
-        """Note that something is wrong with the value (or the key) at `path`."""
+        """Add a problem of the value (or the key) at `path`."""
         name = dotted(path)
         place = self.document.place(path, key=key) if self.document is not None else (0, 0)
         self.found.append((place, f"{name}: {message}" if name else message))
@@ -81,7 +81,7 @@ class Problems:
 
 
 def validate(data: Any, problems: Problems) -> Topology:
-    """Return the validated description; raises `TopologyError` with every problem."""
+    """Return the validated description; raise `TopologyError` with every problem."""
     if not isinstance(data, dict):
         problems.add((), "must be a mapping with 'nodes' and 'links'")
         problems.raise_if_any()
@@ -140,7 +140,7 @@ def _show(value: Any) -> str:
 
 
 def _lower(message: str) -> str:
-    """Write pydantic's sentence as the second half of ours."""
+    """Return pydantic's sentence as the second half of an error of clusim."""
     text = message.replace("Input should be", "must be").replace("dictionary", "mapping")
     text = text.partition(" or instance of ")[0]
     return text[:1].lower() + text[1:]

@@ -1,7 +1,8 @@
 """Doubts about a result, in the same words everywhere, with the option that settles them.
 
-Who describes a machine notes the assumptions that decide every answer on it; files that do not name their GPUs are the
-usual ones. They are kept in `Fabric.sources`, so that topology files hold them, too.
+Readers of topologies record the assumptions that affect every result on them; files that do not name
+their GPUs are the usual case. They are kept in `Fabric.sources`, so that topology files also contain
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _KEY = "doubt"
 
 
 def key_of(number: int) -> str:
-    """Return the name in `Fabric.sources` of the doubt of a number, from 0."""
+    """Return the key in `Fabric.sources` of the doubt with a number, from 0."""
     return f"{_KEY} {number + 1}" if number else _KEY
 
 
@@ -27,12 +28,12 @@ def doubts_of(fabric: Fabric) -> list[str]:
 
 
 def shown(doubts: Iterable[str]) -> list[str]:
-    """Return the first lines of what is printed."""
+    """Return the doubts as lines of output."""
     return [f"doubt: {line}" for line in doubts]
 
 
 def refuse(doubts: Iterable[str], where: str) -> None:
-    """Raise `InputError` if there is any doubt, for those who asked for none; `where` is what it is about."""
+    """Raise `InputError` if any doubt exists; `where` is its subject."""
     lines = [f"{where}: {line}" for line in doubts]
     if lines:
         raise InputError("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Names and classes of wires, made when somebody asks: a large fabric has millions of them."""
+"""Names and classes of wires, computed on request: a large topology has millions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 class WireNames(Sequence[str]):
-    """``gpu0->nvswitch1.0``: the ends of a wire and its number among those with the same ends."""
+    """Wire names such as ``gpu0->nvswitch1.0``: ends, and number among parallel wires."""
 
     def __init__(self, nodes: Sequence[str], node_index: Mapping[str, int], wires: Array) -> None:
         """Name `wires` (rows of an image) by the names of nodes."""
@@ -44,7 +44,7 @@ class WireNames(Sequence[str]):
         return isinstance(name, str) and self._find(name) is not None
 
     def index(self, name: str, start: int = 0, stop: int | None = None) -> int:
-        """Return the wire called `name`; raises `ValueError` if there is none."""
+        """Return the wire called `name`; raise `ValueError` if it does not exist."""
         wire = self._find(name)
         if wire is None or not start <= wire < (len(self) if stop is None else stop):
             raise ValueError(f"{name!r} is not a wire")
@@ -67,10 +67,10 @@ class WireNames(Sequence[str]):
 
 
 class WireClasses(Sequence[str]):
-    """Class of every wire, as its link has it."""
+    """Class of every wire, the class of its link."""
 
     def __init__(self, names: Sequence[str], codes: Array) -> None:
-        """Give wire w the class ``names[codes[w]]``."""
+        """Set the class of wire w to ``names[codes[w]]``."""
         self.names = tuple(names)
         self.codes = codes
 

@@ -1,7 +1,8 @@
 """YAML text as plain data plus the position of every key and value.
 
-The loader follows YAML 1.2's core schema (``on`` and ``no`` are strings, ``1e-6`` is a number), refuses duplicate
-keys, and is built on the parser's event stream, so that depth and size are bounded before anything is built.
+The loader follows YAML 1.2's core schema (``on`` and ``no`` are strings, ``1e-6`` is a number), rejects
+duplicate keys, and uses the parser's event stream, so that depth and size are bounded before any data
+are built.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Document:
     keys, values : dict
         Position of the key and of the value at a path; the empty path is the document.
     problems : list
-        Duplicate keys and the like: position and message.
+        Problems such as duplicate keys: position and message.
     """
 
     data: Any = None
@@ -183,8 +184,8 @@ def parse(text: str, where: str) -> Document:
 def _check_depth(text: str, where: str) -> None:
     """Raise the error of a nesting that the C parser rejects before its first event.
 
-    The C parser scans `READ_AHEAD` characters for a key before it reports a bracket, and since PyYAML 6.0.4 it has a
-    limit of its own, so that its error would come first. The Python parser has none.
+    The C parser scans `READ_AHEAD` characters for a key before it reports a bracket, and since PyYAML 6.0.4
+    it has a separate limit, so that its error would be first. The Python parser has no limit.
     """
     tail = text[-READ_AHEAD:]
     if tail.count("[") + tail.count("{") > MAX_DEPTH:

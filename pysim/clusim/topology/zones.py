@@ -1,20 +1,16 @@
-"""Routes of fabrics that join machines: one small table per machine, one for the network between them.
+"""Routes of topologies with several nodes: one small table per node, one for the network.
 
-**Hardware** A GPU server routes over NVLink and PCIe by address; InfiniBand and Ethernet switches route by the address
-of a network port. Neither knows the other's table.
-**Model** Every node has a zone, the number of its machine, or `NETWORK` for the switches in between. Inside a zone
-the targets are its own endpoints and NICs; network switches and uplinks of NICs know only NICs. Packets between
-machines are steered from NIC to NIC, so nothing else is ever looked up. In a zone NICs are targets and senders, but
-never forward from one PCIe or network wire to another: traffic of two GPUs never takes a detour over an adapter.
-**Not modelled** Machines joined without NICs, or by cables from NIC to NIC.
-
-Machines that are alike (same wiring in the same order) are routed once.
-
-Routes of the network between machines: rows of its switches, and ways out of the NICs.
-
-NICs on the same switches differ only on these, so that the search runs towards sets of switches, and its columns are
-then copied to the NICs. A NIC with ports on several switches takes part in the search, because some may be nearer
-than others.
+**Hardware** A GPU server routes over NVLink and PCIe by address; InfiniBand and Ethernet switches route
+by the address of a network port. The two tables are independent.
+**Model** Every graph node has a zone, the number of its node, or `NETWORK` for the switches in between.
+Inside a zone the targets are its endpoints and NICs; network switches and uplinks of NICs route only to
+NICs. Packets between nodes are steered from NIC to NIC, so no other look-ups occur. In a zone NICs are
+targets and senders, but never forward from one PCIe or network wire to another: traffic between two GPUs
+never detours over a NIC. Equal nodes (same wiring in the same order) are routed once. In the network,
+NICs on the same switches differ only at these, so the search runs towards sets of switches, and its
+columns are then copied to the NICs. A NIC with ports on several switches is part of the search, because
+some may be nearer than others.
+**Not modelled** Nodes joined without NICs, or by cables from NIC to NIC.
 """
 
 from __future__ import annotations
@@ -34,19 +30,19 @@ Array = NDArray[Any]
 
 
 def route_network(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
-    """Append the routes towards NICs of other machines to `tables`, and say in `found` where they are."""
+    """Append routes towards NICs of other nodes to `tables`, with their offsets in `found`."""
     _Network(wiring, zoned, found, tables).route()
 
 
 class _Network:
-    """The switches between machines and the NICs on them.
+    """Switches between nodes and the NICs on them.
 
     Attributes
     ----------
     down, up : ndarray
-        Wires from network switches to NICs and back, ordered by their two nodes.
+        Wires from network switches to NICs and back, ordered by their two graph nodes.
     spots : ndarray
-        NICs by the set of switches they hang on: `spots[i]` is the set of target `i`, or -1.
+        NICs by their set of switches: `spots[i]` is the set of target `i`, or -1.
     sets : list of tuple
         The switches of each set.
     """
@@ -74,7 +70,7 @@ class _Network:
         return wires[np.lexsort((wires, two[wires], one[wires]))]
 
     def _find_spots(self, count: int) -> Array:
-        """Number the sets of switches that NICs hang on, in order of the first NIC of each."""
+        """Number the sets of switches of NICs, in order of the first NIC of each."""
         nic = self.target_at[self.wiring.src[self.up]] - self.first_nic
         switch = self.wiring.dst[self.up]
         spots = np.full(count, -1, np.int64)
@@ -87,7 +83,7 @@ class _Network:
         return spots
 
     def route(self) -> None:
-        """Give every node its wide routes."""
+        """Set the wide routes of every graph node."""
         found, tables = self.found, self.tables
         found.targets["wide"] = len(self.columns)
         found.targets["wide"][self.first_nic :] = self.columns
@@ -102,7 +98,7 @@ class _Network:
         self._uplinks(table)
 
     def _planes(self) -> None:
-        """Say which connected parts of the network every NIC is on."""
+        """Set the connected parts of the network that every NIC reaches."""
         wiring, machines = self.wiring, self.found.machines
         between = self.outside[wiring.src] & self.outside[wiring.dst]
         src, dst = wiring.src[between], wiring.dst[between]
@@ -123,7 +119,10 @@ class _Network:
         machines.plane[self.first_nic :] = plane
 
     def _search(self) -> Array:
-        """Return [switch or set, set of switches] -> group; rows of sets name their switches (as ``-2 - switch``)."""
+        """Return the table [switch or set, set of switches] -> group.
+
+        Rows of sets name their switches (as ``-2 - switch``).
+        """
         wiring = self.wiring
         index = np.full(len(self.outside), -1, np.int64)
         index[self.switches] = np.arange(len(self.switches))
@@ -177,7 +176,7 @@ class _Network:
         found.wide_stride[self.switches] = 1
 
     def _uplinks(self, table: Array) -> None:
-        """Give every NIC its wires to the network: one group if all of them lead everywhere, else a row of groups."""
+        """Set the uplink routes of every NIC: one group if all wires are equivalent, else a row."""
         wiring, tables, found = self.wiring, self.tables, self.found
         node = wiring.src[self.up]
         edges = np.flatnonzero(np.diff(node, prepend=-1))
@@ -190,7 +189,7 @@ class _Network:
                 self._choosy(number, row)
 
     def _choosy(self, number: int, row: Array) -> None:
-        """Write rows for the NICs of one set of switches, of which some are nearer to some targets."""
+        """Write rows for the NICs of one set of switches that differ in distance to some targets."""
         local, tables, found = self.network_table, self.tables, self.found
         width = len(self.columns) + 1
         for nic in np.flatnonzero(self.spots == number):
@@ -211,7 +210,7 @@ class _Network:
 
 
 def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
-    """Return the routes of a fabric whose targets are `wiring.targets`, endpoints before NICs."""
+    """Return the routes of a topology with targets `wiring.targets`, endpoints before NICs."""
     machines = _machines(wiring, zoned)
     num_nodes, num_targets = len(zoned.zone), len(wiring.targets)
     targets = empty("targets", num_targets)
@@ -261,7 +260,7 @@ def _machines(wiring: Wiring, zoned: Zoned) -> Machines:
 
 
 def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
-    """Route each distinct machine once and copy its rows to all that are alike."""
+    """Route each distinct node once and copy its rows to all equal nodes."""
     machines = found.machines
     inside = np.flatnonzero(
         (zoned.zone[wiring.src] == zoned.zone[wiring.dst]) & (zoned.zone[wiring.src] >= 0)

@@ -20,11 +20,11 @@ class Zoned:
     Attributes
     ----------
     zone : ndarray of int64, shape (num_nodes,)
-        Machine of every node, or -1 in the network.
+        Node number of every graph node, or -1 in the network.
     nic : ndarray of bool, shape (num_nodes,)
-        Whether it is a NIC.
+        True for NICs.
     dimension_order, network_dimension_order : bool
-        How machines and the network route.
+        Routing inside nodes and in the network.
     """
 
     zone: Array
@@ -35,22 +35,22 @@ class Zoned:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Nodes and targets of zones, and equal zones.
+    """Graph nodes and targets of zones, and equal zones.
 
     Attributes
     ----------
     nodes, node_lo : ndarray
-        Nodes in order of zone; those of zone z are ``nodes[node_lo[z]:node_lo[z + 1]]``.
+        Graph nodes in order of zone; zone z has ``nodes[node_lo[z]:node_lo[z + 1]]``.
     targets, target_lo : ndarray
-        Targets in the same way.
+        Targets in the same format.
     position : ndarray, shape (num_nodes,)
-        Place of a node in its zone.
+        Index of a graph node in its zone.
     template : ndarray, shape (num_zones,)
-        Zones with the same number have the same nodes and wires in the same order.
+        Zones with the same number have the same graph nodes and wires in the same order.
     plane : ndarray, shape (num_targets,)
-        Which of `planes` a NIC is on, or -1 for what is not on the network.
+        Index in `planes` of a NIC, or -1 for targets outside the network.
     planes : list of frozenset
-        Connected parts of the network; NICs whose sets have a part in common reach each other.
+        Connected parts of the network; NICs reach each other if their sets intersect.
     """
 
     nodes: Array
@@ -88,14 +88,14 @@ class RoutingTables:
         self.num_groups = 0
 
     def add_routes(self, routes: Array) -> int:
-        """Append entries that name groups of the whole; returns where they begin."""
+        """Append entries with global group numbers; return the index of the first."""
         begin = self.num_routes
         self.routes.append(routes.ravel().astype(np.uint32, copy=False))
         self.num_routes += routes.size
         return begin
 
     def add_groups(self, sizes: Array, wires: Array) -> int:
-        """Append groups of these sizes; returns the number of the first."""
+        """Append groups of these sizes; return the number of the first."""
         begin = self.num_groups
         self.sizes.append(sizes)
         self.wires.append(wires.ravel().astype(np.uint32, copy=False))

@@ -1,6 +1,6 @@
 """Functions for scripts: training steps of a workload on a system, by name or as objects.
 
-The workload and the machine of a training run, by their names or as they are.
+Workload and system of a training run, by name or as objects.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def inputs(
     nodes: int | None = None,
     faults: Sequence[Any] = (),
 ) -> tuple[Setup, Workload]:
-    """Return on what is trained, and what: the first two of a `TrainRequest`.
+    """Return the setup and the workload: the first two fields of a `TrainRequest`.
 
     Parameters
     ----------
     fabric : Fabric or str or Path or None
-        None is the machine that the workload names, with its number of nodes.
+        None is the system that the workload names, with its number of nodes.
     nodes : int or None
-        Join so many of these machines.
+        Number of nodes to join.
     faults : sequence
-        What breaks besides the machine's own faults.
+        Faults in addition to the system's.
     """
     spec = workload if isinstance(workload, Workload) else load_workload(workload)
     topology = spec.topology if fabric is None else fabric
@@ -95,23 +95,23 @@ def train(
     Parameters
     ----------
     workload : str or Path or Workload
-        A YAML file, the name of a shipped one, or what `clusim.workload.loads_workload` made.
+        A YAML file, the name of a shipped one, or a result of `clusim.workload.loads_workload`.
     fabric : Fabric or str or Path or None
-        What it runs on; None is the machine that the workload names.
+        The system; None is the system that the workload names.
     **options
         See `TrainOptions`.
 
     Returns
     -------
     TrainingResult
-        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of what the command prints; `result` has the wires.
+        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of the command's output; `result` has the wires.
 
     Raises
     ------
     InputError
-        A name, size or option that has no meaning here, or with `strict_memory` too little memory.
+        An invalid name, size or option, or with `strict_memory` too little memory.
     clusim.training.partial_steps.StepsEnded
-        The time of `watch` is up; its `known` is what is known of the steps.
+        The limit of `watch` was reached; `known` is the partial result.
     """
     given: dict[str, Any] = dict(options)
     how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})

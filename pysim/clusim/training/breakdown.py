@@ -1,9 +1,9 @@
 """Time breakdown of every rank in a window: compute, exposed communication, bubble, idle.
 
-A rank *computes* while a kernel of its runs. Communication is *exposed* while data of the rank move, that is from the
-moment at which all ranks of a collective or message are there, and no kernel of the rank runs. It *waits for its
-host* while neither is so, and what comes next lacks nothing but having been issued. What is left is the *bubble* of
-the pipeline until the last pass of any stage is done, and *idle* otherwise: waiting for others.
+A rank *computes* while one of its kernels runs. Communication is *exposed* while data of the rank move, that is from
+the time at which all ranks of a collective or message are ready, and no kernel of the rank runs. It *waits for its
+host* while it does not compute or communicate, and the next task only waits to be issued. The remaining time is the
+pipeline *bubble* until the last pass of any stage is done, and *idle* (waiting for other ranks) after it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Time of a rank in a step [ps]; `communication_ps` includes hidden communication, `host_ps` are host waits."""
+    """Time of a rank in a step [ps].
+
+    `communication_ps` includes hidden communication, `host_ps` is host wait.
+    """
 
     rank: int
     compute_ps: int
@@ -48,13 +51,13 @@ class Breakdown:
 
     @property
     def total_ps(self) -> int:
-        """The whole step [ps]."""
+        """The complete step [ps]."""
         return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps + self.host_ps
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Intervals of a rank [ps], each an array of (start, end); in `issuing` only the host is waited for.
+    """Intervals of a rank [ps], each an array of (start, end); `issuing` is host wait.
 
     `folded` are patterns that it did, each with when.
     """
@@ -68,13 +71,13 @@ class Spans:
 
 _NONE = np.zeros((0, 2), np.int64)
 NOTHING = Spans(_NONE, _NONE, _NONE, [])
-"""The intervals of a rank without tasks of its own."""
+"""The intervals of a rank without tasks."""
 
 
 def spans_of(
     schedule: Schedule, start_ps: Array, end_ps: Array, folded: FoldedBlocks | None = None
 ) -> dict[int, Spans]:
-    """Return the intervals of every rank; `folded` are the blocks that pauses stand for."""
+    """Return the intervals of every rank; `folded` are the replicated blocks, run as pauses."""
     tasks, starts, ends = schedule.tasks, start_ps.tolist(), end_ps.tolist()
     moving = starts_of_calls(schedule, start_ps)
     hosts = {index for index, task in enumerate(tasks) if task.stream == STREAM}
@@ -110,7 +113,7 @@ def spans_of(
 
 
 def starts_of_calls(schedule: Schedule, start_ps: Array) -> dict[int, int]:
-    """Return when data of each collective move: when its last rank has started [ps]."""
+    """Return the start of data movement of each collective: the start of its last rank [ps]."""
     found: dict[int, int] = {}
     for task, start in zip(schedule.tasks, start_ps.tolist(), strict=True):
         if task.kind == "program" and task.call != ABSENT:
@@ -123,12 +126,12 @@ def _pairs(rows: list[Any]) -> Array:
 
 
 def grain_error(result: Result) -> float | None:
-    """Return the error limit of exposed communication for the bursts of a run; None is not known."""
+    """Return the error limit of exposed communication for a run's bursts; None is unknown."""
     return step_error(result.provenance.granularity, result.provenance.burst_packets)
 
 
 def error_of(grain_error: float | None, rows: Sequence[Breakdown], step_ps: int) -> float | None:
-    """Return the error limit of a step, relative to exact packets, from that of its exposed communication."""
+    """Return the error limit of a step against exact packets, from its exposed communication."""
     if grain_error is None:
         return None
     return grain_error * float(np.mean([row.exposed_ps for row in rows])) / step_ps
@@ -140,7 +143,10 @@ def breakdown(
     windows: Sequence[tuple[int, int]],
     pipeline_end: int = 0,
 ) -> list[list[Breakdown]]:
-    """Return the time of ranks in each window; the rest before `pipeline_end` is the bubble."""
+    """Return the breakdown of ranks in each window.
+
+    The rest before `pipeline_end` is the bubble.
+    """
     low, high = np.array(windows, np.int64).reshape(-1, 2).T
     rows = [_parts(spans.get(rank, NOTHING), low, high, pipeline_end).tolist() for rank in ranks]
     return [
@@ -150,7 +156,10 @@ def breakdown(
 
 
 def _parts(own: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
-    """Return what a rank's windows divide into, a row for each in the order of `Breakdown` [ps]."""
+    """Return the breakdown of a rank's windows [ps].
+
+    One row per window, columns in the order of `Breakdown`.
+    """
     computes, moves, pauses = unfolded(own)
     compute, moving, waits = _union(computes), _union(moves), _union(own.issuing)
     either = _union(compute.spans, moving.spans)
@@ -176,7 +185,10 @@ def _union(*spans: Array) -> Union:
 
 
 def unfolded(own: Spans) -> tuple[Array, Array, Array]:
-    """Return when a rank computes and when its data move, what is folded included, and the blocks of that."""
+    """Return a rank's compute, data movement and replicated blocks as intervals.
+
+    Compute and data movement include the replicated blocks.
+    """
     compute, moving = [own.compute], [own.moving]
     for starts, pattern in own.folded:
         at = starts[:, None, None]
@@ -186,6 +198,6 @@ def unfolded(own: Spans) -> tuple[Array, Array, Array]:
 
 
 def blocks_of(own: Spans) -> Array:
-    """Return when a rank did what is folded."""
+    """Return the intervals of a rank's replicated blocks."""
     ends = [np.stack([starts, starts + pattern.end_ps], axis=1) for starts, pattern in own.folded]
     return np.concatenate([_NONE, *ends])

@@ -1,7 +1,7 @@
-"""Deep models by their first layers: two runs with fewer like layers, continued on a line to all of them.
+"""Deep models, extrapolated linearly from two runs with fewer equal layers.
 
-In the middle of a model every layer meets the same: the gather of the next one, the reduction of the one before. So a
-layer more takes as much as the one before it, once there are enough to fill what overlaps.
+In the middle of a model every layer has the same surroundings: the gather of the next one, the reduction of the
+previous one. So each further layer adds the same time, once there are enough layers to fill the overlap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clusim.workload.spec import Workload, complain
 def by_depth(
     workload: Workload, plan: ParallelPlan, run: Callable[[Workload], TrainingResult]
 ) -> TrainingResult:
-    """Return the result of a workload from two runs with as many layers as its `depth` says."""
+    """Return the result of a workload from two runs with the layer counts of its `depth`."""
     assert workload.depth is not None
     model = plan.model
     layers = model.layers if isinstance(model, Transformer) else 0

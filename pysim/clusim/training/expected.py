@@ -1,6 +1,6 @@
-"""Expected error of a simulated step: that of held-out measured steps on its GPU and framework.
+"""Expected error of a simulated step, from held-out steps on its GPU and framework.
 
-``accuracy.json`` has the classes; only ``clusim validate --data`` writes it, from the steps of a validation.
+``accuracy.json`` contains the classes; only ``clusim validate --data`` writes it, from the steps of a validation.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 STEP_DATA = Path(__file__).with_name("accuracy.json")
-"""The file that comes with clusim."""
+"""The file shipped with clusim."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepClass:
-    """Errors of the steps of a class; an empty GPU or framework is any.
+    """Errors of a class of steps; an empty GPU or framework is any.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class StepClass:
     bias_pct: float
 
     def text(self) -> str:
-        """Say it in a line."""
+        """Return the class as one line."""
         what = " and ".join(word for word in (self.chip, self.framework) if word) or "any chip"
         return (
             f"{self.mean_abs_pct:.0f}% either way, mean of {self.n} published steps on {what}"
@@ -57,7 +57,7 @@ def _classes() -> tuple[StepClass, ...]:
 
 
 def expected_step(chip: str, framework: str) -> StepClass | None:
-    """Return the nearest class of a chip and a framework; None if nothing like it was measured."""
+    """Return the nearest class of a chip and a framework; None without measurements."""
     known = {(item.chip, item.framework): item for item in _classes()}
     if framework == "none":
         return None
@@ -68,7 +68,7 @@ def expected_step(chip: str, framework: str) -> StepClass | None:
 
 
 def expected_text(chip: str, framework: str) -> str:
-    """Say what error to expect, or why that is not known."""
+    """Return the text of the expected error, or the reason why it is unknown."""
     found = expected_step(chip, framework)
     if found is not None:
         return found.text()

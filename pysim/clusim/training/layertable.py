@@ -1,4 +1,4 @@
-"""Work of every layer of a plan for one microbatch on one GPU, before anything is simulated."""
+"""Work of every layer of a plan, for one microbatch on one GPU, without simulation."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PARTS = ("forward", "input", "weight")
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """Like layers of a pipeline stage, one of them, for one microbatch on one GPU.
+    """One of several equal layers of a pipeline stage, for one microbatch on one GPU.
 
     Attributes
     ----------
     count : int
-        How many of them the stage has.
+        Number of equal layers in the stage.
     flops, traffic_bytes, time_ps : dict
-        By part: ``forward``, and backward towards ``input`` (activation gradients, with what is computed again) and
-        ``weight``. Operations are those that run, traffic is that of memory [bytes], time the roofline's [ps].
+        By part: ``forward``, and backward towards ``input`` (activation gradients, with recomputation) and
+        ``weight``. Executed operations, memory traffic [bytes], time by the roofline [ps].
     activation_bytes : int
-        What is kept for the backward pass [bytes].
+        Activations kept for the backward pass [bytes].
     memory_bound : float
-        Part of the time in which kernels wait for memory rather than for arithmetic.
+        Share of the time in which kernels are limited by memory rather than arithmetic.
     messages : list of str
         Collectives, forwards and backwards, e.g. ``2 x allreduce tensor 32 MiB``.
     """
@@ -68,7 +68,7 @@ class LayerRow:
 
 
 def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
-    """Return the layers of every pipeline stage, like ones that follow each other as one row."""
+    """Return the layers of every pipeline stage, consecutive equal layers as one row."""
     found: list[LayerRow] = []
     for stage, chunks in enumerate(plan.stages):
         layers = [layer for chunk in chunks for layer in chunk]
@@ -119,7 +119,7 @@ def _messages(steps: list[Any]) -> Iterator[str]:
 
 
 def optimizer_row(plan: ParallelPlan, stage: int) -> tuple[int, int, int]:
-    """Return parameters, memory traffic [bytes] and time [ps] of a stage's step of the optimiser on one GPU."""
+    """Return parameters, memory traffic [bytes] and time [ps] of a stage's optimiser step."""
     elements = plan.stepped(stage)
     kernel = plan.optimizer.kernel(elements)
     return elements, kernel.bytes, plan.chip.time_ps(kernel) if elements else 0

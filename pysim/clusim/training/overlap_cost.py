@@ -1,14 +1,14 @@
 """Cost of overlap: SMs of communication's CTAs, and time that kernels lose.
 
-Collectives beside kernels, issued again and again on two streams: by how much each slows the other.
+Collectives beside kernels, issued repeatedly on two streams: mutual slow-down.
 
-**Hardware** The blocks of kernels are given to SMs in the order of their launches. A collective that is issued while a
-large kernel has blocks waiting gets its SMs only when the last of these has started; a kernel issued while a collective
-runs gets the SMs that are left at once. So a stream of collectives beside a stream of matrix products does about one
-collective per product. **Model** A collective starts at the end of the kernel during which it was ready; then it holds
-its SMs and uses memory beside the next kernel. Which kernel that is depends on all times before, so the schedule is
-simulated until every collective waits for the right one. **Not modelled** The last wave of tiles, in which some SMs are
-free already; blocks that share an SM.
+**Hardware** The blocks of kernels are assigned to SMs in the order of their launches. A collective that is issued while
+a large kernel has blocks waiting gets its SMs only when the last of these has started; a kernel issued while a
+collective runs gets the remaining SMs at once. So a stream of collectives beside a stream of matrix products
+completes about one collective per product. **Model** A collective starts at the end of the kernel during which it was
+ready; then it holds its SMs and uses memory beside the next kernel. Which kernel that is depends on all earlier times,
+so the schedule is simulated until every collective waits for the right one. **Not modelled** The last wave of tiles, in
+which some SMs are free already; blocks that share an SM.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from clusim.topology.model import Fabric
 from clusim.workload.parallel.fold import Folded
 
 Waits = dict[int, int]
-"""Kernel that a collective waits for, by their numbers."""
+"""Kernel that each collective waits for, both by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Mean times of one collective and of one kernel, alone and beside each other [ps]."""
+    """Mean times of one collective and of one kernel, in isolation and concurrently [ps]."""
 
     collective_alone_ps: float
     kernel_alone_ps: float
@@ -42,27 +42,27 @@ class Contention:
 
     @property
     def collective_slowdown(self) -> float:
-        """By how much a collective takes longer."""
+        """Relative increase of a collective's time."""
         return self.collective_ps / self.collective_alone_ps
 
     @property
     def kernel_slowdown(self) -> float:
-        """By how much a kernel takes longer."""
+        """Relative increase of a kernel's time."""
         return self.kernel_ps / self.kernel_alone_ps
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Collectives in a row beside kernels in a row.
+    """Consecutive collectives beside consecutive kernels.
 
     Attributes
     ----------
     size_bytes : int
         Size of a collective [bytes].
     kernel_ps, hbm_bytes : int
-        Time of a kernel alone [ps] and its memory traffic [bytes].
+        Time of a kernel in isolation [ps] and its memory traffic [bytes].
     collectives, kernels : int
-        How many there are of each.
+        Number of each.
     """
 
     operation: str
@@ -115,7 +115,7 @@ def contention(
     ends, _ = run(collectives, 0, {})
     _, spans = run(0, kernels, {})
     alone = ends[-1] / collectives, spans[-1][1] / kernels
-    # The first of both are issued together, and the collective gets its SMs.
+    # The first collective and kernel are issued together, and the collective gets its SMs.
     waits: Waits = {}
     for number in range(collectives):
         ends, spans = run(collectives, kernels, waits)
@@ -131,14 +131,14 @@ def contention(
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Sums over all ranks and the whole run.
+    """Sums over all ranks and the complete run.
 
     Attributes
     ----------
     kernel_ps, alone_ps : int
-        Time of all kernels, and what they take when they have their GPU for themselves [ps].
+        Time of all kernels, and their time on undisturbed GPUs [ps].
     sm_ps : int
-        SMs held by CTAs of collectives and messages, times how long [SM x ps].
+        SMs held by CTAs of collectives and messages, times the duration [SM x ps].
     moving_ps : int
         Time of these collectives and messages [ps].
     """
@@ -155,14 +155,14 @@ class Sharing:
 
     @property
     def sms(self) -> float:
-        """SMs that are held on average while a collective or message is under way."""
+        """Mean SMs held while a collective or message is in progress."""
         return self.sm_ps / max(1, self.moving_ps)
 
 
 def sharing(
     schedule: Schedule, start_ps: Any, end_ps: Any, folded: Iterable[Folded] = ()
 ) -> Sharing:
-    """Return the cost of a run's communication; `folded` are the blocks that pauses stand for."""
+    """Return the cost of a run's communication; `folded` are its replicated blocks."""
     held: dict[int, int] = {}
     for item in schedule.instances:
         held[item.task] = held.get(item.task, 0) + item.sm

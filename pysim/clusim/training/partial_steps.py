@@ -16,7 +16,7 @@ from clusim.workload.parallel.plan import ParallelPlan
 
 @dataclass(frozen=True)
 class WholeSteps:
-    """Steps that were simulated to their end: their times [ps], how finely, and what is known of folded blocks."""
+    """Completed steps: times [ps], granularity, and report on replicated blocks."""
 
     step_ps: list[int]
     granularity: str
@@ -30,17 +30,17 @@ class EndedSteps:
     Attributes
     ----------
     steps : int
-        That were asked for.
+        Requested steps.
     why : str
-        What ended them.
+        Reason of the end.
     step_ps : list of int
-        Times of those that were done in the run that was under way [ps].
+        Times of the completed steps of the run in progress [ps].
     result : Result or None
-        Of that run; None if it had not begun.
+        Result of that run; None if it had not begun.
     folded : int
-        Blocks of work that pauses stand for in it.
+        Number of its replicated blocks.
     before : WholeSteps or None
-        What was simulated to its end before: more coarsely, with more blocks folded, or without a checkpoint.
+        Earlier run that was completed: coarser, with more blocks replicated, or without a checkpoint.
     """
 
     plan: ParallelPlan
@@ -53,12 +53,12 @@ class EndedSteps:
 
     @property
     def time_ps(self) -> int:
-        """Time simulated in the run that was under way [ps]."""
+        """Simulated time of the run in progress [ps]."""
         return 0 if self.result is None else self.result.time_ps
 
     @property
     def under_way_ps(self) -> int:
-        """Time simulated of the step that was under way [ps]."""
+        """Simulated time of the step in progress [ps]."""
         return self.time_ps - sum(self.step_ps)
 
     @property
@@ -80,7 +80,7 @@ class EndedSteps:
         return known or Unfinished(self.why, 0.0, 0)
 
     def to_json(self) -> EndedStepsJson:
-        """Return the numbers a script wants."""
+        """Return the numbers for JSON output."""
         wall_s = 0.0 if self.result is None else self.result.wall_s
         before = self.before
         return {
@@ -105,7 +105,7 @@ class EndedSteps:
 
 
 class StepsEnded(TimeLimitReached):
-    """The time that steps may take by the clock on the wall is up; `known` is what is known of them."""
+    """Wall-clock limit reached in training steps; `known` is the partial result."""
 
     def __init__(self, known: EndedSteps) -> None:
         super().__init__(known.words)
@@ -114,7 +114,7 @@ class StepsEnded(TimeLimitReached):
 
 @contextmanager
 def knowing(plan: ParallelPlan, steps: int, why: str, whole: WholeSteps) -> Iterator[None]:
-    """Add what was simulated `whole` before to what is known where the time is up, unless more is known already."""
+    """Add the completed run `whole` to a partial result raised inside, unless it has one."""
     try:
         yield
     except StepsEnded as error:

@@ -1,8 +1,8 @@
-"""Phases of a training step: the pipeline fills, is full, drains, and gradients and weights are updated.
+"""Phases of a training step: fill, steady state and drain of the pipeline, and update.
 
-The ``warm-up`` ends when the last rank begins its first pass, the ``drain`` begins when the first rank has done its
-last one, as in Megatron-LM's schedules (warm-up, steady state, cool-down); ``optimizer`` is all behind the last pass:
-what is left of the sum of gradients, and the optimiser. Without a pipeline there is nothing to fill and to drain; ranks
+The ``warm-up`` ends when the last rank begins its first pass, the ``drain`` begins when the first rank has finished its
+last one, as in Megatron-LM's schedules (warm-up, steady state, cool-down); ``optimizer`` is everything after the last
+pass: the rest of the gradient reduction, and the optimiser. Without a pipeline there is no filling and draining; ranks
 that begin late are the ``start``, ranks that end late the ``tail``.
 """
 
@@ -19,7 +19,7 @@ from clusim.training.breakdown import NOTHING, Breakdown, Spans, blocks_of, brea
 from clusim.training.step_diagnosis import Culprits, Parts, parts_of
 
 _Window = tuple[str, int, int]
-"""The name of a phase, when it begins and when it ends [ps]."""
+"""Name, begin and end of a phase [ps]."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,27 @@ class StepSpans:
 
     @property
     def whole(self) -> list[Breakdown]:
-        """Time of ranks in the step."""
+        """Breakdown of ranks in the step."""
         return self._rows[0]
 
     @property
     def by_phase(self) -> list[tuple[_Window, list[Breakdown]]]:
-        """Its phases, and how ranks spent them."""
+        """Its phases, each with the breakdown of its ranks."""
         return list(zip(self._phases, self._rows[1:], strict=True))
 
     @cached_property
     def _rows(self) -> list[list[Breakdown]]:
-        """Time of ranks in the step and each phase: computed together, as expanded blocks need much memory."""
+        """Breakdown of ranks in the step and each phase.
+
+        Computed together, as expanded blocks need much memory.
+        """
         passed = self.passed_ps if self.pipeline else 0
         windows = [(self.begin_ps, self.end_ps), *(own[1:] for own in self._phases)]
         return breakdown(self.spans, self.ranks, windows, passed)
 
     @cached_property
     def _phases(self) -> list[_Window]:
-        """Phases that are long enough; short ones are part of the steady state."""
+        """Sufficiently long phases; short ones are part of the steady state."""
         low, passed, high = self.begin_ps, self.passed_ps, self.end_ps
         works = [_working(self.spans.get(rank, NOTHING), low, passed) for rank in self.ranks]
         known = [own for own in works if own is not None]
@@ -79,12 +82,12 @@ class StepSpans:
 
 
 def step_phases(step: StepSpans, culprits: Culprits) -> tuple[Phase, ...]:
-    """Return the phases of a step and what most of each went into."""
+    """Return the phases of a step and the largest part of each."""
     return tuple(_phase(*own, parts_of(rows, culprits)) for own, rows in step.by_phase)
 
 
 def _working(own: Spans, low: int, high: int) -> tuple[int, int] | None:
-    """Return when a rank begins and ends to compute in a window [ps]; None if it does not."""
+    """Return the begin and end of a rank's compute in a window [ps]; None without compute."""
     busy = np.clip(np.concatenate((own.compute, blocks_of(own))), low, high)
     busy = busy[busy[:, 1] > busy[:, 0]]
     return (int(busy[:, 0].min()), int(busy[:, 1].max())) if len(busy) else None
@@ -92,5 +95,5 @@ def _working(own: Spans, low: int, high: int) -> tuple[int, int] | None:
 
 def _phase(name: str, first: int, last: int, parts: Parts) -> Phase:
     kind, what = max(parts, key=lambda key: (parts[key], key))
-    # A pipeline fills and drains whatever its stages have to do.
+    # A pipeline fills and drains with any load of its stages.
     return Phase(name, first, last, kind, "" if kind is CauseKind.BUBBLE else what)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_RANKS = 32
-"""Bars of ranks; of more, those with most exposed communication are drawn."""
+"""Maximum bars; among more ranks, the ranks with most exposed communication are drawn."""
 
 
 def plot_step(result: TrainingResult, figure: str = "", **look: Any) -> Figure:
-    """Draw ``ranks``, how every rank spent the step, or a picture of the wires: ``heatmap``, ``topology``."""
+    """Draw ``ranks`` (breakdown of every rank), or the wires: ``heatmap``, ``topology``."""
     if figure in ("heatmap", "topology"):
         return plot_result(result.result, figure, **look)
     if figure not in ("", "ranks"):

@@ -1,4 +1,4 @@
-"""The schedule of training steps, and what must be said of how its collectives were planned."""
+"""Schedule of training steps, and notes on the plans of their collectives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusim.workload.spec import complain
 def written(
     plan: ParallelPlan, folder: Folder | None, steps: int, *, saved: bool = False
 ) -> tuple[StepWriter, Schedule]:
-    """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it.
+    """Return the schedule of `steps` steps, as planned on the plan's fabric, and its writer.
 
     With `saved` the last step has the workload's checkpoint.
     """
@@ -34,12 +34,12 @@ def written(
 
 
 def plan_notes(plan: ParallelPlan, whole: Fabric) -> list[str]:
-    """Return what must be said of the collectives of a plan, whose fabric lacks what is down from the start.
+    """Return the notes on a plan's collectives; its fabric excludes parts down at time 0.
 
     Parameters
     ----------
     whole : Fabric
-        The same with all it was built of.
+        The same fabric with all its parts.
     """
     nccl = plan.workload.collectives == "nccl" and plan.mesh.size > 1
     lines = notes_on_chips(chips_of(whole)) if nccl else []
@@ -50,7 +50,7 @@ def plan_notes(plan: ParallelPlan, whole: Fabric) -> list[str]:
 
 
 def memory_notes(plan: ParallelPlan, memory: list[Memory], strict: bool) -> list[str]:
-    """Return what must be said of memory that does not suffice; with `strict` it is an error."""
+    """Return the notes on insufficient memory; with `strict` it is an error."""
     worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
     item = memory[worst]
     if not item.missing:

@@ -1,7 +1,7 @@
-"""Proof that a replicated block equals the simulated one, and the cost of writing out the others.
+"""Proof that a replicated block equals the simulated one, and cost of writing out others.
 
-A block is simulated alone, with ranks that start together. Where that is so in the whole run, too, it was proved
-identical: the engine is deterministic and knows no absolute time.
+A block is simulated in isolation, with ranks that start together. If the same holds in the complete run, the block is
+verified identical: the engine is deterministic and independent of absolute time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clusim.workload.parallel.fold import FoldedBlock, Folder
 Array = NDArray[Any]
 
 AFFORDABLE = 1 << 26
-"""Events of a run in which the default writes out blocks that were not proved: about half a minute."""
+"""Maximum events of a run for which unverified blocks are written out by default: half a minute."""
 
 INSTANCE_EVENTS = 200
 """Cost of writing and reading one CTA's program, in packet events."""
@@ -30,20 +30,20 @@ INSTANCE_EVENTS = 200
 
 @dataclass(frozen=True, slots=True)
 class FoldReport:
-    """Blocks that were not simulated one by one.
+    """Replicated blocks of a run.
 
     Attributes
     ----------
     simulated, folded : int
-        Blocks that were, and that stand for themselves as pauses.
+        Simulated blocks, and blocks replicated from them, which run as pauses.
     alone : int
-        Folded blocks at whose ranks nothing else was under way.
+        Replicated blocks without other work of their ranks.
     proved : int
-        Those of them whose ranks were ready at the same picosecond: identical to the simulated one.
+        The part of `alone` whose ranks were ready at the same picosecond: identical to the simulated block.
     disturbed_share : float
-        Part of the folded time in which something else was under way at the same ranks.
+        Share of the replicated time with other work of the same ranks.
     skew_ps : int
-        Greatest difference between the times at which ranks of a folded block were ready; folding lets all wait for
+        Greatest difference between the times at which ranks of a replicated block were ready; replication starts all at
         the last one [ps].
     """
 
@@ -55,7 +55,7 @@ class FoldReport:
     skew_ps: int = 0
 
     def to_json(self) -> FoldedJson:
-        """Return the numbers a script wants."""
+        """Return the numbers for JSON output."""
         return {
             "simulated": self.simulated,
             "folded": self.folded,
@@ -82,9 +82,11 @@ class FoldReport:
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """State of a replicated block in a run: spread of its ranks' ready times, time of their other work [ps].
+    """State of a replicated block in a run [ps].
 
-    It is the `same` as where it was simulated, or only alike.
+    Spread of its ranks' ready times, and time of their other work.
+
+    `same`: in the same place as where it was simulated, or only in a similar one.
     """
 
     late_ps: int
@@ -100,7 +102,7 @@ class BlockState:
 def states(
     blocks: Sequence[FoldedBlock], spans: Mapping[int, Spans], start: Any, end: Any
 ) -> list[tuple[FoldedBlock, BlockState]]:
-    """Return every folded block and what was under way at its ranks meanwhile; for messages also on their wires."""
+    """Return every replicated block with its state: concurrent work of its ranks and wires."""
     if not blocks:
         return []
     rows = _Rows(blocks, start, end.tolist())
@@ -112,7 +114,7 @@ def states(
 
 
 class _Rows:
-    """Folded blocks as columns: a row for every block and rank, and sums by block."""
+    """Replicated blocks as columns: a row for every block and rank, and sums by block."""
 
     def __init__(self, blocks: Sequence[FoldedBlock], start: Array, end: list[int]) -> None:
         self.message = np.array([block.message for block in blocks], bool)
@@ -131,20 +133,20 @@ class _Rows:
         self.total = np.bincount(self.index, length, len(blocks)).astype(np.int64)
 
     def beside(self, spans: Mapping[int, Spans]) -> Array:
-        """Return by block how long its ranks did something else meanwhile, summed over them [ps]."""
+        """Return by block the time of concurrent work, summed over its ranks [ps]."""
         found = np.zeros(len(self.message), np.int64)
         anywhere = merged(np.concatenate([NOTHING.active, *(own.active for own in spans.values())]))
         order = np.argsort(self.rank, kind="stable")
         edges = np.flatnonzero(np.diff(self.rank[order])) + 1
         for rows in np.split(order, edges):
-            # A rank for which pauses of others stand may have nothing of its own.
+            # A rank whose work is replicated may have no tasks.
             own = spans.get(int(self.rank[rows[0]]), NOTHING)
             message = self.message[self.index[rows]]
             busy, at = np.concatenate((own.active, own.compute)), self.span[rows]
             blocks, messages = at[~message], at[message]
             for wanted, others in (
                 (~message, (busy, messages)),
-                # What else is on its wires may come from other ranks.
+                # Other traffic on its wires may be of other ranks.
                 (message, (busy, blocks, anywhere)),
             ):
                 overlap = _overlap(merged(np.concatenate(others)), at[wanted])
@@ -159,7 +161,7 @@ def _late(block: FoldedBlock, end: list[int]) -> int:
 
 
 def _overlap(busy: Array, spans: Array) -> Array:
-    """Return the part of each of `spans` in disjoint intervals in their order [ps]."""
+    """Return the overlap of each of `spans` with sorted, disjoint intervals [ps]."""
     if not len(busy) or not len(spans):
         return np.zeros(len(spans), np.int64)
     before = np.concatenate(([0], np.cumsum(busy[:, 1] - busy[:, 0])))
@@ -175,11 +177,11 @@ def _overlap(busy: Array, spans: Array) -> Array:
 
 
 def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
-    """Return by block how long other folded messages used the same wires meanwhile [ps]."""
+    """Return by block the time of other replicated messages on the same wires [ps]."""
     found = np.zeros(len(blocks), np.int64)
     kinds: dict[int, list[int]] = {}
     for number in np.flatnonzero(rows.message).tolist():
-        # Which wires are used is known where messages are the same, and nothing is proved elsewhere.
+        # The wires are only known for identical messages; others are never verified.
         if blocks[number].found.same:
             kinds.setdefault(id(blocks[number].found), []).append(number)
     low, high = (np.zeros(len(blocks), np.int64) for _ in "lh")
@@ -207,7 +209,7 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
 def fold_report(
     folder: Folder | None, found_states: Sequence[tuple[FoldedBlock, BlockState]]
 ) -> FoldReport:
-    """Return what a run says of its folded blocks."""
+    """Return the report on the replicated blocks of a run."""
     if folder is None or not folder.blocks:
         return FoldReport()
     found = [state for _, state in found_states]
@@ -223,9 +225,9 @@ def fold_report(
 
 
 def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:
-    """Return True if it takes no more than `AFFORDABLE` to write out these blocks and run again.
+    """Return True if a run with these blocks written out needs at most `AFFORDABLE` events.
 
-    `run_events` are those of the run in which they were folded.
+    `run_events` is the number of events of the run with the blocks replicated.
     """
     events = sum(block.found.hops + INSTANCE_EVENTS * block.found.instances for block in blocks)
     return run_events + events <= AFFORDABLE

@@ -11,10 +11,12 @@ from clusim.simulation.setup import Setup
 from clusim.workload.spec import Workload
 
 WANTED_ERROR = 0.075
-"""Error limit of a step up to which ``step`` keeps the result in the bursts of ``coarse``: 15% of it are exposed."""
+"""Error limit of a step up to which ``step`` keeps the result in bursts of ``coarse``, equal to an exposed share of
+15%.
+"""
 
 FOLDS = ("auto", "all", "proved", "none")
-"""Replicable parts."""
+"""Choices of blocks to replicate."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class TrainRequest:
     held: Setup | None = None
 
     def __post_init__(self) -> None:
-        """Spell words as clusim does, and refuse what has no meaning."""
+        """Normalise the spelling of words, and reject invalid values."""
         own_words(self)
         if self.steps < 1:
             raise InputError(f"steps {self.steps}: must be at least 1")
@@ -68,5 +70,5 @@ class TrainRequest:
 
     @property
     def folding(self) -> str:
-        """Return the replicated parts."""
+        """Return the choice of blocks to replicate."""
         return self.fold or self.workload.fold

@@ -1,17 +1,15 @@
-"""Result of training steps: times, time of ranks, volumes, memory.
+"""Result of training steps: times, breakdown, volumes, memory, and expected goodput.
 
-Expected goodput of a job that fails now and then: what part of a month is work that counts.
-
-**Hardware** A job on many GPUs fails when any of them does, restarts, and does again what it did since the last
-checkpoint that was whole. **Model** Failures come independently at a constant rate, while restarting too. With mean
-time M between them, work T between checkpoints of which each stops the job for S, restarts R, and a checkpoint that is
-whole W after the job goes on (asynchronous writing; else 0), the time from one whole checkpoint to the next is
+**Hardware** A job on many GPUs fails when any GPU does, restarts, and repeats its work since the last complete
+checkpoint. **Model** Failures are independent at a constant rate, also while restarting. With mean
+time M between them, work T between checkpoints which stop the job for S each, restarts R, and a checkpoint that is
+complete W after the job continues (asynchronous writing; otherwise 0), the mean time between complete checkpoints is
 
     M (1 - e^(-(T+S)/M)) e^((R+T+S+W)/M)
 
-on average: an attempt of T+S, and behind a failure attempts of R+T+S+W until one succeeds. Without W it is the formula
-of Daly (FGCS 2006, equation 13). The best T by it is found in whole steps; Young (CACM 1974) and Daly have
-approximations. **Not modelled** Failures that come together, or that a spare takes over without a restart.
+with a first attempt of T+S, and after a failure attempts of R+T+S+W until one succeeds. Without W it is the formula
+of Daly (FGCS 2006, equation 13). The best T is searched for in integer steps; Young (CACM 1974) and Daly have
+approximations. **Not modelled** Correlated failures, and spares that replace a GPU without a restart.
 """
 
 from __future__ import annotations
@@ -43,12 +41,12 @@ from clusim.workload.spec import CheckpointSpec, complain
 
 
 def young_interval_s(mtbf_s: float, stall_s: float) -> float:
-    """Return Young's best work between checkpoints [s]."""
+    """Return Young's optimal work between checkpoints [s]."""
     return sqrt(2 * stall_s * mtbf_s)
 
 
 def daly_interval_s(mtbf_s: float, stall_s: float) -> float:
-    """Return Daly's best work between checkpoints [s]."""
+    """Return Daly's optimal work between checkpoints [s]."""
     if stall_s >= 2 * mtbf_s:
         return mtbf_s
     half = stall_s / (2 * mtbf_s)
@@ -64,9 +62,9 @@ class Failing:
     mtbf_s : float
         Mean time between failures of the job.
     stall_s, restart_s : float
-        What a checkpoint and a restart stop it for.
+        Stop of the job for a checkpoint, and for a restart.
     write_s : float
-        How long it takes until a checkpoint is whole after the job goes on.
+        Time from the end of that stop until the checkpoint is complete.
     """
 
     mtbf_s: float
@@ -75,7 +73,7 @@ class Failing:
     write_s: float = 0.0
 
     def segment_s(self, work_s: float) -> float:
-        """Return the mean time from one whole checkpoint to the next, with so much work between them [s]."""
+        """Return the mean time between complete checkpoints, for `work_s` of work in between [s]."""
         mean, once = self.mtbf_s, work_s + self.stall_s
         again = self.restart_s + once + self.write_s
         if again > 700 * mean:
@@ -83,13 +81,16 @@ class Failing:
         return -mean * expm1(-once / mean) * exp(again / mean)
 
     def best_steps(self, step_s: float) -> int:
-        """Return the number of steps between checkpoints that wastes the least; a write ends before the next begins."""
+        """Return the number of steps between checkpoints that wastes the least time.
+
+        A write ends before the next begins.
+        """
         least = max(1, -int(-self.write_s // step_s))
 
         def wasted(steps: int) -> float:
             return self.segment_s(steps * step_s) / steps
 
-        # What is wasted falls and then rises: go as far as it falls, in steps that halve.
+        # The wasted time falls and then rises: follow the descent, in strides that halve.
         best, stride = least, 1
         while wasted(best + stride) < wasted(best):
             best, stride = best + stride, stride * 2
@@ -105,7 +106,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Use of a job's time.
+    """Goodput of a job: shares of its time.
 
     Attributes
     ----------
@@ -154,7 +155,7 @@ class Goodput:
         return self.days * 86_400 * self.useful / self.step_s
 
     def to_json(self) -> dict[str, float | int]:
-        """Return the numbers a script wants."""
+        """Return the numbers for JSON output."""
         job = self.job
         return {
             "goodput": round(self.useful, 6),
@@ -181,7 +182,7 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
     Parameters
     ----------
     stall_s : float or None
-        What a checkpoint adds to a step, if that was simulated [s].
+        Additional time of a step with a checkpoint, if that was simulated [s].
     """
     own, spec, size = plan.workload.reliability, plan.workload.checkpoints, checkpoint_of(plan)
     if own is None or spec is None or size is None:
@@ -203,9 +204,9 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
 
 
 def _times(spec: CheckpointSpec, size: Checkpoint, step_s: float) -> tuple[float, float]:
-    """Return the stop of a job for a checkpoint, and the time until it is complete after that [s].
+    """Return the stop of a job for a checkpoint, and the time from then to its completion [s].
 
-    Copies under passes are taken to have the whole step.
+    Copies under passes are assumed to have the complete step.
     """
     if not spec.asynchronous:
         return max(size.copy_s, size.write_s), 0.0
@@ -222,21 +223,21 @@ class StepResult(Shown):
     step_ps : list of int
         Time of every step [ps].
     ranks : list of Breakdown
-        How every rank spent the last step.
+        Breakdown of the last step for every rank.
     traffic : dict
-        What every dimension moved in a step.
+        Traffic of a step by dimension.
     sharing : Sharing
-        What communication took from kernels, in the whole run.
+        Cost of communication for kernels, in the complete run.
     grain_error : float or None
-        Bound on the error of communication against exact packets, here and in what was folded; None is not known.
+        Error limit of communication against exact packets, including replicated blocks; None is unknown.
     worker_ps : list of int
         Time of the last step by worker, if they are asynchronous [ps].
     saved : SavedStep or None
-        What a checkpoint adds to a step, if the workload has them.
+        Additional time of a step with a checkpoint, if the workload has checkpoints.
     wires : list of (name, busy)
-        Busiest wires and the part of the run in which they were busy.
+        Busiest wires and their busy share of the run.
     judged : Verdict or None
-        What held the step back; None is what `ranks` say of it.
+        Verdict on the step; None is computed from `ranks`.
     """
 
     plan: ParallelPlan
@@ -277,7 +278,7 @@ class StepResult(Shown):
 
     @property
     def expected(self) -> StepClass | None:
-        """The error to expect, by measured steps on this chip with this framework; None is not known."""
+        """Expected error, from measured steps on this chip with this framework; None is unknown."""
         return expected_step(self.plan.chip.name, self.plan.workload.host.framework)
 
     @property
@@ -287,12 +288,12 @@ class StepResult(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        """Diagnosis of the step."""
+        """Verdict on the step."""
         return self.judged or step_verdict(self.ranks, self.step_ps[-1], self.expected_text)
 
     @property
     def error_bound(self) -> float | None:
-        """Bound on the relative error of the step against exact packets; None is not known."""
+        """Error limit of the step against exact packets, as a share; None is unknown."""
         return error_of(self.grain_error, self.ranks, self.step_ps[-1])
 
     @property
@@ -302,19 +303,19 @@ class StepResult(Shown):
 
     @property
     def pace(self) -> float:
-        """Steps per second; the mean of workers that do not wait for each other."""
+        """Steps per second; the mean over asynchronous workers."""
         steps = self.worker_ps or self.step_ps[-1:]
         return sum(1e12 / ps for ps in steps) / len(steps)
 
     @property
     def mfu(self) -> float:
-        """Model operations, without recomputation, against the peak of all ranks."""
+        """MFU: model FLOP/s, without recomputation, over the peak FLOP/s of all ranks."""
         peak = self.plan.chip.peak_flops * self.plan.mesh.size
         return self.plan.model_flops * self.pace / peak
 
     @property
     def hfu(self) -> float:
-        """Executed operations against the peak of all ranks."""
+        """HFU: executed FLOP/s over the peak FLOP/s of all ranks."""
         return self.executed_flops * self.pace / (self.plan.chip.peak_flops * self.plan.mesh.size)
 
     @property
@@ -330,16 +331,16 @@ class StepResult(Shown):
 
     @property
     def kernel_slowdown_s(self) -> float:
-        """Mean time per step and rank that kernels lose to communication, which takes their SMs and memory [s]."""
+        """Mean time per step and rank that kernels lose to communication (SM and HBM sharing) [s]."""
         return self.sharing.lost_ps / len(self.step_ps) / self.plan.mesh.size / 1e12
 
     @property
     def bubble_fraction(self) -> float:
-        """Mean part of the step that is pipeline bubble."""
+        """Mean share of the step that is pipeline bubble."""
         return self.mean("bubble") / self.step_time_s
 
     def summary(self) -> Summary:
-        """Return workload and system, the time of a step and its breakdown."""
+        """Return workload and system, step time and breakdown."""
         plan = self.plan
         step = format_time(self.step_ps[-1])
         pace = f"{self.samples_per_s:,.0f} {plan.model.unit}/s"
@@ -356,11 +357,11 @@ class StepResult(Shown):
         )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return the time of every rank in the last step."""
+        """Return the breakdown of every rank in the last step."""
         return {"ranks": lambda: columns_of(Breakdown, self.ranks)}
 
     def figures(self) -> dict[str, Any]:
-        """Return the numbers a script wants that do not depend on how they were found."""
+        """Return the numbers for JSON output that are common to simulations and estimates."""
         plan, worst = self.plan, max(self.memory, key=lambda item: item.total)
         steps = len(self.step_ps)
         return {
@@ -454,11 +455,11 @@ class TrainingResult(StepResult):
         return [("fingerprint", f"{self.result.fingerprint:016x}")]
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return the time of every rank in the last step, and the tables of `result`."""
+        """Return the breakdown of every rank in the last step, and the tables of `result`."""
         return {**super().tables(), **self.result.tables()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers a script wants."""
+        """Return the numbers for JSON output."""
         return {
             **self.figures(),
             "busiest_wires": [{"wire": name, "busy": round(busy, 6)} for name, busy in self.wires],

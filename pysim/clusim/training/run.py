@@ -1,11 +1,10 @@
-"""Simulates training steps: plan, schedule, run, and what came out.
+"""Simulation of training steps: plan, schedule, run and result.
 
-Blocks of a step as columns: what each does, from the run in which it was simulated alone, and where it stands.
+Blocks that were simulated in isolation are stored as columns: the work of each, and its places in the step.
 
-How often a GPU's memory is shared out anew between kernels and communication, in long runs.
-
-The engine does it every 2 us of every GPU on which a kernel runs. A training step has seconds of kernels on
-tens or thousands of GPUs, whose layers take milliseconds: there it is done less often.
+In long runs the memory bandwidth of a GPU is divided between kernels and communication at longer intervals.
+The engine does it every 2 us on every GPU with a running kernel. A training step has seconds of kernels on
+tens or thousands of GPUs, with layers of milliseconds: there it is done less often.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
 
 MOST_EPOCHS = 1 << 17
-"""Times that memory is shared out in a run, all GPUs together, until the intervals are as long as they may be."""
+"""Target number of divisions of memory bandwidth in a run, over all GPUs, within the limits of the interval."""
 
 LONGEST_PS = 50_000_000
-"""Longest interval [ps]: layers of the models this is for take a hundred times as long."""
+"""Longest interval [ps]: layers of the intended models are a hundred times as long."""
 
 
 def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
-    """Return the fabric with intervals that suit the kernels of a plan."""
+    """Return the fabric with memory-sharing intervals that suit a plan's kernels."""
     stage = [layer for chunk in plan.stages[0] for layer in chunk]
     once = {id(layer): layer for layer in stage}
     times = {
@@ -87,7 +86,7 @@ def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
 Array = NDArray[Any]
 
 ALONE = "block"
-"""Name of what is named after its pass in a step, in a schedule of a block alone."""
+"""Task name in the schedule of an isolated block, in place of the name of its pass in a step."""
 
 
 def block_tasks(
@@ -136,29 +135,29 @@ def folded_blocks(blocks: Sequence[FoldedBlock], fabric: Fabric) -> FoldedBlocks
 
 
 MOST_ROUNDS = 4
-"""Runs in which fewer and fewer blocks are folded, before everything is simulated."""
+"""Runs with ever fewer replicated blocks, before everything is simulated."""
 
 
 MOST_MESSAGES = 4096
-"""Overlapped messages between stages in a step, up to which all are written; beyond it they are folded."""
+"""Overlapped messages between stages in a step, up to which all are written; more are replicated."""
 
 MOST_RANKS = 256
-"""Ranks up to which collectives of data parallelism, and layers beside them, are written; beyond it they are folded."""
+"""Ranks up to which data-parallel collectives, and layers beside them, are written; with more they are replicated."""
 
 
 def _messages(plan: ParallelPlan) -> int:
-    """Return the messages between stages in a step, at least about."""
+    """Return a lower estimate of the messages between stages in a step."""
     return 2 * plan.microbatches * plan.mesh.size * plan.layout.chunks
 
 
 def _part_of(options: RunOptions) -> RunOptions:
-    """Return the options of a run of which only times are wanted, and that the same clock may end."""
+    """Return the options of a run for its times only, with the same wall-clock limit."""
     return RunOptions(bins=2, histories=False, watch=options.watch)
 
 
 @dataclass
 class _Runs:
-    """Runs schedules of blocks, all in the same way."""
+    """Runner of block schedules with common settings."""
 
     setup: Setup
     granularity: str | int
@@ -166,7 +165,7 @@ class _Runs:
     errors: list[float | None] = field(default_factory=list)
 
     def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> Measured:
-        """Run the schedule of a block, alone."""
+        """Run the schedule of a block in isolation."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
         result = whole_of(asked, self.options, "a block of work that pauses are to stand for")
         self.errors.append(grain_error(result))
@@ -182,7 +181,7 @@ class _Runs:
         )
 
     def worst(self, run: StepTiming) -> float | None:
-        """Return the error limit of exposed communication in a run and in its blocks; None is not known."""
+        """Return the error limit of exposed communication in a run and its blocks; None: unknown."""
         errors = [grain_error(run.result), *self.errors]
         known = [error for error in errors if error is not None]
         return max(known) if len(known) == len(errors) else None
@@ -195,9 +194,9 @@ class _Proof:
     Attributes
     ----------
     always : bool
-        All must be proved, whatever it takes.
+        All must be verified, at any cost.
     rest : list of FoldedBlock
-        Those that were not.
+        The unverified blocks.
     """
 
     always: bool
@@ -205,7 +204,7 @@ class _Proof:
     rest: list[FoldedBlock] = field(default_factory=list)
 
     def enough(self, run: StepTiming) -> bool:
-        """Return True if no run is to follow in which the rest is written in full."""
+        """Return True if no further run with the rest written in full is needed."""
         if self.states is None:
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
             self.states = states(run.blocks, spans_of(run.schedule, start, end), start, end)
@@ -214,27 +213,27 @@ class _Proof:
 
 
 def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
-    """Simulate training steps; the last one is reported, those before it warm up.
+    """Simulate training steps; the last one is reported, earlier steps warm up.
 
     Raises
     ------
     StepsEnded
-        The time on the wall that `options` allow is up; it has what is known.
+        The wall-clock limit of `options` was reached; it contains the partial result.
     TimeLimitReached
-        The time is up before any step was begun.
+        The limit was reached before any step began.
     """
-    # Schedules are hundreds of thousands of small objects without circles.
+    # Schedules are hundreds of thousands of small objects without reference cycles.
     with uncollected():
         return _trained(request, options)
 
 
 def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
-    """Choose the grain by what it costs in error, where that is asked for."""
+    """Choose the granularity by its error, if requested."""
     if request.granularity != STEP:
         return _simulated(request, options)
     coarse, first = replace(request, granularity=COARSE), options
     if options.trace_out is not None and request.workload.depth is not None:
-        # How fine a deep model must be is known only when all runs of it are done.
+        # The error of a deep model is known only after all its runs.
         first = replace(options, trace_out=None, confirm=False)
     found = _simulated(coarse, first, WANTED_ERROR)
     enough = found.error_bound is not None and found.error_bound <= WANTED_ERROR
@@ -249,7 +248,7 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
 def _simulated(
     request: TrainRequest, options: RunOptions, wanted: float | None = None
 ) -> TrainingResult:
-    """Simulate steps as finely as is asked for, with a trace if they are within the `wanted` error."""
+    """Simulate steps at the requested granularity, traced if their error is at most `wanted`."""
     began = time.perf_counter()
     asked, setup, workload = request, request.setup, request.workload
     plan = make_plan(workload, setup.known)
@@ -257,7 +256,7 @@ def _simulated(
         setup = setup.on(relaxed(setup.fabric, plan, request.steps))
         request = replace(request, setup=setup)
         plan = replace(plan, fabric=setup.known)
-    checkpoint_of(plan)  # Raises an error for one that nobody waits for.
+    checkpoint_of(plan)  # Raises if its write time is too long to simulate.
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric) if request.held is None else []
@@ -292,7 +291,7 @@ def _simulated(
 
 
 def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
-    """Simulate the steps of fewer layers, whose times are not those of the whole."""
+    """Simulate the steps of fewer layers, without a partial result at a time limit."""
     try:
         return _simulated(replace(request, workload=part), options)
     except StepsEnded as error:
@@ -303,18 +302,18 @@ def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> Trai
 
 @dataclass(frozen=True)
 class _Steps:
-    """Writes the steps of a plan and runs them.
+    """Writer and runner of the steps of a plan.
 
     Attributes
     ----------
     asked, request : TrainRequest
-        As it was, and with links as bursts need them.
+        The original request, and the request with relaxed memory-sharing intervals.
     runs : callable
-        What runs blocks of them.
+        Runs their blocks.
     wanted : float or None
-        Error within which no finer run follows; None if none does anyway.
+        Error up to which no finer run follows; None if no finer run follows in any case.
     told : list of Verdict
-        What the last trace says.
+        The verdict in the last trace.
     """
 
     asked: TrainRequest
@@ -329,9 +328,9 @@ class _Steps:
     def run(
         self, folder: Folder | None, proof: _Proof | None = None, *, saved: bool = False
     ) -> StepTiming:
-        """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`.
+        """Run them once, with the blocks of `folder` replicated, and a checkpoint if `saved`.
 
-        The trace, which has no checkpoint, is kept where `proof` finds it enough.
+        The trace, which has no checkpoint, is kept if `proof` finds it sufficient.
         """
         request = self.request
         options = replace(self.options, trace_out=None) if saved else self.options
@@ -345,7 +344,7 @@ class _Steps:
         )
 
         def judge(result: Result) -> Verdict:
-            """Return the verdict that the trace is to have."""
+            """Return the verdict for the trace."""
             self.told[:] = [self.verdict(StepTiming(self.plan, writer, schedule, result))]
             return self.told[0]
 
@@ -355,7 +354,7 @@ class _Steps:
             return (proof is None or proof.enough(run)) and self._fine(run)
 
         result = result_of(asked, replace(options, judge=judge, keep=keep))
-        # Without what the judge holds: the schedule is large.
+        # Without the judge's references: the schedule is large.
         run = StepTiming(self.plan, writer, schedule, replace(result, judge=None))
         if result.unfinished is not None:
             done = [b - a for a, b in pairwise([0, *run.ended])]
@@ -366,14 +365,14 @@ class _Steps:
         return run
 
     def _fine(self, run: StepTiming) -> bool:
-        """Return True if no finer run is to follow."""
+        """Return True if no finer run is needed."""
         if self.wanted is None:
             return True
         error = error_of(self.runs.worst(run), run.rows, run.step_ps)
         return error is not None and error <= self.wanted
 
     def knowing(self, run: StepTiming) -> AbstractContextManager[None]:
-        """Have what is known of `run` told where the time is up in what follows."""
+        """Return a context in which a time limit reports `run` as the partial result."""
         note = run.result.provenance.granularity_note
         return knowing(
             *(self.plan, self.request.steps, self.options.watch.words),
@@ -381,7 +380,7 @@ class _Steps:
         )
 
     def verdict(self, run: StepTiming) -> Verdict:
-        """Return the diagnosis of the last step, and the time without its cause, if that is cheap to simulate."""
+        """Return the verdict on the last step, confirmed by re-simulation if that is cheap."""
         found, confirm = run.verdict, self.options.confirm
         if found.headline is None or not (is_cheap(run) if confirm is None else confirm):
             return found
@@ -391,7 +390,7 @@ class _Steps:
             return found
 
     def _confirmed(self, run: StepTiming, found: Verdict, first: CauseKind) -> Verdict:
-        """Return the verdict with what the step is without its first cause."""
+        """Return the verdict with the saving of a re-simulation without the bottleneck."""
         if first is CauseKind.COMPUTE:
             low, high = self._computing_faster().window
             return found.simulated(run.step_ps - (high - low))
@@ -402,7 +401,7 @@ class _Steps:
         return found.simulated(fix.saving_ps(run, again.step_ps[-1]), fix.how)
 
     def _computing_faster(self) -> StepTiming:
-        """Run them with every kernel half as long, nothing folded."""
+        """Run them with every kernel at half its duration, without replicated blocks."""
         writer, schedule = written(self.plan, None, self.request.steps)
         schedule = with_faster_kernels(schedule)
         own = self.request
@@ -423,9 +422,9 @@ class _Steps:
         return SavedStep(checkpoint, saved_ps - plain_ps, own.every)
 
     def proved(self, folder: Folder) -> StepTiming:
-        """Run again and again, writing in full what was not proved identical, until every folded block is.
+        """Run repeatedly, with unverified blocks in full, until all replicated ones are verified.
 
-        Unless all must be proved, only as long as that is affordable.
+        Unless all must be verified, only while that is affordable.
         """
         always = self.request.folding == "proved"
         proof = _Proof(always)
@@ -467,7 +466,7 @@ def _evaluate(
 
 
 def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
-    """Return the time of the last step of every worker, from the end of its own step before [ps]."""
+    """Return the time of every worker's last step, from the end of its previous step [ps]."""
     last, before = writer.steps[-1], writer.steps[-2] if len(writer.steps) > 1 else {}
     return [
         max(int(end[t]) for t in tasks)

@@ -1,4 +1,4 @@
-"""A step with a checkpoint against the same step without."""
+"""Step with a checkpoint, compared with the same step without."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class SavedStep:
     Attributes
     ----------
     stall_ps : int
-        How much longer that step takes [ps].
+        Additional time of that step [ps].
     every : int or None
-        Steps from one checkpoint to the next; None if the workload does not say.
+        Steps from one checkpoint to the next; None if not set by the workload.
     """
 
     checkpoint: Checkpoint
@@ -29,7 +29,7 @@ class SavedStep:
         return self.stall_ps / 1e12
 
     def to_json(self, step_s: float) -> dict[str, float | int | None]:
-        """Return the numbers a script wants; `step_s` is the step without it [s]."""
+        """Return the numbers for JSON output; `step_s` is the step without checkpoint [s]."""
         mean = step_s + self.stall_s / self.every if self.every else None
         return {
             "bytes": self.checkpoint.bytes,

@@ -1,10 +1,11 @@
-"""The verdict on a training step: by what its ranks did in it, and not by its critical path.
+"""Verdict on a training step from the time breakdown of its ranks, not its critical path.
 
-Folded blocks are pauses on that path, and a bubble is on none: while one stage waits, another computes. So a step goes
-into what a rank did on average, which adds up to the step. Of that, what a slow rank takes longer than its like, and
-others wait for it, is the slow rank's; and what the fullest link takes longer than its like, that link's.
+Replicated blocks are pauses on that path, and a bubble is on no path: while one stage waits, another computes. So a
+step is divided by the mean breakdown of its ranks, which adds up to the step. The excess time of a slow rank over its
+peers, including the waiting of others, is attributed to the slow rank; the excess load of the fullest link over its
+parallel links, to that link.
 
-Stragglers of a training step: slow ranks, stages with more work, links that communication fills.
+Stragglers of a training step: slow ranks, heavy stages, links filled by communication.
 """
 
 from __future__ import annotations
@@ -35,29 +36,27 @@ from clusim.workload.mesh import Mesh
 Array = NDArray[Any]
 
 SLOWER = 1.05
-"""Least factor by which kernels of a slow rank are longer than those of its peers; beside communication they may be,
-too.
-"""
+"""Least factor by which kernels of a slow rank exceed its peers'; concurrent communication may cause less."""
 
 FULLER = 1.2
 """Least factor by which a link is busier than its parallel links."""
 
 HEAVIER = 1.1
-"""Least factor by which a stage computes longer than the other stages."""
+"""Least factor by which a heavy stage's compute time exceeds the mean of all stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullWire:
-    """The wire that is busiest while communication is exposed.
+    """The busiest wire during exposed communication.
 
     Attributes
     ----------
     what : str
         Its class in words.
     place, link : str
-        Its link, if it is fuller than its like, and in any case.
+        Its link: `place` only if it has more load than its parallel links, `link` always.
     lost : float
-        The part of exposed communication for which a fault of it is to blame.
+        Share of exposed communication caused by a fault of the link.
     """
 
     what: str
@@ -69,14 +68,14 @@ class FullWire:
 def slow_ranks(
     schedule: Schedule, start: Array, end: Array, low: int, slowed: Mapping[int, float]
 ) -> dict[int, float]:
-    """Return the ranks whose kernels take longer than the median rank's, and what part of their time is too much.
+    """Return the ranks with slower kernels than the median rank -> excess share of their time.
 
     Parameters
     ----------
     low : int
-        Kernels count that start then or later [ps].
+        Only kernels that start at or after this time count [ps].
     slowed : mapping of int to float
-        By how much the schedule's own times of kernels are longer for a rank.
+        Factor already applied to a rank's kernel times in the schedule.
     """
     took: dict[int, int] = {}
     alone: dict[int, float] = {}
@@ -94,7 +93,10 @@ def slow_ranks(
 
 
 def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
-    """Say which stage of a pipeline computes longer than the others, whose ranks then wait for it; empty if none."""
+    """Return a text on the pipeline stage that computes longest, if others wait for it.
+
+    Otherwise empty.
+    """
     if mesh.pipeline < 2:
         return ""
     compute = {row.rank: row.compute_ps for row in ranks}
@@ -108,9 +110,9 @@ def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
 def full_wire(
     result: Result, spans: Mapping[int, Spans], window: tuple[int, int]
 ) -> FullWire | None:
-    """Return the wire that carried most while ranks were exposed to communication; None if none was.
+    """Return the wire with most load during exposed communication; None without load.
 
-    Histories of the run, what is folded included, count as far as ranks were exposed in their bins.
+    Histories of the run, with replicated blocks, are weighted by the exposed time of ranks in each bin.
     """
     run = expanded(result)
     edges = np.clip(run.bins.edge_ps, *window)
@@ -121,7 +123,7 @@ def full_wire(
 
 
 def _exposed(own: Spans, edges: Array) -> Array:
-    """Return how long a rank is exposed to communication between edges [ps]."""
+    """Return the exposed communication of a rank between edges [ps]."""
     compute, moving, _ = unfolded(own)
     computing = Union(compute[:, 0], compute[:, 1])
     either = np.concatenate((compute, moving))
@@ -132,7 +134,10 @@ def _exposed(own: Spans, edges: Array) -> Array:
 
 
 def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
-    """Name the wire with the most load [ps]; what it has more than its like, with a fault, is what the fault costs."""
+    """Return the wire with the most load [ps].
+
+    With a fault, its excess over parallel wires is the cost of the fault.
+    """
     wires = result.wires
     top = int(np.argmax(load))
     mine = [i for i, name in enumerate(wires.classes) if name == wires.classes[top] and load[i] > 0]
@@ -147,7 +152,7 @@ def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
 
 
 def link_of(names: Sequence[str], wire: int) -> str:
-    """Return the name of a wire's link, written from where the first of its directions starts."""
+    """Return the name of a wire's link, from the source of its first direction."""
     source, _, target = names[wire].partition("->")
     base, dot, number = target.rpartition(".")
     back = f"{base}->{source}.{number}" if dot else f"{target}->{source}"
@@ -166,11 +171,11 @@ class Culprits:
     Attributes
     ----------
     slow : mapping of int to float
-        Ranks that are slower than their like -> the part of their computing that is too much.
+        Slow ranks -> the excess share of their compute time.
     wire : FullWire or None
-        Which link exposed communication fills.
+        The link that exposed communication fills.
     bubble : str
-        What the bubble is due to, besides the turns of the pipeline.
+        Further cause of the bubble, in addition to the pipeline's turns.
     """
 
     slow: Mapping[int, float] = field(default_factory=dict)
@@ -179,7 +184,7 @@ class Culprits:
 
 
 def parts_of(ranks: Sequence[Breakdown], culprits: Culprits) -> Parts:
-    """Return what ranks did on average in a window of time; the parts add up to it."""
+    """Return the mean breakdown of ranks in a window of time; the parts add up to the window."""
     sums = {part: [getattr(row, f"{part}_ps") for row in ranks] for part in PARTS}
     found: Parts = {}
     if culprits.slow:
@@ -201,9 +206,9 @@ def parts_of(ranks: Sequence[Breakdown], culprits: Culprits) -> Parts:
 def _held_up(
     ranks: Sequence[Breakdown], sums: dict[str, list[int]], slow: Mapping[int, float]
 ) -> list[int]:
-    """Take from the parts of each rank what slow ones cost it, and return that [ps].
+    """Subtract the cost of slow ranks from the parts of each rank in `sums`; return it [ps].
 
-    It is what the slowest computes longer than the rank that is slowest without what is too much.
+    The cost is the compute time of the slowest rank beyond that of the slowest rank without excess time.
     """
     own = [round(row.compute_ps * slow.get(row.rank, 0.0)) for row in ranks]
     usual_ps = max(row.compute_ps - excess for row, excess in zip(ranks, own, strict=True))
@@ -234,8 +239,8 @@ def step_verdict(
 ) -> Verdict:
     """Return the verdict on a step of `step_ps` [ps].
 
-    Computing twice as fast saves half of it, the other parts are saved whole, in first order: what hides behind
-    computing may then show. The first cause is the one whose fix saves most.
+    The savings are breakdown estimates: half of compute if 2x faster, the full time of the other parts; communication
+    hidden by compute may then be exposed. The bottleneck is the cause with the largest saving.
     """
     causes = []
     for (kind, what), time_ps in parts_of(ranks, culprits).items():
@@ -253,7 +258,7 @@ def step_verdict(
 
 
 def _places(ranks: Sequence[Breakdown], kind: CauseKind, culprits: Culprits) -> tuple[str, ...]:
-    """Return the link that is fuller than its like, or the rank with half as much again of a part as ranks have."""
+    """Return the link with excess load, or the rank with 1.5 times the mean of a part."""
     if kind is CauseKind.EXPOSED and culprits.wire is not None and culprits.wire.place:
         return (culprits.wire.place,)
     if kind.value not in PARTS or (kind is CauseKind.COMPUTE and culprits.slow):

@@ -1,4 +1,4 @@
-"""Training steps that were simulated: when each ended, how ranks spent the last one, and what held it back."""
+"""Simulated training steps: end times, time breakdown of the last one, and bottleneck."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StepTiming:
     Attributes
     ----------
     states : list
-        What is known of its folded blocks; see `clusim.training.proof`.
+        States of its replicated blocks; see `clusim.training.proof`.
     """
 
     plan: ParallelPlan
@@ -43,13 +43,13 @@ class StepTiming:
 
     @property
     def blocks(self) -> list[FoldedBlock]:
-        """Return the blocks that pauses stand for."""
+        """Return the replicated blocks, run as pauses."""
         folder = self.writer.emitter.folder
         return folder.blocks if folder is not None else []
 
     @property
     def free(self) -> bool:
-        """Return True if workers take steps without waiting for each other."""
+        """Return True if workers run steps asynchronously."""
         return bool(self.plan.servers) and self.plan.workload.data.mode == "async"
 
     @cached_property
@@ -74,7 +74,7 @@ class StepTiming:
 
     @property
     def ended(self) -> list[int]:
-        """Return the ends of the steps that are done, of a run that was ended before its end [ps].
+        """Return the ends of the completed steps of a partial run [ps].
 
         The only step of a run ends with it.
         """
@@ -91,14 +91,14 @@ class StepTiming:
 
     @cached_property
     def fold(self) -> FoldReport:
-        """Return what is known of the blocks that pauses stand for."""
+        """Return the report on the replicated blocks."""
         start, end = self.result.tasks.start_ps, self.result.tasks.end_ps
         known = self.states or states(self.blocks, self.spans, start, end)
         return fold_report(self.writer.emitter.folder, known)
 
     @property
     def window(self) -> tuple[int, int]:
-        """Return when the last step began and ended [ps]."""
+        """Return the begin and end of the last step [ps]."""
         return (self.ends[-2] if len(self.ends) > 1 else 0), self.ends[-1]
 
     @property
@@ -108,7 +108,7 @@ class StepTiming:
 
     @cached_property
     def passed_ps(self) -> int:
-        """Return when the last pass of the last step was done [ps]."""
+        """Return the end of the last pass of the last step [ps]."""
         end, high = self.result.tasks.end_ps, self.window[1]
         return max(
             (
@@ -121,7 +121,7 @@ class StepTiming:
 
     @cached_property
     def rows(self) -> list[Breakdown]:
-        """Return the time of ranks in the last step."""
+        """Return the breakdown of ranks in the last step."""
         return self.step.whole
 
     @cached_property
@@ -132,7 +132,7 @@ class StepTiming:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Return the diagnosis of the last step."""
+        """Return the verdict on the last step."""
         plan, step = self.plan, self.step
         culprits = self._culprits()
         phases = () if self.free else step_phases(step, culprits)

@@ -1,4 +1,4 @@
-"""The forms of training steps in JSON: a step, layers of a plan, steps of several sizes."""
+"""JSON forms of training steps: a step, layers of a plan, steps of several sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MeshJson(TypedDict):
 
 
 class SwitchedSideJson(TypedDict):
-    """GPU costs of collectives: mean SMs; traffic, bytes sent and time in isolation, per step [bytes, s]."""
+    """GPU costs of collectives per step: mean SMs; traffic and bytes sent [bytes]; time [s]."""
 
     sms: float
     memory_bytes: int
@@ -33,12 +33,12 @@ class SwitchedSideJson(TypedDict):
 
 
 class InSwitchJson(TypedDict):
-    """Collectives that switches did in a step, per GPU: how many, what they cost, and what rings would.
+    """In-switch collectives of a step, per GPU: number, cost, and cost as rings.
 
     Attributes
     ----------
     collectives : float
-        How many.
+        Their number.
     """
 
     collectives: float
@@ -63,11 +63,11 @@ class SavedStepJson(TypedDict):
     Attributes
     ----------
     bytes : int
-        Of the whole checkpoint [bytes].
+        Size of the complete checkpoint [bytes].
     stall_s : float
-        How much longer the step takes [s].
+        Additional time of the step [s].
     step_s, mean_step_s : float, float or None
-        The step with it, and the mean over all steps, if the workload says how often [s].
+        The step with it, and the mean over all steps, if the workload sets the interval [s].
     """
 
     bytes: int
@@ -86,13 +86,13 @@ class GoodputJson(TypedDict):
     Attributes
     ----------
     goodput, checkpoints, restarts, redone : float
-        Shares of the time: steps that count, checkpoints, restarts, and what is done again.
+        Shares of the time: useful steps, checkpoints, restarts, and repeated work.
     young_interval_s, daly_interval_s : float
         Between checkpoints, by Young's and Daly's formulas [s].
     days : float
-        Over which is counted [days].
+        Period [days].
     failures, useful_steps : float
-        In these days.
+        In this period.
     """
 
     goodput: float
@@ -118,15 +118,15 @@ class MemoryShareJson(TypedDict):
     Attributes
     ----------
     weights, gradients, optimizer, activations, transient, buffers : float
-        What the step needs for what [GiB].
+        Memory of the step by use [GiB].
     libraries, fragments : float
-        Context, code and workspaces of libraries; what the allocator holds between blocks (assumed) [GiB].
+        Context, code and workspaces of libraries; memory held by the allocator between blocks (assumed) [GiB].
     total, capacity, missing : float
-        All of it, what the chip has (0 if that is not known), and what it lacks [GiB].
+        Sum, capacity of the chip (0 if unknown), and shortfall [GiB].
     microbatches_in_flight : int
-        Of which activations are held.
+        Microbatches with activations in memory.
     fits : bool
-        Whether nothing is missing.
+        True if the shortfall is 0.
     """
 
     weights: float
@@ -154,31 +154,31 @@ class StepJson(TypedDict):
     stage_gpus : list of int
         Replicas of every stage of the pipeline.
     placement : dict
-        Where the groups of each dimension are: ``none``, ``inside`` a machine or ``across``.
+        Placement of each dimension's groups: ``none``, ``inside`` a node or ``across``.
     steps_s : list of float
-        Time of every step that was simulated [s].
+        Time of every simulated step [s].
     samples_per_s, tokens_per_s : float
         Throughput, in the unit of the model.
     tflops_per_gpu : float
         Of the model's operations [10^12/s].
     mfu, hfu : float
-        The model's operations, and those that ran, against the peak of all ranks.
+        Model and executed FLOP/s over the peak FLOP/s of all ranks.
     exposed_comm_s, communication_s : float
-        Communication that nothing hides, and all of it [s].
+        Exposed and total communication [s].
     kernel_slowdown_s : float
-        What kernels lose to communication, which takes their SMs and memory [s].
+        Time that kernels lose to communication, which uses their SMs and memory [s].
     communication_sms : float
-        SMs that it holds while it runs, in the mean.
+        Mean SMs held by communication while it runs.
     bubble_fraction : float
         Share of the step.
     memory_GiB, memory_by_stage_GiB : object, list
         Of the fullest stage, and of all [GiB].
     volume_bytes_per_gpu, collectives_per_step : dict
-        By dimension of parallelism: what a GPU sends in a step [bytes], and how many collectives it takes part in.
+        By dimension of parallelism: bytes sent per GPU and step [bytes], and collectives per step.
     error_bound : float or None
-        By how much its grain may move the step at most, as a share; None where no bound is known.
+        Error limit of the step due to its granularity, as a share; None if unknown.
     wall_s : float
-        Time on the wall that the engine took [s].
+        Wall time of the engine [s].
     """
 
     workload: str
@@ -231,16 +231,16 @@ class BusyWireJson(TypedDict):
 
 
 class FoldedJson(TypedDict):
-    """Blocks of work that were not simulated one by one.
+    """Replicated blocks of work.
 
     Attributes
     ----------
     simulated, folded : int
-        Blocks that were, and that stand for themselves as pauses.
+        Simulated blocks, and blocks replicated from them, which run as pauses.
     alone, proved_identical : int
-        Of the folded: at whose ranks nothing else was under way, and those of them that are as the simulated one.
+        Replicated blocks without other work of their ranks, and the part verified identical to the simulated block.
     disturbed_share : float
-        Part of the folded time in which something else was under way at the same ranks.
+        Share of the replicated time with other work of the same ranks.
     """
 
     simulated: int
@@ -263,7 +263,7 @@ class SimulatedStepJson(StepJson):
 
 
 class WholeStepsJson(TypedDict):
-    """Steps that were simulated to their end: their times [s], how finely, and what was folded."""
+    """Steps that were simulated to their end: times [s], granularity, and replicated blocks."""
 
     steps_s: list[float]
     granularity: str
@@ -271,22 +271,22 @@ class WholeStepsJson(TypedDict):
 
 
 class EndedStepsJson(EndedJson):
-    """Training steps that were ended before their end.
+    """Partial result of training steps.
 
     Attributes
     ----------
     steps : int
-        That were asked for.
+        Requested steps.
     steps_s : list of float
-        Times of those that were done [s].
+        Times of the completed steps [s].
     under_way_s : float
-        Time simulated of the step that was under way [s].
+        Simulated time of the step in progress [s].
     granularity : str
-        How finely the run that was under way is simulated.
+        Granularity of the run in progress.
     blocks_folded : int
-        Blocks of work that pauses stand for in it.
+        Number of its replicated blocks.
     before : object or None
-        What was simulated to its end before: more coarsely, with more blocks folded, or without a checkpoint.
+        Earlier run that was completed: coarser, with more blocks replicated, or without a checkpoint.
     """
 
     workload: str
@@ -302,14 +302,14 @@ class EndedStepsJson(EndedJson):
 
 
 class PartsJson(TypedDict):
-    """Parts that the step is made of, and those of them that had to be simulated now.
+    """Number of parts of the step, and number simulated for this estimate.
 
     Attributes
     ----------
     parts_followed : int
-        Those whose time was followed from runs on fewer machines.
+        Number of parts extrapolated from runs on fewer nodes.
     followed_error_s : float
-        By how much the step may be off for that, at most [s].
+        Resulting error limit of the step [s].
     """
 
     parts: int
@@ -319,7 +319,7 @@ class PartsJson(TypedDict):
 
 
 class EstimatedStepJson(StepJson):
-    """A training step made of parts that were simulated before."""
+    """A training step composed of simulated parts."""
 
     estimate: PartsJson
 
@@ -332,9 +332,9 @@ class ScaledStepJson(TypedDict):
     samples_per_s, tokens_per_s : float
         Throughput, in the unit of the model.
     mfu : float
-        The model's operations against the peak of all ranks.
+        Model FLOP/s over the peak FLOP/s of all ranks.
     efficiency : float
-        Throughput per GPU against that of the first row.
+        Throughput per GPU relative to the first row.
     """
 
     replicas: int
@@ -357,15 +357,15 @@ class LayerRowJson(TypedDict):
     Attributes
     ----------
     count : int
-        How many like it the stage has.
+        Number of equal layers in the stage.
     forward_flops, input_flops, weight_flops : int
         Operations forwards, and backwards towards the gradients of inputs and of weights.
     forward_hbm_bytes, input_hbm_bytes, weight_hbm_bytes : int
-        Traffic of memory [bytes].
+        Memory traffic [bytes].
     activation_bytes : int
-        What is kept for the backward pass [bytes].
+        Activations kept for the backward pass [bytes].
     memory_bound : float
-        Part of the time in which kernels wait for memory rather than for arithmetic.
+        Share of the time in which kernels are limited by memory rather than arithmetic.
     collectives : dict
         Forwards and backwards, in words.
     """
@@ -398,16 +398,16 @@ class OptimizerRowJson(TypedDict):
 
 
 class LayersJson(TypedDict):
-    """Work of every layer, before anything is simulated.
+    """Work of every layer, before any simulation.
 
     Attributes
     ----------
     peak_flops : float
-        Of the chip at the workload's precision [1/s].
+        Peak of the chip at the workload's precision [1/s].
     gemm_fraction, attention_fraction : float
-        Of which products and fused attention reach at most.
+        Largest share of the peak that matrix products and fused attention reach.
     sustained : float
-        Of the clock, in long runs.
+        Share of the clock in long runs.
     """
 
     workload: str

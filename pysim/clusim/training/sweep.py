@@ -1,4 +1,4 @@
-"""Scaling: the same workload on more and more data-parallel replicas."""
+"""Scaling of a workload over data-parallel replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from clusim.workload.spec import Workload
 def scaled(
     workload: Workload, replicas: int, kind: Literal["strong", "weak"], micro_total: int
 ) -> Workload:
-    """Return a workload on so many replicas: the batch of all is kept (strong) or grows with them (weak)."""
+    """Return a workload on a number of replicas.
+
+    The global batch is constant (strong) or grows with the replicas (weak).
+    """
     batch = workload.batch.all if kind == "strong" else micro_total * replicas
     own = workload.parallel
     size = own.tensor * own.context * own.pipeline * replicas
@@ -35,8 +38,8 @@ def scaling(
 ) -> list[tuple[int, StepResult, float]]:
     """Return (replicas, result, efficiency) for every number of replicas.
 
-    Efficiency is throughput per GPU against that of the first entry. In weak scaling every replica has as many
-    samples as in the workload. `run` answers a request.
+    Efficiency is throughput per GPU relative to the first entry. In weak scaling every replica has as many
+    samples as in the workload. `run` simulates or estimates a request.
     """
     if kind not in ("strong", "weak"):
         raise InputError(f"scaling {kind!r}: use strong or weak")

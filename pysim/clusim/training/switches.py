@@ -1,8 +1,8 @@
-"""Traffic that in-switch reduction and multicast (NVLS, SHARP) take off GPUs, compared with rings.
+"""Traffic that in-switch reduction (NVLS, SHARP) saves on GPUs, compared with rings.
 
-**Hardware** A ring reads and writes every byte several times on every GPU, with as many CTAs as it has channels. A
-switch that adds up needs the data once, and fewer CTAs. **Model** Every kind of collective that a run leaves to
-switches is run alone, as it is and as a ring; the differences are counted as often as it was done.
+**Hardware** A ring reads and writes every byte several times on every GPU, with one CTA per channel. In-switch
+reduction needs the data once, and fewer CTAs. **Model** Every kind of in-switch collective of a run is
+simulated in isolation, unchanged and as a ring; the differences are multiplied by its number of calls.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
 
 MOST_KINDS = 4
-"""Kinds of collectives that are run: those that move most. Others count like the kind that moves most."""
+"""Maximum kinds of collectives that are run, by bytes moved. The rest use the first kind's cost."""
 
 LARGEST_BYTES = 64 << 20
-"""Collectives beyond it are run at this size [bytes]."""
+"""Larger collectives are run at this size [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchCost:
-    """A collective alone: SMs it holds on a GPU, memory traffic and bytes sent per GPU [bytes], its time [ps]."""
+    """Cost of an isolated collective: SMs, memory traffic and bytes sent per GPU, time [ps]."""
 
     sms: float
     memory_bytes: float
@@ -43,18 +43,18 @@ class SwitchCost:
     time_ps: float
 
     def times(self, factor: float) -> SwitchCost:
-        """Return the cost of so many of them; SMs become SMs x times."""
+        """Return the cost multiplied by `factor`; SMs become SMs x times."""
         return SwitchCost(*(value * factor for value in astuple(self)))
 
     def plus(self, other: SwitchCost) -> SwitchCost:
-        """Return both together."""
+        """Return the sum of both costs."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return SwitchCost(*(one + two for one, two in pairs))
 
 
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """Collectives that switches did in a step, per GPU: how many, what they cost, and what rings would.
+    """In-switch collectives of a step, per GPU: number, cost, and cost as rings.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Switching:
     ring: SwitchCost
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers a script wants."""
+        """Return the numbers for JSON output."""
         table: dict[str, Any] = {"collectives": round(self.calls, 3)}
         for name, cost in (("switch", self.switch), ("ring", self.ring)):
             table[name] = {
@@ -86,7 +86,7 @@ def switching(
     steps: int = 1,
     granularity: str | int = "auto",
 ) -> Switching | None:
-    """Return what switches did in a step and what rings would have cost; None if they did nothing."""
+    """Return the in-switch collectives of a step and their cost as rings; None without any."""
     kinds: dict[Switched, tuple[int, tuple[int, ...]]] = {}
     for moved in traffic.values():
         for kind, (count, group) in moved.switched.items():
@@ -123,7 +123,7 @@ def _sum(parts: Iterable[tuple[float, float, SwitchCost]]) -> SwitchCost:
 def _alone(
     setup: Setup, kind: Switched, group: Sequence[int], granularity: str | int
 ) -> tuple[SwitchCost, SwitchCost]:
-    """Run a collective by switches and as a ring."""
+    """Run a collective as in-switch reduction and as a ring."""
     fabric, size = setup.known, min(kind.bytes, LARGEST_BYTES)
     costs = []
     for algorithm in (kind.algorithm, "ring"):

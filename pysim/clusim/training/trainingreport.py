@@ -158,7 +158,7 @@ def _ranks(result: StepResult) -> list[str]:
 
 
 def _shown(result: StepResult) -> list[Breakdown]:
-    """Return the ranks to show: if there are many, as many of every pipeline stage."""
+    """Return the ranks to show; of many, equally many per pipeline stage."""
     mesh = result.plan.mesh
     if len(result.ranks) <= SHOWN_RANKS:
         return result.ranks
@@ -190,7 +190,7 @@ def _memory(result: StepResult) -> list[str]:
 
 
 def _checkpoint(result: StepResult) -> list[str]:
-    """Say what a checkpoint adds to the step that has it."""
+    """Return the lines on the additional time of a step with a checkpoint."""
     own = result.saved
     if own is None:
         return []
@@ -206,7 +206,7 @@ def _checkpoint(result: StepResult) -> list[str]:
 
 
 def _goodput(result: StepResult) -> list[str]:
-    """Say what failures and checkpoints leave of the time."""
+    """Return the lines on goodput with failures and checkpoints."""
     own = result.goodput
     if own is None:
         return []
@@ -225,7 +225,7 @@ def _goodput(result: StepResult) -> list[str]:
 
 
 def _room(item: Memory) -> str:
-    """Say how much is left of the chip's memory, or missing."""
+    """Return the text on free or missing memory of the chip."""
     if not item.capacity:
         return " of an unknown size"
     left = abs(item.capacity - item.total) / 2**30
@@ -241,6 +241,6 @@ def _wires(wires: list[tuple[str, float]]) -> list[str]:
 
 
 def _foot(result: StepResult) -> list[str]:
-    """Say how all this was found."""
+    """Return the lines on origin, wall time and identity of the result."""
     rows = result.origin
     return _table([*rows, ("wall time", f"{result.wall_s:.2f} s"), *result.identity])

@@ -1,4 +1,4 @@
-"""Training steps without what held them back first: what is asked then, and what it says of the saving."""
+"""Training steps without their bottleneck: the changed request, and the saving."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from clusim.workload.spec import HostSpec
 
 CHEAP_GRANTS = 1_000_000
 CHEAP_TASKS = 4_000
-"""Bursts, and tasks, of a run up to which its steps are simulated again without their first cause: half a second."""
+"""Maximum bursts, and tasks, of steps that are re-simulated without their bottleneck: half a second."""
 
 
 @dataclass(frozen=True)
 class Fix:
-    """A run without a bottleneck: its words, and the saving from the times of both runs' last steps [ps]."""
+    """A run without a bottleneck: its description, and the saving.
+
+    The saving is computed from the times of both runs' last steps [ps].
+    """
 
     request: TrainRequest
     how: str
@@ -29,14 +32,14 @@ class Fix:
 
 
 def is_cheap(run: StepTiming) -> bool:
-    """Return True if steps can be simulated again unasked, written out in full."""
+    """Return True if re-simulation of the steps, written out in full, is cheap."""
     grants = run.result.grants + sum(block.found.hops for block in run.blocks)
     tasks = len(run.schedule.tasks) + sum(block.found.instances for block in run.blocks)
     return grants <= CHEAP_GRANTS and tasks <= CHEAP_TASKS
 
 
 def with_faster_kernels(schedule: Schedule) -> Schedule:
-    """Return a schedule whose kernels take half as long."""
+    """Return a schedule with kernels of half the duration."""
     tasks = [
         replace(task, compute_ps=task.compute_ps // 2, mem_bytes=task.mem_bytes // 2)
         if task.kind == "kernel"
@@ -47,7 +50,7 @@ def with_faster_kernels(schedule: Schedule) -> Schedule:
 
 
 def without_first(request: TrainRequest, verdict: Verdict) -> Fix | None:
-    """Return how to simulate steps without their first cause; None where nothing but another machine would do."""
+    """Return how to simulate steps without their bottleneck; None if it cannot be removed."""
     first, request = verdict.headline, replace(request, strict_memory=False)
     if first is None:
         return None
@@ -69,15 +72,15 @@ def _less(run: StepTiming, after_ps: int) -> int:
 
 
 def _without_bubble(run: StepTiming, twice_ps: int) -> int:
-    """Return what is in a step besides its microbatches' turns and what follows them.
+    """Return the bubble of a step: without its turns and the part after the last pass [ps].
 
-    A step is the bubble, its turns and the rest; one with twice the microbatches has the turns twice.
+    A step is the bubble, its turns and the rest; a step with twice the microbatches has the turns twice.
     """
     return 2 * run.step_ps - twice_ps - (run.window[1] - run.passed_ps)
 
 
 def _sound(request: TrainRequest, cause: VerdictCause) -> TrainRequest:
-    """Return what is asked without slow ranks, or without what is wrong with the link of a cause."""
+    """Return the request without slow ranks, or without the faults of the link of a cause."""
     setup, work = request.setup, request.workload
     names = arrays_of(setup.fabric).wire_names
 

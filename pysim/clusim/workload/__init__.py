@@ -1,6 +1,7 @@
 """Training runs: models, memory and parallelism, written as schedules.
 
-A `Workload` (from YAML) and a fabric give a `ParallelPlan`; a `StepWriter` writes its steps with a `ScheduleBuilder`.
+A `Workload` (from YAML) and a topology yield a `ParallelPlan`; a `StepWriter` writes its steps with a
+`ScheduleBuilder`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Expert exchanges as DeepEP makes them: a token goes once to each rank that has one of its experts.
+"""Expert exchanges of DeepEP: a token is sent once to each rank that has one of its experts.
 
-**Hardware** and figures see `clusim.hardware.deepep`. **Model** Experts are chosen evenly: a rank with E/N of E experts
-has one of a token's k with the probability 1 - C(E - E/N, k) / C(E, k). With a limit of L machines these are chosen
-evenly first, and the experts among theirs. Between machines a token goes once to each machine that has one of its
-experts, to the GPU with the same place there, which hands it on inside (normal kernels); or to each of its experts,
-straight to their ranks (kernels for low latency). **Not modelled** What goes
-with a token of the normal kernels: its source and weights.
+**Hardware** and parameters: see `clusim.hardware.deepep`. **Model** Experts are chosen evenly: a rank
+with E/N of E experts has one of a token's k with the probability 1 - C(E - E/N, k) / C(E, k). With a
+limit of L nodes these are chosen evenly first, then the experts among theirs. Between nodes a token is
+sent once to each node that has one of its experts, to the GPU with the same place there, which forwards
+it inside (normal kernels); or to each of its experts, directly to their ranks (low-latency kernels).
+**Not modelled** Metadata sent with a token by the normal kernels: its source and weights.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ SCALED = 128
 """Elements in 8 bits that share a scale of 4 bytes."""
 
 MARK = 16
-"""Bytes that say where a token comes from (``num_bytes_per_dispatch_msg``, csrc/kernels/internode_ll.cu)."""
+"""Bytes that identify the source of a token (``num_bytes_per_dispatch_msg``, csrc/kernels/internode_ll.cu)."""
 
 QUICK_BLOCKS = 32
-"""Thread blocks among which messages of the kernels for low latency are divided, so many that wires are the limit:
-assumed, with tables of 8 H100 in view."""
+"""CTAs that share the messages of low-latency kernels, enough that wires are the limit: assumed, consistent
+with tables of 8 H100.
+"""
 
 BLOCKS = 128
-"""Thread blocks that the kernels for low latency have at most, one for each expert or several experts."""
+"""Most CTAs of low-latency kernels, one for each expert or several experts."""
 
 
 class Exchanged(NamedTuple):
-    """Exchange of a rank: inside its node (or with all ranks), and with other nodes, its own part included in both
-    [bytes]; 0 is nothing of its own.
+    """Exchange of a rank inside its node (or with all ranks), and with other nodes [bytes].
+
+    Local data are included; 0 if unused.
     """
 
     inside: int
@@ -45,12 +47,12 @@ class Exchanged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Tokens of a rank that each visit `top_k` of `experts`, which `ranks` on `machines` have among them.
+    """Tokens of a rank, each with `top_k` of `experts`, spread over `ranks` on `machines`.
 
     Attributes
     ----------
     limit : int
-        Machines that have all experts of a token; 0 is any.
+        Most nodes with experts of a token; 0 is no limit.
     """
 
     tokens: int
@@ -63,16 +65,16 @@ class Routed:
 
     @property
     def copies(self) -> Fraction:
-        """Copies that reach ranks, those to the token's own included, on average."""
+        """Average copies that reach ranks, including the token's own rank."""
         return self.tokens * self._met(self.ranks)
 
     @property
     def visits(self) -> Fraction:
-        """Copies that reach machines, those to the token's own included, on average."""
+        """Average copies that reach nodes, including the token's own node."""
         return self.tokens * self._met(self.machines)
 
     def _met(self, parts: int) -> Fraction:
-        """Return how many of so many equal parts have an expert of a token, on average."""
+        """Return the average number of `parts` equal parts that have an expert of a token."""
         share = Fraction(self.limit or self.machines, self.machines)
         pool, each = int(self.experts * share), self.experts // parts
         missed = Fraction(comb(pool - each, self.top_k), comb(pool, self.top_k))
@@ -86,17 +88,17 @@ class DeepEp:
     Attributes
     ----------
     sms : int
-        Thread blocks that they get.
+        CTAs of an exchange.
     fp8 : bool
-        What is dispatched has 8 bits.
+        True if dispatched data have 8 bits.
     machines : int
-        Machines that the ranks of a group are on, as many on each.
+        Nodes of the ranks of a group, with equally many ranks on each.
     limit : int
-        Machines that have all experts of a token; 0 is any.
+        Most nodes with experts of a token; 0 is no limit.
     low_latency : bool
-        By the kernels for low latency.
+        True for the low-latency kernels.
     inside_Bps : float
-        What a GPU sends to others of its machine [B/s].
+        Rate of a GPU to others of its node [B/s].
     """
 
     sms: int = 20
@@ -108,22 +110,22 @@ class DeepEp:
 
     @property
     def blocks(self) -> int:
-        """Thread blocks that move data; those for low latency are never what limits them."""
+        """CTAs that move data; with low-latency kernels enough that they are never the limit."""
         return QUICK_BLOCKS if self.low_latency else self.sms
 
     def routed(self, tokens: int, hidden: int, ranks: int, experts: tuple[int, int]) -> Routed:
-        """Return the destinations of a rank's tokens; `experts` are all and those of a token."""
+        """Return the destinations of a rank's tokens; `experts` are the total and those per token."""
         return Routed(tokens, hidden, ranks, *experts, self.machines, self.limit)
 
     def exchanged(self, way: Way, routed: Routed, element: int) -> Exchanged:
-        """Return the exchange, in whole blocks for all ranks."""
+        """Return the sizes of an exchange, rounded up to equal 16-byte blocks for all ranks."""
         token = routed.hidden * element
         if way == "dispatch" and self.fp8:
             token = routed.hidden + -(-routed.hidden // SCALED) * 4
         if self.low_latency:
             token += MARK if way == "dispatch" else 0
             size = _whole(routed.tokens * routed.top_k * token, routed.ranks)
-            # Its NIC gets what a GPU sends to other machines, wherever in them it goes.
+            # The NIC carries all bytes of a GPU to other nodes, whatever rank of the node they are for.
             return Exchanged(size // routed.machines, size if routed.machines > 1 else 0)
         inside = _whole(routed.copies * token, routed.ranks)
         if routed.machines == 1:
@@ -131,7 +133,7 @@ class DeepEp:
         return Exchanged(inside, _whole(routed.visits * token, routed.ranks))
 
     def least_ps(self, way: Way, routed: Routed, size: int) -> int:
-        """Return the time of thread blocks for a number of bytes, on wires that cost nothing [ps]."""
+        """Return the CTA time for a number of bytes, on infinitely fast wires [ps]."""
         if self.low_latency:
             return self._low_latency_ps(f"low_latency_{way}", routed, size)
         rate = parse_rate(str(DEEPEP[f"{way}_rate"].value))
@@ -141,7 +143,10 @@ class DeepEp:
         )
 
     def _low_latency_ps(self, name: str, routed: Routed, size: int) -> int:
-        """Return the same for the kernels for low latency: what stays in the machine, or tokens block by block."""
+        """Return the CTA time of low-latency kernels [ps].
+
+        It is the longer of the copies inside the node and the tokens per CTA.
+        """
         blocks = -(-routed.experts // -(-routed.experts // BLOCKS))
         near = size * (1 - routed.machines / routed.ranks)
         share = DEEPEP[f"{name}_share"].value

@@ -14,13 +14,13 @@ from clusim.workload.layers import JOINED, SUMMED, Beside, Comm, Shard, Step
 from clusim.workload.spec import HostSpec
 
 SHAPES = 4
-"""Megatron's fused softmax takes matrices of scores by so many at a time (fused_softmax.py, is_kernel_available)."""
+"""Granularity of score matrices in Megatron's fused softmax (fused_softmax.py, is_kernel_available)."""
 
 LONGEST_FUSED = 2048
-"""Longest rows it takes."""
+"""Longest rows of the fused softmax."""
 
 SOFTMAX = "softmax"
-"""The kernel it is in the tables of layers."""
+"""Name of its kernel in the tables of layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """The host thread of every rank.
+    """Host thread of every rank.
 
     Attributes
     ----------
     operator_ps, again_ps, node_ps, collective_ps, message_ps, tensor_ps, microbatch_ps, step_ps : int
-        As of `Framework`, on the machine's processor [ps].
+        As of `Framework`, on the node's processor [ps].
     softmax : int
-        Operators that the softmax of scores is.
+        Operators per softmax of scores.
     queue : int
         Kernels that it can be ahead.
     """
@@ -67,7 +67,7 @@ class HostTimes:
         return Issue(sum(self._time(kernel) for kernel in own), count)
 
     def steps(self, steps: Iterable[Step]) -> Issue:
-        """Return the host time to issue steps, collectives too."""
+        """Return the host time to issue steps, including collectives."""
         own = list(_each(steps))
         work = self.kernels(step for step in own if isinstance(step, Kernel))
         calls = sum(isinstance(step, Comm) for step in own)
@@ -83,13 +83,13 @@ class HostTimes:
         if kernel.part == "forward":
             return count * self.operator_ps
         if kernel.useful == 0:
-            # Computed again: an operator of the forward pass, and what checkpointing does around it.
+            # Recomputed: an operator of the forward pass, and the overhead of checkpointing.
             return count * (self.operator_ps + self.again_ps)
         return count * self.node_ps
 
 
 def _each(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield steps, and those of two rows one after the other."""
+    """Yield steps, with the two rows of parallel steps in sequence."""
     for step in steps:
         if isinstance(step, Beside):
             yield from _each((*step.one, *step.two))
@@ -98,12 +98,12 @@ def _each(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTimes | None:
-    """Return the host of a workload's ranks; None is one that takes no time.
+    """Return the host of a workload's ranks, or None if issuing costs no time.
 
     Parameters
     ----------
     heads : int
-        Heads of attention of a rank; 0 is no attention.
+        Attention heads of a rank; 0 is no attention.
     """
     if spec.framework == "none":
         return None
@@ -115,7 +115,7 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
 
     operator, node, again = ps(own.operator), ps(own.node), ps(own.again)
     if spec.per_operator is not None:
-        # What was measured here says how fast this host is, for both passes.
+        # The user's measurement sets the speed of this host for both passes.
         ratio = spec.per_operator / max(1, operator)
         operator, node, again = spec.per_operator, round(node * ratio), round(again * ratio)
     queue = LAUNCH_QUEUE.value
@@ -136,7 +136,7 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
 
 
 def kernels_by(spec: HostSpec) -> tuple[bool, bool]:
-    """Return True if gradients that come together are added by kernels of their own, and whether others are eager."""
+    """Return two flags: separate kernels for sums of gradients, and eager kernels."""
     own = FRAMEWORKS.get(spec.framework)
     return (False, False) if own is None else (own.sums, own.eager)
 
@@ -147,7 +147,7 @@ def _softmax(own: Framework, shard: Shard, heads: int) -> int:
 
 
 def _pace(fabric: Fabric) -> float:
-    """Return how fast the fabric's first processor is, against the one of the figures; 1 if it is not known."""
+    """Return the speed of the first known processor relative to the reference; 1 if unknown."""
     for node in fabric.nodes:
         if node.host is not None and node.model in PROCESSORS:
             figure = PROCESSORS[node.model].pace

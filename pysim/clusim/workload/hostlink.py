@@ -1,7 +1,7 @@
-"""The way from a GPU to the memory of its host: PCIe and its switches, or NVLink-C2C.
+"""Path from a GPU to the memory of its host: PCIe and its switches, or NVLink-C2C.
 
-**Model** All GPUs of a machine copy at the same time, each to the nearest memory; a link or memory that several of them
-use is shared out evenly. **Not modelled** Other traffic on these links: that of NICs.
+**Model** All GPUs of a node copy at the same time, each to the nearest memory; a link or memory used by
+several GPUs is shared evenly. **Not modelled** Other traffic on these links: that of NICs.
 
 Traffic of a GPU to others: inside its node, and its part of the node's network traffic.
 """
@@ -17,14 +17,14 @@ from clusim.topology.model import Fabric, Link
 
 
 def joins_gpus(link: Link) -> bool:
-    """Return True if a link is NVLink among GPUs and their switches, and not to a host."""
+    """True if a link is NVLink among GPUs and their switches, and not to a host."""
     return link.format.startswith("nvlink") and "c2c" not in link.format
 
 
 def peer_rates(fabric: Fabric) -> tuple[float, float]:
-    """Return what the first GPU sends over NVLink (without any, PCIe), and over its machine's network [B/s].
+    """Return the first GPU's rates over NVLink (or PCIe) and over its node's network [B/s].
 
-    All GPUs of a machine share its network alike; without one there is nobody to send to.
+    All GPUs of a node share its network evenly; without a network the second rate equals the first.
     """
     by_name = {node.name: node for node in fabric.nodes}
     first = fabric.nodes[arrays_of(fabric).node_of(0)]
@@ -45,7 +45,7 @@ def peer_rates(fabric: Fabric) -> tuple[float, float]:
 
 
 TO_HOST = "copies to host"
-"""Stream of all copies to the host: they go one after the other."""
+"""Stream of all copies to the host, which run in sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class HostWay:
     rate_Bps : float
         Copies in one direction [B/s].
     memory_Bps : float
-        Its part of what the host's memory gives to kernels of the CPU [B/s].
+        Its share of the host memory bandwidth for CPU kernels [B/s].
     """
 
     rate_Bps: float
@@ -65,7 +65,7 @@ class HostWay:
 
 
 def host_way(fabric: Fabric) -> HostWay:
-    """Return the way of the first GPU."""
+    """Return the path of the first GPU to its host's memory."""
     by_name = {node.name: node for node in fabric.nodes}
     first = fabric.nodes[arrays_of(fabric).node_of(0)]
     near: dict[str, list[tuple[str, Link]]] = {}
@@ -99,7 +99,7 @@ def host_way(fabric: Fabric) -> HostWay:
 def _to_memory(
     start: str, near: dict[str, list[tuple[str, Link]]], memories: set[str]
 ) -> tuple[str, list[Link]]:
-    """Return the nearest memory and the links to it; empty if there is none."""
+    """Return the nearest memory and the links to it; empty if it is unreachable."""
     reached: dict[str, list[Link]] = {start: []}
     row = [start]
     while row:

@@ -1,7 +1,8 @@
-"""Kernels and what they take on a chip.
+"""Kernels and their times on a GPU.
 
-**Hardware** and **Model** see `clusim.hardware.kernels`: matrix products by what was measured of them, other kernels by
-the longer of arithmetic and memory traffic; none is shorter than the time between two launches.
+**Hardware** and **Model** see `clusim.hardware.kernels`: matrix products by measured tables, other
+kernels by the longer of arithmetic and memory traffic; no kernel is shorter than the time between two
+launches.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ class Precision:
     dtype : str
         Element type of collectives.
     products : str
-        Measured matrix products that hold for it.
+        Table of measured matrix products.
     recipe : str
-        How operands become 8-bit ones (`clusim.workload.recipes`); empty: they are what is kept.
+        Conversion of operands to 8 bits (`clusim.workload.recipes`); empty: tensors are kept in the
+        operands' format.
     transposes : bool
-        Products of 8 bits take operands one way round only, so that the other way is a copy: all chips but
-        Blackwell's of data centres (``is_non_tn_fp8_gemm_supported`` of TransformerEngine).
+        8-bit products accept operands in one orientation only, so that the other one is a copy: all chips
+        except data-centre Blackwell (``is_non_tn_fp8_gemm_supported`` of TransformerEngine).
     """
 
     name: str
@@ -73,7 +75,7 @@ class Precision:
 
 
 def _precision(name: str, held: str, multiplied: str = "") -> Precision:
-    """Return the formats of a run that holds one element type and multiplies another, by default the same."""
+    """Return the formats of a run by element type held and multiplied (by default the same)."""
     kept, factor = DTYPES[held], DTYPES[multiplied or held]
     products = {"float8e4m3": "fp8", "float32": "f32"}.get(factor.name, "bf16")
     return Precision(name, factor.peak, kept.size_bytes, factor.size_bytes, kept.name, products)
@@ -98,8 +100,8 @@ PRECISIONS = {
         replace(_precision("tf32", "float32"), peak="tf32"),
     )
 }
-"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales. ``tf32`` has 32 bits,
-of which products use 19.
+"""Number formats by name. 8-bit formats multiply 8-bit operands and keep all other tensors in bf16; ``fp8``
+has delayed scales. ``tf32`` has 32 bits, of which products use 19.
 """
 
 
@@ -130,18 +132,18 @@ class Kernel:
     Attributes
     ----------
     flops, bytes : int
-        Floating-point operations it executes; memory traffic [bytes].
+        Executed floating-point operations; memory traffic [bytes].
     gemm : Gemm or None
-        Shape, if it is a matrix product.
+        Shape of a matrix product.
     fused : Fused or None
-        Shape, if it is fused attention.
+        Shape of fused attention.
     core : bool
         Part of the attention core, which selective recomputation repeats.
     expert : bool
         Its work grows with the load of the rank's experts.
     useful : int
-        Operations that utilisation counts, if they differ from `flops` (a causal kernel skips half of them); -1 is
-        alike.
+        Operations counted in MFU, if they differ from `flops` (a causal kernel skips half of them); -1:
+        equal.
     """
 
     name: str
@@ -156,7 +158,7 @@ class Kernel:
 
     @property
     def counted_flops(self) -> int:
-        """Operations that model utilisation counts."""
+        """Operations counted in MFU."""
         return self.flops if self.useful < 0 else self.useful
 
     def as_part(self, part: Part) -> Kernel:
@@ -178,25 +180,26 @@ class Chip:
     peak_flops : float
         Dense peak at the run's precision [FLOP/s].
     gemm_fraction : float
-        Part of it that the largest matrix products reach.
+        Fraction of that peak reached by the largest matrix products.
     memory_Bps : float
-        Memory rate that can be reached [B/s].
+        Achievable memory bandwidth [B/s].
     memory_bytes : int
-        Size of its memory [bytes]; 0 is unknown.
+        Memory size [bytes]; 0 is unknown.
     workspace_bytes : int
-        Memory that matrix products may use besides [bytes].
+        Additional memory available to matrix products [bytes].
     floor_ps : int
         Least time of a kernel [ps].
     attending_flops : float
-        Dense peak at which fused attention computes: 16 bits, also in runs of fewer [FLOP/s].
+        Dense peak of fused attention: at 16 bits, also in 8-bit runs [FLOP/s].
     sustained : float
-        What matrix products and attention keep of short benchmarks in a long run, at the clock under the power cap.
+        Fraction of short-benchmark speed that products and attention sustain in a long run, under the power
+        cap.
     precision : Precision
         Number formats of the run.
     products, attention : ProductTable, AttentionTable
-        What was measured of matrix products and of fused attention.
+        Measurements of matrix products and of fused attention.
     given_fraction : float
-        Part of the peak that long fused attention reaches, if the workload says so; 0: as measured.
+        Fraction of the peak reached by long fused attention, if the workload sets it; 0: as measured.
     eager : bool
         Kernels that move data are those of an eager framework.
     adds : bool
@@ -234,7 +237,7 @@ class Chip:
         moved_bytes : int
             Its traffic, if that is less than its matrices.
         adds : bool
-            It adds to an output of 32 bits.
+            True if it adds to an output of 32 bits.
         """
         sizes = self.precision.gemm_bytes, self.precision.bytes
         batch, m, n, k = gemm.batch, gemm.m, gemm.n, gemm.k
@@ -248,7 +251,7 @@ class Chip:
         return self.products.time_s(self.silicon, Product(batch, m, n, k, fresh), sizes)
 
     def _products_s(self, kernel: Kernel) -> float:
-        """Return what the products of a kernel take: those of experts run one after the other."""
+        """Return the time of a kernel's products [s]; products of experts run in sequence."""
         gemm = kernel.gemm
         assert gemm is not None
         adds = self.adds and kernel.part == "weight"
@@ -265,7 +268,7 @@ class Chip:
 
     @cached_property
     def attention_fraction(self) -> float:
-        """Part of the peak that long fused attention reaches, forwards and causal with heads of 128."""
+        """Fraction of the peak of long fused attention, forward and causal with heads of 128."""
         return self.given_fraction or self._measured_fraction
 
     @cached_property
@@ -287,7 +290,7 @@ class Chip:
         return kernel.flops / (self.peak_flops * fraction * self.sustained)
 
     def time_ps(self, kernel: Kernel) -> int:
-        """Return the time of a kernel that has the GPU for itself [ps]."""
+        """Return the time of a kernel without concurrent work on the GPU [ps]."""
         if kernel.gemm is not None:
             seconds = self._products_s(kernel)
         elif kernel.fused is not None:
@@ -303,7 +306,7 @@ def chip_of(
     precision: Precision,
     hardware: HardwareSpec | None = None,
 ) -> Chip:
-    """Return the chip of a fabric's first GPU; `hardware` replaces figures of the presets."""
+    """Return the chip of a topology's first GPU; `hardware` replaces preset parameters."""
     own = hardware or HardwareSpec()
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     endpoint = node.endpoint
@@ -346,9 +349,9 @@ def chip_of(
 
 
 def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
-    """Return the dense peak of a precision [FLOP/s]; None if the chip has none.
+    """Return the dense peak of a precision [FLOP/s]; None if the chip does not support it.
 
-    That of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
+    The peak of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
     """
     tensor = endpoint.compute_capability >= 80 and endpoint.architecture != "cdna"
     if precision.peak == "tf32" and tensor and "bf16" in endpoint.peak_flops:
@@ -362,7 +365,7 @@ def _number(figure: Figure) -> float:
 
 
 def _kept(endpoint: Endpoint, family: Architecture) -> float:
-    """Return what a long run keeps of short benchmarks, and of it what the power cap of a chip leaves."""
+    """Return the fraction of short-benchmark speed sustained under the power cap."""
     dense = endpoint.peak_flops.get("f16", 0.0)
     idle, each = _number(family.idle_power), _number(family.flop_energy)
     clock = kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
@@ -370,13 +373,13 @@ def _kept(endpoint: Endpoint, family: Architecture) -> float:
 
 
 WARP_LEVEL = "a100-sxm4-80gb"
-"""A chip whose tensor cores multiply for one warp at a time (``mma.sync``)."""
+"""Chip with tensor cores that multiply for one warp at a time (``mma.sync``)."""
 
 
 def _measured_on(endpoint: Endpoint) -> str:
-    """Return whose kernels a chip takes: those it names, or those of its architecture.
+    """Return the chip with the measured kernels for a chip: named, or by its architecture.
 
-    Blackwell's cards (compute capability 12) have none of the instructions of its modules: they multiply as Ampere
+    Blackwell's cards (compute capability 12) lack the instructions of its modules: they multiply as Ampere
     does (CUTLASS, guides to MMA programming).
     """
     if endpoint.kernels:
@@ -387,10 +390,10 @@ def _measured_on(endpoint: Endpoint) -> str:
 
 
 def _faster(endpoint: Endpoint, known: Gpu | None) -> float:
-    """Return the clock of a chip against that of one whose kernels were measured; 1 if one of them is not known."""
+    """Return the clock of a chip relative to the measured one; 1 if one of them is unknown."""
     rate = endpoint.peak_flops.get("f32")
     if known is None or not rate or endpoint.architecture == "cdna":
-        # CUs do two or four operations a lane and clock.
+        # CUs execute two or four operations per lane and clock.
         return 1.0
     peaks = known.figures["peak_flops"].value
     assert isinstance(peaks, Mapping)
@@ -401,8 +404,8 @@ def _faster(endpoint: Endpoint, known: Gpu | None) -> float:
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     """Return the matrix products that were measured on a chip or on its family.
 
-    Without any of its element type it has the form of 16-bit ones; so it has outside their architecture, at its own
-    clock, because tables of 8 bits hold casts.
+    Without measurements of its element type, or outside the measured architecture, the table has the form of
+    16-bit products, in the latter case at the chip's clock: tables of 8 bits include casts.
     """
     name = _measured_on(endpoint)
     plain = find_table(name, "bf16")
@@ -416,9 +419,9 @@ def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
 
 
 def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
-    """Return the fused attention that was measured on a chip or on its family, by a library or the usual one.
+    """Return the fused attention measured on a chip or its family, by library or default.
 
-    A library that was measured elsewhere only has the form it has there.
+    A library that was measured only elsewhere has the form measured there.
     """
     own = _measured_on(endpoint)
     places = [own, *(name for name in shipped_files() if name != own)]

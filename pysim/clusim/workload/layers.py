@@ -1,7 +1,8 @@
-"""Layers: what one rank computes and communicates for one microbatch, and what it has to keep.
+"""Layers: computation, communication and stored activations of a rank for one microbatch.
 
-A `Layer` is already cut for its rank: a `Shard` says into how many parts tensors, sequences and experts are cut. With
-everything 1 it is the whole layer. Steps come in the order in which a framework issues them.
+A `Layer` is already partitioned for its rank: a `Shard` holds the numbers of parts of tensors, sequences
+and experts. If all are 1 it is the complete layer. Steps are in the order in which a framework issues
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 
 SUMMED, JOINED = "summed", "joined"
-"""Prefixes of kernels that are launched inside another operator: they cost the host next to nothing."""
+"""Prefixes of kernels that are launched inside another operator: their host cost is negligible."""
 
 Dim = Literal["tensor", "context", "expert", "norm"]
 Recompute = Literal["none", "selective", "full"]
@@ -23,23 +24,23 @@ Recompute = Literal["none", "selective", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """A collective over a dimension of the mesh.
+    """Collective over a dimension of the mesh.
 
     Attributes
     ----------
     bytes : int
-        Size as `clusim.schedule.CollectiveCall` has it [bytes].
+        Size as in `clusim.schedule.CollectiveCall` [bytes].
     key : str
         Not empty: later steps do not wait for it until a `Wait` with this key.
     channels : int
-        Thread blocks that it gets, whatever the library would choose; 0 is what that chooses.
+        CTAs of the collective, overriding the library's choice; 0 uses that choice.
     least_ps : int
-        What it takes at least, on wires that cost nothing [ps].
+        Least time, on infinitely fast wires [ps].
     flags : bool
-        With `channels`: every line of data has its flag (LL128), instead of a flag behind the data (Simple).
+        With `channels`: every line of data has its flag (LL128), instead of a flag after the data (Simple).
     across : int
-        Not 0: it goes in two legs at once, with so many bytes between the ranks at the same place of several machines
-        and `bytes` among the ranks of a machine.
+        Not 0: it runs in two simultaneous legs, with `across` bytes between the ranks at the same place of
+        several nodes and `bytes` among the ranks of a node.
     """
 
     dim: Dim
@@ -57,7 +58,7 @@ class Comm:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Later steps wait for the communication with this key."""
+    """Wait of later steps for the communication with this key."""
 
     key: str
     part: Part = "forward"
@@ -66,7 +67,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Two rows of steps of which each computes while the other communicates."""
+    """Two rows of steps, each computing while the other communicates."""
 
     one: tuple[Step, ...]
     two: tuple[Step, ...]
@@ -122,12 +123,12 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A part of a layer that can be computed again by itself: some of its forward steps, from `first` to before `last`.
+    """Part of a layer that can be recomputed: forward steps `first` to `last` - 1.
 
     Attributes
     ----------
     freed : int
-        What need not be kept then [bytes].
+        Activations that recomputation frees [bytes].
     """
 
     name: str
@@ -143,7 +144,7 @@ class Again:
     Attributes
     ----------
     kept, transient : int
-        Bytes kept from the forward to the backward pass, and those that are there again for a moment.
+        Bytes kept from the forward to the backward pass, and bytes that are temporarily restored.
     """
 
     steps: tuple[Step, ...] = ()
@@ -160,15 +161,15 @@ class Layer:
     tensors : tuple of Tensor
         Parameters in the order in which a framework registers them.
     forward, backward : tuple of Step
-        What a microbatch makes it do; kernels of `backward` say whether they are for inputs or weights.
+        Steps for a microbatch; kernels of `backward` are marked as for inputs or weights.
     output_bytes : int
-        What it hands to the next layer [bytes].
+        Output to the next layer [bytes].
     activations : Activations
-        What it keeps until its backward pass.
+        Activations kept until its backward pass.
     modules : tuple of Module
-        Parts that can be computed again.
+        Parts that can be recomputed.
     again : Again or None
-        What is computed again; None is what the workload says for all layers.
+        Recomputation; None uses the workload's setting for all layers.
     """
 
     name: str
@@ -186,7 +187,7 @@ class Layer:
         return self.activations.of(recompute) if self.again is None else self.again.kept
 
     def transient(self, recompute: Recompute) -> int:
-        """Return the bytes that exist for a moment because of recomputation."""
+        """Return the bytes temporarily restored by recomputation."""
         if self.again is not None:
             return self.again.transient
         own = self.activations
@@ -198,7 +199,7 @@ class Layer:
         return sum(tensor.elements for tensor in self.tensors)
 
     def flops(self, part: Part) -> int:
-        """Return the operations that utilisation counts in a part."""
+        """Return the operations counted in MFU in a part."""
         return sum(k.counted_flops for k in self.kernels(part))
 
     def traffic_bytes(self, part: Part) -> int:
@@ -218,33 +219,34 @@ class Shard:
     Attributes
     ----------
     batch, sequence : int
-        Samples of a microbatch and tokens of a sample, of the whole microbatch.
+        Samples of the complete microbatch and tokens of a complete sample.
     tensor, context, expert : int
-        Parts that matrices, sequences and the set of experts are cut into.
+        Parts of matrices, sequences and the set of experts.
     sequence_parallel : bool
-        What tensor parallelism leaves whole is cut along the sequence.
+        Activations that tensor parallelism does not split are split along the sequence.
     style : str
-        ``paired``: column-parallel then row-parallel, one synchronisation for both. ``column``, ``row``: every linear
-        layer synchronises.
+        ``paired``: column-parallel then row-parallel, one synchronisation for both. ``column``, ``row``:
+        every linear layer synchronises.
     flash : bool
-        Fused attention, which keeps no scores.
+        Fused attention, which does not store scores.
     capacity : float
-        Most tokens of an expert, against an even spread; 0 is no limit.
+        Most tokens of an expert, relative to an even spread; 0 is no limit.
     around : str
-        How attention gets the keys of other parts of the sequence: ``ring``, ``all-gather``, ``ulysses``.
+        Exchange of attention keys between parts of the sequence: ``ring``, ``all-gather``, ``ulysses``.
     norm : int
-        Ranks whose samples batch normalisation takes together.
+        Ranks that share the samples of a batch normalisation.
     deepep : DeepEp or None
-        How expert exchanges are made; None is a plain all-to-all.
+        Mode of expert exchanges; None is a plain all-to-all.
     overlap : bool
-        Products of tensor parallelism go in pieces, each under the message of another one.
+        Products of tensor parallelism are split into pieces, each overlapped with the message of another
+        one.
     fused_loss : bool
-        Cross-entropy in two kernels, and not one per operation on 32-bit logits.
+        Cross-entropy in two kernels, instead of one per operation on 32-bit logits.
     sums : bool
-        Gradients that come together (of a residual and of the norm beside it) are added by a kernel of their own.
+        Joining gradients (of a residual and of the norm parallel to it) are added by a separate kernel.
     eager : bool
-        Kernels of an eager framework: gradients of queries, keys and values are copied into those of their product,
-        and norms have a second kernel for the gradients of their weights.
+        Kernels of an eager framework: gradients of queries, keys and values are copied into those of their
+        product, and norms have a second kernel for the gradients of their weights.
     """
 
     batch: int = 1
@@ -267,23 +269,23 @@ class Shard:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a rank where tensors are cut."""
+        """Tokens of a rank where tensors are split."""
         return self.batch * self.sequence // self.context
 
     @property
     def local_tokens(self) -> int:
-        """Tokens of a rank between them: fewer with sequence parallelism."""
+        """Tokens of a rank between layers with split tensors: fewer with sequence parallelism."""
         return self.tokens // self.tensor if self.sequence_parallel else self.tokens
 
     def cut(self, amount: int, parts: int, what: str) -> int:
-        """Return `amount` / `parts`; raises `InputError` if that is no whole number."""
+        """Return `amount` / `parts`; raise `InputError` if it is not an integer."""
         if amount % parts:
             raise InputError(f"{what} {amount}: cannot be cut into {parts} equal parts")
         return amount // parts
 
 
 Inside = Literal["", "core", "expert"]
-"""Place of a kernel: the core of attention, which is cheap to compute again, or experts."""
+"""Place of a kernel: the core of attention, which is cheap to recompute, or experts."""
 
 
 def memory_kernel(
@@ -307,10 +309,10 @@ def linear(
     inside: Inside = "",
     elements: int = 0,
 ) -> tuple[Kernel, Kernel, Kernel]:
-    """Return forward, input gradient and weight gradient of a matrix product of m x k with k x n.
+    """Return the kernels of a product of m x k with k x n: forward, input and weight gradient.
 
-    `elements` is what a kernel reads and writes, if that is less than the matrices have: convolutions read a pixel
-    once for all places of their window.
+    `elements` is the memory traffic of a kernel, if that is less than the size of the matrices: convolutions
+    read a pixel once for all places of their window.
     """
 
     core, expert = inside == "core", inside == "expert"
@@ -328,7 +330,7 @@ def linear(
 
 
 def accumulating(layer: Layer, element_bytes: int) -> Layer:
-    """Return a layer that adds its gradients to those of the microbatches before, as a kernel of its own."""
+    """Return a layer with a separate kernel that accumulates its gradients over microbatches."""
     if not layer.parameters:
         return layer
     size = 3 * layer.parameters * element_bytes
@@ -337,9 +339,9 @@ def accumulating(layer: Layer, element_bytes: int) -> Layer:
 
 
 def gathering(layer: Layer, element_bytes: int, reduced_bytes: int) -> Layer:
-    """Return a layer that copies its gradients into the one buffer that is reduced, and casts it for that.
+    """Return a layer that copies its gradients into the buffer to be reduced, with a cast.
 
-    Weights that are views of one gathered buffer have gradients of their own, which autograd puts together.
+    Weights that are views of one gathered buffer have separate gradients, which autograd joins.
     """
     if not layer.parameters:
         return layer
@@ -352,7 +354,7 @@ def gathering(layer: Layer, element_bytes: int, reduced_bytes: int) -> Layer:
 def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
     """Return the work of a microbatch's backward pass, recomputation first.
 
-    Layers that keep as much with recomputation as without it (embeddings, heads) are not computed again.
+    Layers that keep as many bytes with recomputation as without it (embeddings, heads) are not recomputed.
     """
     again: list[Step] = []
     kept = layer.activations
@@ -377,5 +379,5 @@ def _again(step: Step) -> Step:
 
 
 def total(layers: Iterable[Layer], part: Part) -> int:
-    """Return the operations that utilisation counts in a part of all layers."""
+    """Return the operations counted in MFU in a part of all layers."""
     return sum(layer.flops(part) for layer in layers)

@@ -1,31 +1,33 @@
 """Memory of a rank: weights, gradients, optimizer states, activations, communicator buffers.
 
-**Model** ZeRO cuts optimiser states (1), gradients too (2), weights too (3) over the data dimension (arXiv
-1910.02054). Activations are those of the layers, times the microbatches that a stage has under way: the stages left
-to go with 1F1B, all of them with GPipe. Besides, a process has a context, its libraries workspaces, and its allocator
-gaps. **Not modelled** Which blocks the allocator cuts and joins, algorithms of convolutions that cuDNN tries, and what
-NCCL keeps besides its buffers.
+**Model** ZeRO shards optimiser states (1), gradients too (2), weights too (3) over the data dimension
+(arXiv 1910.02054). Activations are those of the layers, times the microbatches that a stage has in
+flight: the remaining stages with 1F1B, all of them with GPipe. In addition, a process has a context, its
+libraries workspaces, and its allocator gaps. **Not modelled** Blocks that the allocator splits and
+joins, algorithms of convolutions that cuDNN tries, and NCCL's memory other than its buffers.
 
-Optimisers: what they keep per parameter, and the memory traffic of a step.
+Optimisers: memory per parameter, and the memory traffic of a step.
 
-**Hardware** A fused kernel that reads gradients and states and writes states and weights once: memory-bound.
-**Model** The same. Before it the gradients are swept for their norm, clipped and cleared (Adam), and unscaled and
-checked for overflow (fp16), each a pass of its own. In mixed precision weights and gradients have 16 bits and
-the optimiser keeps 32-bit copies.
+**Hardware** A fused kernel that reads gradients and states and writes states and weights once:
+memory-bound.
+**Model** The same. Before it the gradients are swept for their norm, clipped and cleared (Adam), and
+unscaled and checked for overflow (fp16), each in a separate pass. In mixed precision weights and
+gradients have 16 bits and the optimiser keeps 32-bit copies.
 
-Four accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit weights and
-gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit copy of the gradients
-into which microbatches are accumulated (DeepSpeed with ``fp32`` accumulation); `gradient_bits` 32 chooses it. Where
-products add to that copy themselves (Megatron-LM) there are no 16-bit gradients: *2 + 4 + 12*. Where the optimiser
-makes the copy, of what it steps alone, it is one of its states, and ZeRO cuts it with them: *2 + 2 + 16*, ``4 + 16/N``
-with ZeRO 1 on N ranks.
+Four accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit
+weights and gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit
+copy of the gradients into which microbatches are accumulated (DeepSpeed with ``fp32`` accumulation);
+`gradient_bits` 32 chooses it. If products add to that copy themselves (Megatron-LM), 16-bit gradients do
+not exist: *2 + 4 + 12*. If the optimiser creates the copy, of its shard only, it is one of its states,
+and ZeRO shards it with them: *2 + 2 + 16*, ``4 + 16/N`` with ZeRO 1 on N ranks.
 
-Recomputation by layers and by modules: what a layer keeps and does again, if not all layers do alike.
+Recomputation by layers and by modules, if not all layers recompute equally.
 
-**Hardware** Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``), TorchTitan
-(``selective_ac_option``). Of a group of layers only the input is kept, and the whole group is computed again before
-the backward pass of its last layer. A module that is computed again frees its output and what is inside; its input is
-kept. **Model** The same; a layer does all that it does again at the start of its backward pass.
+**Hardware** Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``),
+TorchTitan (``selective_ac_option``). Only the input of a group of layers is kept, and the complete group
+is recomputed before the backward pass of its last layer. A recomputed module frees its output and its
+interior; its input is kept. **Model** The same; a layer recomputes everything at the start of its
+backward pass.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ class Optimizer:
     Attributes
     ----------
     weight, gradient : int
-        As the model computes with them.
+        Formats of the model's computation.
     main_gradient : int
-        Further 32-bit copy of the gradient; 0 is none.
+        Further 32-bit copy of the gradient; 0 if it does not exist.
     state : int
         32-bit weights and moments.
     sweeps : int
-        Times that a gradient is read or written besides: norm, clipping, clearing, unscaling.
+        Additional reads and writes of a gradient: norm, clipping, clearing, unscaling.
     """
 
     name: str
@@ -69,7 +71,7 @@ class Optimizer:
 
     @property
     def total(self) -> int:
-        """All of them together [bytes]."""
+        """Sum of all parts [bytes]."""
         return self.weight + self.gradient + self.main_gradient + self.state
 
     @property
@@ -78,7 +80,7 @@ class Optimizer:
         return self.main_gradient or self.gradient
 
     def kernel(self, parameters: int) -> Kernel:
-        """Return the kernel of a step over so many parameters."""
+        """Return the kernel of a step over this number of parameters."""
         touched = self.reduced * (1 + self.sweeps) + 2 * self.state + self.weight
         if not self.state:
             touched = self.reduced * (1 + self.sweeps) + 2 * self.weight
@@ -101,13 +103,13 @@ def find_optimizer(
     main = 4 if mixed and gradient_bits == 32 else 0
     if copied_by_step:
         state, main = state + main, 0
-    # Adam comes with a norm (read), clipping (read, write) and clearing (write); fp16 is unscaled (read, write).
+    # Adam has a norm (read), clipping (read, write) and clearing (write); fp16 is unscaled (read, write).
     sweeps = 4 * (name == "adam") + 2 * (precision.name == "fp16")
     return Optimizer(name, precision.bytes, precision.bytes, main, state, sweeps)
 
 
 ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
-"""Stages of ZeRO by kind of data parallelism; the others cut nothing."""
+"""Stages of ZeRO by kind of data parallelism; other kinds do not shard."""
 
 NCCL_BUFFER_BYTES = 4 << 20
 """Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""
@@ -116,12 +118,15 @@ CONTEXT_BYTES = 500 << 20
 """CUDA context and loaded kernels of a process; assumed: idle PyTorch processes on A100 and H100 have 0.4 to 0.6 GB."""
 
 FRAGMENTED = 0.03
-"""Gaps of a caching allocator, as a part of what comes and goes; assumed: shapes stay the same from step to step. The
-published plan of Llama 3 405B, which ran, leaves room for 0.04; GMLake (arXiv 2401.08156) finds up to 0.3 where states
-come and go besides (offloading)."""
+"""Gaps of a caching allocator, as a fraction of transient memory; assumed: shapes stay the same from step
+to step. The published plan of Llama 3 405B, which ran, leaves room for 0.04; GMLake (arXiv 2401.08156)
+finds up to 0.3 if states are also transient (offloading).
+"""
 
 FOLDED = 2
-"""Outputs of the largest convolution that its workspace may take: inputs and outputs in another layout; assumed."""
+"""Limit on a convolution's workspace, in outputs of the largest one: inputs and outputs in another layout;
+assumed.
+"""
 
 MEMORY_PARTS = (
     *("weights", "gradients", "optimizer", "activations", "transient", "buffers"),
@@ -137,13 +142,14 @@ class Memory:
     Attributes
     ----------
     transient : int
-        Whole layers that sharded weights are gathered into, and the widest layer that is computed again.
+        Complete layers gathered from sharded weights, and the widest recomputed layer.
     libraries : int
-        Context of the process and code of its libraries, and the workspaces of matrix products and convolutions.
+        Context of the process and code of its libraries, and the workspaces of matrix products and
+        convolutions.
     fragments : int
-        What the allocator holds between the blocks of activations and of what is there for a moment.
+        Allocator gaps between the blocks of activations and of transient data.
     capacity : int
-        What the chip has; 0 is unknown.
+        Memory of the chip; 0 is unknown.
     """
 
     weights: int
@@ -159,16 +165,16 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it [bytes]."""
+        """Sum of all parts [bytes]."""
         return sum(getattr(self, name) for name in MEMORY_PARTS)
 
     @property
     def missing(self) -> int:
-        """Missing memory of the GPU [bytes]; 0 if it fits or is not known."""
+        """Missing memory of the GPU [bytes]; 0 if it fits or is unknown."""
         return max(0, self.total - self.capacity) if self.capacity else 0
 
     def to_json(self) -> dict[str, float | int | bool]:
-        """Return the numbers a script wants [GiB]."""
+        """Return the memory table for JSON output [GiB]."""
         table: dict[str, float | int | bool] = {
             name: round(getattr(self, name) / 2**30, 3) for name in MEMORY_PARTS
         }
@@ -181,9 +187,9 @@ class Memory:
 
 
 def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
-    """Return how many (microbatch, chunk) pairs a stage holds activations of, at most, in the order of its passes.
+    """Return the most (microbatch, chunk) pairs whose activations a stage holds at a time.
 
-    A schedule that cuts the backward pass needs them until the weight gradient.
+    A schedule that splits the backward pass needs them until the weight gradient.
     """
     passes = order(schedule, stage, stages, microbatches, chunks)
     last = ("W", "BW") if schedule in CUT else ("B",)
@@ -195,7 +201,10 @@ def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks:
 
 
 def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
-    """Return the buffers of communicators, given as (channels, peers, whether only one direction per peer) [bytes]."""
+    """Return the buffers of communicators [bytes].
+
+    `groups` has (channels, peers, True if each peer uses only one direction).
+    """
     return sum(
         channels * peers * (1 if single else 2) * NCCL_BUFFER_BYTES
         for channels, peers, single in groups
@@ -204,7 +213,7 @@ def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Weights and activations of a stage that its ranks keep, and for how long.
+    """Weights and activations that the ranks of a stage keep, and their lifetimes.
 
     Attributes
     ----------
@@ -213,24 +222,25 @@ class Keeping:
     data, expert_data : int
         Ranks over which parameters, and those of experts, are replicated.
     held : int
-        (Microbatch, chunk) pairs under way.
+        (Microbatch, chunk) pairs in flight.
     gathered : int or None
-        Layers that ZeRO 3 has whole besides the present one; None if it keeps all of them until the backward pass.
+        Complete layers under ZeRO 3 in addition to the present one; None if all are kept until the backward
+        pass.
     weight_versions : int
         Copies of the weights that PipeDream keeps.
     states_on_host : bool
-        The optimiser's states are in the host's memory.
+        The optimiser's states are in host memory.
     activations_on_host : bool
-        Activations are there, but those of the last layer of each part, and of two layers that come or go.
+        Activations are in host memory, except those of each part's last layer and of two layers in transfer.
     summed : bool
-        Products of weight gradients add to the 32-bit sums, so that there are no other gradients.
+        Products of weight gradients add to the 32-bit sums, the only gradients.
     copied_bytes : float
-        What copies in 8 bits take of a weight that multiplies in 8 bits [bytes]; of cut weights only while they are
-        whole.
+        8-bit copies of a weight that multiplies in 8 bits [bytes]; of sharded weights only while they are
+        gathered.
     copies_only : bool
-        There is nothing else of such a weight but the optimiser's states.
+        Apart from the optimiser's states, such a weight exists only as these copies.
     workspace_bytes : int
-        What matrix products may use besides [bytes].
+        Additional memory that matrix products may use [bytes].
     """
 
     recompute: Recompute = "none"
@@ -248,7 +258,7 @@ class Keeping:
     workspace_bytes: int = 0
 
     def weight_bytes(self, tensor: Tensor, optimizer: Optimizer) -> float:
-        """Return what is there of an element of a tensor to compute with [bytes]."""
+        """Return the resident bytes of an element of a tensor for computation."""
         if not tensor.factor:
             return optimizer.weight
         return self.copied_bytes + (0 if self.copies_only else optimizer.weight)
@@ -276,7 +286,7 @@ def stage_memory(
     chunks : sequence of sequence of Layer
         Layers of the stage, one sequence per chunk of an interleaved schedule.
     capacity : int
-        Memory of the chip [bytes]; 0, not known, is an ideal chip, on which nothing but the step is counted.
+        Memory of the chip [bytes]; 0 (unknown) is an ideal chip, on which only the step is counted.
     """
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
     recompute, gathered, held = keeping.recompute, keeping.gathered, keeping.held
@@ -284,7 +294,7 @@ def stage_memory(
     tensors = [tensor for layer in layers for tensor in layer.tensors]
 
     def spread(cut: bool, size: Callable[[Tensor], float]) -> float:
-        """Return the sum of a size over all tensors, of which a rank has a part if they are cut."""
+        """Return the sum of a size over all tensors; with `cut` a rank has a part of each."""
         common = sum(size(t) for t in tensors if not t.expert)
         experts = sum(size(t) for t in tensors if t.expert)
         return common / data + experts / expert_data if cut else common + experts
@@ -326,7 +336,7 @@ def stage_memory(
 
 
 class Recomputer:
-    """Gives layers what they compute again; layers that are alike and do so alike are one object."""
+    """Assignment of recomputation to layers; equal layers with equal settings are one object."""
 
     def __init__(self, workload: Workload) -> None:
         self.own = workload.recomputation
@@ -351,7 +361,7 @@ class Recomputer:
                 )
 
     def part(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Return the layers of a part of a stage with what they compute again."""
+        """Return the layers of a part of a stage with their recomputation."""
         found = list(layers)
         if self.own.modules is not None:
             return [self._variant(layer, _by_modules(layer, self.own.modules)) for layer in layers]
@@ -367,7 +377,7 @@ class Recomputer:
         return found
 
     def _chosen(self, place: int) -> bool:
-        """Return True if the block at this place of a part is computed again."""
+        """True if the block at this place of a part is recomputed."""
         if self.own.layers is not None:
             return place < self.own.layers
         return (place + 1) % (self.own.every or 1) == 0
@@ -380,12 +390,15 @@ class Recomputer:
 
 
 def _kept_less(layer: Layer) -> bool:
-    """Return True if full recomputation means anything to a layer: not to embeddings and heads."""
+    """True if full recomputation saves memory: not for embeddings and heads."""
     return layer.activations.full < layer.activations.none
 
 
 def _in_group(group: Sequence[Layer], place: int) -> Again:
-    """Return what the layer at a place of a group does: the first keeps the input, the last computes all again."""
+    """Return the recomputation of a layer in a group.
+
+    The first layer keeps its input, the last recomputes the group.
+    """
     last = place == len(group) - 1
     steps = tuple(step for layer in group for step in layer.forward) if last else ()
     whole = sum(layer.activations.none for layer in group) if last else 0
@@ -393,7 +406,7 @@ def _in_group(group: Sequence[Layer], place: int) -> Again:
 
 
 def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
-    """Return what a layer does that computes these modules again; those inside others are not counted twice."""
+    """Return the recomputation of these modules of a layer; nested modules are counted once."""
     chosen = [module for module in layer.modules if module.name in names]
     outer = [own for own in chosen if not any(_inside(own, other) for other in chosen)]
     outer.sort(key=lambda own: own.first)

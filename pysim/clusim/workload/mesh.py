@@ -1,4 +1,4 @@
-"""The device mesh: which ranks form the groups of every dimension of parallelism, and where they are on the fabric."""
+"""Device mesh: groups of ranks in every dimension of parallelism, and their placement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 
 DIMS = ("tensor", "context", "data", "pipeline")
-"""Dimensions, the fastest first, as Megatron-LM has them. Experts are spread over neighbours in context and data."""
+"""Dimensions, the fastest first, as in Megatron-LM. Experts are spread over neighbours in context and data."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Mesh:
     order : tuple of str
         Dimensions, the fastest first.
     ranks : tuple of int
-        Rank of the fabric at each place of the mesh.
+        Topology rank at each place of the mesh.
     shard : int
-        Ranks of context x data over which states are cut, neighbours; the others have copies. 0 is all.
+        Neighbouring ranks of context x data that shard states; the others have copies. 0 is all.
     norm : int
-        Ranks of context x data, neighbours, that normalise batches together.
+        Neighbouring ranks of context x data that normalise batches together.
     """
 
     tensor: int = 1
@@ -116,8 +116,9 @@ class Mesh:
     def groups(self, dim: str, pipeline: int) -> list[tuple[int, ...]]:
         """Return the groups of a dimension in a stage.
 
-        ``replica``: ranks with the same weights (data x context); ``expert_replica``: with the same experts. Of these,
-        ``shard`` and ``expert_shard`` cut states among them, ``copy`` and ``expert_copy`` have the same part.
+        ``replica``: ranks with the same weights (data x context); ``expert_replica``: with the same experts.
+        ``shard`` and ``expert_shard`` are the parts of these that divide states, ``copy`` and ``expert_copy``
+        the ranks that hold the same part.
         """
         t, c, d, e = range(self.tensor), range(self.context), range(self.data), self.expert
         at = self.at
@@ -155,7 +156,7 @@ class Mesh:
         raise InputError(f"dimension {dim!r}: unknown")
 
     def coupled(self, pipeline: int) -> list[tuple[int, ...]]:
-        """Return the sets of ranks of a stage that communicate within a microbatch, in the order of `stage`."""
+        """Return the sets of ranks of a stage that communicate within a microbatch, in order."""
         return list(self._coupled[pipeline])
 
     @cached_property
@@ -181,7 +182,7 @@ class Mesh:
 
 
 def zones_of(fabric: Fabric) -> list[int]:
-    """Return the machine of every rank."""
+    """Return the node of every rank."""
     if fabric.num_zones < 2:
         return [0] * fabric.num_ranks
     arrays = arrays_of(fabric)
@@ -189,7 +190,7 @@ def zones_of(fabric: Fabric) -> list[int]:
 
 
 def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:
-    """Say for each dimension whether its groups stay inside machines: ``inside``, ``across`` or ``mixed``."""
+    """Return the placement of each dimension in nodes: ``inside``, ``across`` or ``mixed``."""
     zone = zones_of(fabric)
     found = {}
     for dim in ("tensor", "context", "expert", "replica"):

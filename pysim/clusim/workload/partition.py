@@ -1,12 +1,13 @@
-"""Cuts a row of layers into parts whose slowest is as fast as can be.
+"""Partition of a row of layers into parts, with the slowest part as fast as possible.
 
-**Hardware** PipeDream (SOSP 2019), section 3.1: the best time of the first j layers on m workers is the least, over the
-place i of the last cut and the m' workers of the last stage, of the longest of the best time of the first i on m - m',
-of the messages across the cut (what layer i makes and its gradient), and of the last stage: the longer of what its
-layers take and of the sum of their gradients over m' workers, divided by m', as the workers take turns. **Model** The
-same, with 2 (m' - 1)/m' of the gradients for a sum over m' (a ring), and a worker's rate inside or across machines:
-workers are in their order, so which of the two a stage or a cut has follows from m. **Not modelled** Copies of a
-pipeline of its own in every machine (PipeDream's levels); memory.
+**Hardware** PipeDream (SOSP 2019), section 3.1: the best time of the first j layers on m workers is the
+minimum, over the place i of the last cut and the m' workers of the last stage, of the maximum of three
+times: the best time of the first i layers on m - m' workers; the messages across the cut (the output of
+layer i and its gradient); and the last stage, the longer of its layers' time and of the sum of their
+gradients over m' workers, divided by m', as the workers alternate. **Model** The same, with 2 (m' -
+1)/m' of the gradients for a sum over m' (a ring), and a worker's rate inside or across nodes: workers
+are in order, so m determines which of the two a stage or a cut uses. **Not modelled** A separate copy of
+the pipeline in every node (PipeDream's levels); memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from clusim.base.errors import InputError
 
 
 class LayerCost(NamedTuple):
-    """A layer: what a microbatch takes [s], its gradients, and what it hands on [bytes]."""
+    """Cost of a layer: time of a microbatch [s], gradients and output [bytes]."""
 
     time_s: float
     gradient_bytes: float
@@ -42,18 +43,19 @@ class WorkerRates(NamedTuple):
 
 
 def balanced(times: Sequence[int], replicas: Sequence[int]) -> list[int]:
-    """Return how many layers each part has, one at least, so that the slowest part takes as little as possible.
+    """Return the layers of each part, at least one, with the slowest part as fast as possible.
 
     Parameters
     ----------
     replicas : sequence of int
-        How many workers take turns in each part.
+        Number of workers that alternate in each part.
     """
     count, parts = len(times), len(replicas)
     if count < parts:
         raise InputError(f"{count} layers cannot be divided into {parts} parts")
     upto = [0, *accumulate(times)]
-    # best[j]: the least time of the slowest of so many parts of the first j layers; cut: where the last one begins.
+    # best[j]: the least time of the slowest part when the first j layers form this number of parts; cut: where
+    # the last one begins.
     best: list[float] = [0, *[float("inf")] * count]
     cuts: list[list[int]] = []
     for part, workers in enumerate(replicas, 1):
@@ -77,9 +79,9 @@ def balanced(times: Sequence[int], replicas: Sequence[int]) -> list[int]:
 def replicated(
     layers: Sequence[LayerCost], rates: WorkerRates, microbatches: int
 ) -> list[tuple[int, int]]:
-    """Return layers and workers of every stage, so that the pipeline gives microbatches as fast as can be.
+    """Return layers and workers of every stage that maximise the pipeline's microbatch rate.
 
-    The workers of a stage must share out the `microbatches` of a step evenly.
+    The workers of a stage must be able to share the `microbatches` of a step evenly.
     """
     count, workers = len(layers), len(rates.machines)
     upto, gradients = (

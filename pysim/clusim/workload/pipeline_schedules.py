@@ -1,15 +1,15 @@
-"""Pipeline schedules as lists: which forward and backward passes a stage does, one after the other.
+"""Pipeline schedules as lists: the forward and backward passes of a stage, in order.
 
-**Hardware** Megatron-LM ``schedules.py``; GPipe (arXiv 1811.06965); PipeDream (SOSP 2019); zero bubble (arXiv
-2401.10241). **Model** The same orders. F is a forward
-pass, B a backward pass; schedules that cut it have B (input gradients), W (weight gradients) and BW (both).
+**Hardware** Megatron-LM ``schedules.py``; GPipe (arXiv 1811.06965); PipeDream (SOSP 2019); zero bubble
+(arXiv 2401.10241). **Model** The same orders. F is a forward pass, B a backward pass; schedules that
+split it have B (input gradients), W (weight gradients) and BW (both).
 
-**Two parts of the model per stage** (ZB-V, DualPipe, DualPipeV). **Hardware** ZB-V (arXiv 2401.10241, 2405.15362): the
-parts go down the stages and back up, a V, so that the first stage also has the last part. DualPipe (arXiv 2412.19437):
-microbatches come in at both ends; each stage has a copy of the part of the stage opposite. DualPipeV is one half of it
-folded into a V. A forward pass and a backward pass of opposite directions run beside each other, so that each computes
-while the other communicates. **Model** The orders that their authors' implementations (and PyTorch's pipelining) have:
-F forward, B input gradients, W weight gradients, BW both.
+**Two parts of the model per stage** (ZB-V, DualPipe, DualPipeV). **Hardware** ZB-V (arXiv 2401.10241,
+2405.15362): the parts run down the stages and back up, a V, so that the first stage also has the last
+part. DualPipe (arXiv 2412.19437): microbatches enter at both ends; each stage has a copy of the part of
+the opposite stage. DualPipeV is one half of it folded into a V. A forward pass and a backward pass of
+opposite directions run in parallel, so that each computes while the other communicates. **Model** The
+orders of the authors' implementations (and of PyTorch's pipelining).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pass = tuple[Kind, int, int]
 
 
 def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
-    """Return the passes of a stage with ZB-V: as many microbatches under way as a first stage of 1F1B has."""
+    """Return the passes of a ZB-V stage; at most as many in flight as in 1F1B's first stage."""
     found: list[Pass] = []
     kinds: tuple[Kind, ...] = ("F", "B", "W")
     numbers = {(kind, part): count() for kind in kinds for part in (0, 1)}
@@ -40,7 +40,7 @@ def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
         if kind == "F":
             done[part] += 1
 
-    # Fewer microbatches than fill the pipeline are the first ones of as many as do.
+    # Microbatches too few to fill the pipeline are the first ones of a number that fills it.
     filled = max(2 * stages - 1, microbatches)
     for _ in range(2 * (stages - stage) - 1):
         add("F", 0)
@@ -71,14 +71,14 @@ def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
 
 @dataclass
 class TwoWays:
-    """Writes DualPipe (`half`) or DualPipeV for one stage.
+    """Writer of DualPipe (`half`) or DualPipeV for one stage.
 
     Attributes
     ----------
     passes : list of Pass
-        What the stage does, in order.
+        Passes of the stage, in order.
     beside : set of int
-        Places of forward passes that run beside the backward pass behind them.
+        Places of forward passes that run in parallel to the backward pass after them.
     """
 
     stage: int
@@ -108,7 +108,7 @@ class TwoWays:
             self._w()
             self._f(1)
         for turn in range(count_of - 2 * stages + stage + 1):
-            # Stages in the middle have just made what the first backward pass needs, and hand on first.
+            # Middle stages have just computed the input of the first backward pass, and forward it first.
             self._both(0, 1, apart=turn == 0 and not before)
             self._both(1, 0)
         for _ in range(before):
@@ -123,7 +123,7 @@ class TwoWays:
             self._w()
 
     def _add(self, kind: Kind, number: int, phase: int) -> None:
-        """Add a pass; in the second half of the stages what comes from near is going up."""
+        """Add a pass; in the second half of the stages, input from the near end travels up."""
         turned = self.half and 2 * self.stage >= self.stages
         part = 1 - phase if turned else phase
         self.passes.append((kind, number + self._each * (part if self.half else 0), part))
@@ -156,34 +156,34 @@ SCHEDULES = (
 """Names of the schedules."""
 
 CUT = ("zero-bubble", "zb-v", "dualpipe", "dualpipe-v")
-"""Schedules in which weight gradients are passes of their own."""
+"""Schedules with separate passes for weight gradients."""
 
 SHAPES: dict[str, Literal["v", "both"]] = {"zb-v": "v", "dualpipe-v": "v", "dualpipe": "both"}
 """Order of the two parts of a stage, by schedule."""
 
 
 class Action(NamedTuple):
-    """A pass of a stage over a microbatch: F, B, W or BW; `chunk` counts the stage's parts of the model."""
+    """Pass of a stage over a microbatch: F, B, W or BW; `chunk` is the stage's model part."""
 
     kind: Literal["F", "B", "W", "BW"]
     microbatch: int
     chunk: int = 0
 
     def __str__(self) -> str:
-        """Write it as diagrams do: ``F3``, ``B0.1``."""
+        """Return the notation of diagrams: ``F3``, ``B0.1``."""
         return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
 
     @property
     def gives(self) -> Action:
-        """Return the pass that others know it as: whatever else it does, a backward pass gives input gradients."""
+        """Return the pass as its consumers identify it: any backward pass yields input gradients."""
         return self._replace(kind="B") if self.kind == "BW" else self
 
 
 class StageLayout(NamedTuple):
     """Parts of the model by stage, and their order.
 
-    ``round``: parts go round the stages; ``v``: down the stages and back up; ``both``: each stage has one part of a
-    model that goes down and one of a copy that goes up.
+    ``round``: parts cycle through the stages; ``v``: down the stages and back up; ``both``: each stage has
+    one part of a model that runs down and one of a copy that runs up.
     """
 
     stages: int
@@ -202,7 +202,7 @@ class StageLayout(NamedTuple):
         return self.stages if self.shape == "both" else self.stages * self.chunks
 
     def next(self, stage: int, chunk: int, step: int = 1) -> tuple[int, int] | None:
-        """Return stage and chunk of the part behind one, or so many further; None is no such part."""
+        """Return stage and chunk of the part `step` places further, or None if it does not exist."""
         wanted = self.part(stage, chunk) + step
         if not 0 <= wanted < self.parts:
             return None
@@ -213,7 +213,7 @@ class StageLayout(NamedTuple):
 
 
 class Crew(NamedTuple):
-    """Workers of a pipeline: how many each stage has, which take its microbatches in turn (1F1B-RR of PipeDream)."""
+    """Workers of each pipeline stage, which alternate over microbatches (PipeDream's 1F1B-RR)."""
 
     replicas: tuple[int, ...]
 
@@ -223,7 +223,7 @@ class Crew(NamedTuple):
         return len(self.replicas)
 
     def stage(self, worker: int) -> int:
-        """Return the stage that a worker is of."""
+        """Return the stage of a worker."""
         return next(s for s in range(self.stages) if worker < self.first(s + 1))
 
     def first(self, stage: int) -> int:
@@ -236,13 +236,13 @@ class Crew(NamedTuple):
         return range(self.first(stage), self.first(stage + 1))
 
     def ahead(self, worker: int) -> int:
-        """Return the forward passes before the first backward pass is under way: as many as fill the stages behind."""
+        """Return the forward passes before the first backward pass: enough to fill later stages."""
         stage = self.stage(worker)
         return -(-sum(self.replicas[stage + 1 :]) // self.replicas[stage])
 
 
 def round_robin(crew: Crew, worker: int, microbatches: int) -> list[Action]:
-    """Return the actions of a worker: 1F1B with the microbatches that are its turn."""
+    """Return the actions of a worker: 1F1B with its microbatches in round-robin order."""
     workers = crew.of(worker)
     own = range(worker - workers[0], microbatches, len(workers))
     forward, backward = [Action("F", i) for i in own], [Action("B", i) for i in own]
@@ -292,9 +292,9 @@ def order(
 
 
 def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Action]:
-    """Return the actions of a recurrent network's stage; a microbatch is a piece of a sequence.
+    """Return the actions of a recurrent network's stage; microbatches are sequence pieces.
 
-    All pieces of a sequence go forwards before its last one goes back, and they come back in reverse.
+    All pieces of a sequence run forwards before its last one runs backwards; the backward order is reversed.
     """
     wave = order("gpipe", stage, stages, pieces)
     return [
@@ -305,7 +305,7 @@ def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Actio
 
 
 def beside(schedule: str, stage: int, stages: int, microbatches: int) -> set[int]:
-    """Return the places in the order at which a forward pass runs beside the backward pass behind it."""
+    """Return the places where a forward pass runs in parallel to the backward pass after it."""
     if SHAPES.get(schedule) is None or schedule == "zb-v" or stages == 1:
         return set()
     return _two_ways(schedule, stage, stages, microbatches).beside
@@ -346,7 +346,7 @@ def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
 
 @lru_cache(maxsize=8)
 def _in_groups(stages: int, m: int, chunks: int) -> tuple[list[Action], list[Action]]:
-    """Return the forward and the backward passes of every stage: as many microbatches as stages by chunk."""
+    """Return forward and backward passes of every stage, by chunk in groups of one per stage."""
     forward: list[Action] = []
     backward: list[Action] = []
     for own in _groups(stages, m):
@@ -358,10 +358,10 @@ def _in_groups(stages: int, m: int, chunks: int) -> tuple[list[Action], list[Act
 
 
 def _groups(stages: int, m: int) -> list[range]:
-    """Return the microbatches that a stage passes through a chunk before it turns to the next.
+    """Return the microbatches that a stage passes through a chunk before the next chunk.
 
-    As many as stages, or, where they do not divide into such groups, groups of about equal size with that many at
-    least: with a smaller one a stage would wait for its own next chunk.
+    A group has one microbatch per stage; if that does not divide them, groups of about equal size with at
+    least that number: with a smaller group a stage would wait for its next chunk.
     """
     count = max(1, m // stages)
     bounds = [number * m // count for number in range(count + 1)]
@@ -369,7 +369,10 @@ def _groups(stages: int, m: int) -> list[range]:
 
 
 def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:
-    """Return ZB-H1: 1F1B whose weight gradients fill the gaps; no stage holds more than the first of 1F1B."""
+    """Return ZB-H1: 1F1B with weight gradients in its gaps.
+
+    No stage holds more than the first one of 1F1B.
+    """
     base = order("1f1b", stage, stages, m)
     found: list[Action] = []
     waiting: list[int] = []
@@ -379,7 +382,7 @@ def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:
         if action.kind == "B":
             done += 1
             waiting.append(action.microbatch)
-            # Stage s may be s weight gradients behind: its last input gradients come that much earlier.
+            # Stage s may defer s weight gradients: its last input gradients are earlier by that number.
             if len(waiting) > stage or done == m:
                 found.append(Action("W", waiting.pop(0)))
     return found + [Action("W", index) for index in waiting]
@@ -387,7 +390,7 @@ def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Passes with times, on an ideal machine: nothing but passes takes time.
+    """Passes with times on an ideal system, in which only passes need time.
 
     Attributes
     ----------
@@ -421,11 +424,11 @@ def timeline(
     backward: int = 2,
     weight: int = 1,
 ) -> Timeline:
-    """Let the stages do their orders on an ideal machine; passes take these slots.
+    """Compute the times of all passes on an ideal system, with these slots per pass.
 
-    With W in the orders `backward` is the time of the input gradients alone. Without a layout parts go round the
-    stages. Passes in a list run beside each other: what they give is there when all are done. Raises `InputError` if
-    stages wait for each other.
+    If the orders contain W, `backward` is the time of the input gradients only. Without a layout parts cycle
+    through the stages. Passes in a list run in parallel: their results are available when all are complete.
+    Raises `InputError` if stages wait for each other.
     """
     stages = len(orders)
     length = {"F": forward, "B": backward, "W": weight, "BW": backward + weight}
@@ -470,7 +473,10 @@ def _each(action: Action | list[Action]) -> list[Action]:
 
 
 def before(action: Action, stage: int, layout: StageLayout) -> tuple[int, Action] | None:
-    """Return the stage and action whose result an action needs, or None; weight gradients need their own stage's B."""
+    """Return the stage and action that produce the input of an action, or None.
+
+    Weight gradients need B of the same stage.
+    """
     kind, microbatch, chunk = action.gives
     if kind == "W":
         return stage, Action("B", microbatch, chunk)

@@ -1,18 +1,21 @@
-"""FP8 recipes: the kernels that make 8-bit operands of 16-bit tensors, and what is kept and sent in 8 bits.
+"""FP8 recipes: casts of 16-bit tensors to 8-bit operands, and the 8-bit data kept and sent.
 
-**Hardware** A product of 8 bits needs operands that were scaled and rounded: the activations before the forward
-product, the gradients of the outputs before the products of the backward pass. The product for the weight gradient
-runs along the tokens, so both are also written transposed (or, with scales per block, scaled along the other side).
-**Model** The measured products of 8 bits hold the cast of their left operand: tables of serving engines time it with
-the product. What a recipe adds is memory-bound: the other copy is written, unless one serves both ways; *current*
-scaling reads the tensor once more for its largest element, where *delayed* scaling knows its scale from steps before;
-scales per *block* of 128 or per 32 elements (MXFP8) are written beside. **Memory** As TransformerEngine 1.8 and 2.x
-have it: a linear layer keeps its input in 8 bits, one way round, and its weights over the microbatches of a step: once
-where products take an operand either way round (Blackwell, one scale per tensor), twice elsewhere and where each way
-has scales of its own. Fused attention keeps its output in 16 bits; the layer behind it keeps that too (Megatron-LM's
-``set_save_original_input``), or with delayed scales, which are not to be had again, an 8-bit copy. **Sent** With
-sequence parallelism 8-bit tensors are gathered; MXFP8 gathers gradients both ways round. **Not modelled** Casts of
-weights; casts fused into norms and activations; 8-bit exchanges of experts; layers kept in 16 bits at either end.
+**Hardware** A product of 8 bits needs scaled and rounded operands: the activations before the forward
+product, the gradients of the outputs before the products of the backward pass. The product for the
+weight gradient runs along the tokens, so both are also written transposed (or, with scales per block,
+scaled along the other side). **Model** The measured products of 8 bits include the cast of their left
+operand: tables of serving engines time it with the product. The additional work of a recipe is
+memory-bound: the other copy is written, unless one serves both orientations; *current* scaling reads the
+tensor once more for its largest element, where *delayed* scaling uses a scale from previous steps;
+scales per *block* of 128 or per 32 elements (MXFP8) are written with it. **Memory** As in
+TransformerEngine 1.8 and 2.x: a linear layer keeps its input in 8 bits, in one orientation, and its
+weights over the microbatches of a step: once if products accept an operand in either orientation
+(Blackwell, one scale per tensor), otherwise, or if each orientation has separate scales, twice. Fused
+attention keeps its output in 16 bits; the next layer keeps the same tensor (Megatron-LM's
+``set_save_original_input``), or with delayed scales, which cannot be recovered, an 8-bit copy. **Sent**
+With sequence parallelism 8-bit tensors are gathered; MXFP8 gathers gradients in both orientations. **Not
+modelled** Casts of weights; casts fused into norms and activations; 8-bit exchanges of experts; layers
+kept in 16 bits at either end.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ class Recipe:
     Attributes
     ----------
     sweeps : int
-        Times that a tensor is read for its largest element before it is cast.
+        Reads of a tensor for its largest element before it is cast.
     scale_bytes, weight_scale_bytes : float
         Scales written per element of an operand, and of a weight [bytes].
     both : bool
-        Each way round has scales of its own, so that none can be made of the other.
+        True if each orientation has separate scales, so that neither can be derived from the other.
     again : bool
-        What was cast can be cast again later and be the same.
+        True if a later cast of the same tensor yields the same result.
     """
 
     sweeps: int = 0
@@ -51,11 +54,11 @@ RECIPES = {
     "block": Recipe(scale_bytes=4 / 128, weight_scale_bytes=4 / 128**2, both=True),
     "mxfp8": Recipe(scale_bytes=1 / 32, weight_scale_bytes=1 / 32, both=True),
 }
-"""By the name that a precision has."""
+"""Recipes by name, as in `Precision.recipe`."""
 
 
 def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
-    """Return the kernels that a product needs besides: of its left operand, if it is the first to use that."""
+    """Return the casts that a product needs: of its left operand, if this is its first use."""
     product = kernel.gemm
     if not precision.recipe or product is None or kernel.core or kernel.part == "weight":
         return []
@@ -69,7 +72,7 @@ def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
 
 
 def _both_ways(precision: Precision) -> bool:
-    """Return True if products need an operand written both ways round."""
+    """True if products need an operand in both orientations."""
     return precision.transposes or RECIPES[precision.recipe].both
 
 
@@ -81,7 +84,10 @@ def input_bytes(precision: Precision) -> float:
 
 
 def output_bytes(precision: Precision, *, fused: bool) -> float:
-    """Return what is kept of an element that attention hands to a linear layer [bytes]; fused, it needs its output."""
+    """Return the bytes kept per element between attention and a linear layer.
+
+    Fused attention needs its output in the backward pass.
+    """
     if not fused or not precision.recipe:
         return input_bytes(precision)
     again = RECIPES[precision.recipe].again
@@ -89,7 +95,7 @@ def output_bytes(precision: Precision, *, fused: bool) -> float:
 
 
 def weight_bytes(precision: Precision) -> float:
-    """Return the bytes of a weight's 8-bit copies; without a recipe there are none."""
+    """Return the bytes of a weight's 8-bit copies; 0 without a recipe."""
     if not precision.recipe:
         return 0.0
     recipe = RECIPES[precision.recipe]
@@ -98,9 +104,9 @@ def weight_bytes(precision: Precision) -> float:
 
 
 def handed_bytes(precision: Precision) -> float:
-    """Return what of a weight that is kept in 8 bits alone ranks gather behind the optimiser [bytes].
+    """Return the bytes gathered after the optimiser per weight that is kept only in 8 bits.
 
-    Of MXFP8, which cannot be turned round, they gather 16 bits and cast them.
+    MXFP8 weights, which cannot be transposed, are gathered in 16 bits and cast afterwards.
     """
     if precision.recipe == "mxfp8":
         return precision.bytes
@@ -108,12 +114,12 @@ def handed_bytes(precision: Precision) -> float:
 
 
 def gathered_bytes(precision: Precision, *, gradients: bool = False) -> float:
-    """Return what of an element ranks of the tensor dimension gather for a product [bytes].
+    """Return the bytes per element that tensor ranks gather for a product.
 
     Parameters
     ----------
     gradients : bool
-        It is for the products of the input and of the weight gradient, which want it either way round.
+        The gather is for the products of the input and of the weight gradient, which need both orientations.
     """
     ways = 2 if gradients and precision.recipe == "mxfp8" else 1
     return ways * input_bytes(precision)

@@ -37,7 +37,7 @@ MAX_FILE_BYTES = 4 << 20
 
 
 class ModelSpec(Spec):
-    """A model by name, from a Hugging Face configuration, or a named one with other dimensions."""
+    """Model by name, from a Hugging Face configuration, or a named one with other dimensions."""
 
     base: str | None = None
     huggingface: str | None = None
@@ -73,7 +73,7 @@ class BatchSpec(Spec):
 
 
 class ParallelSpec(Spec):
-    """Sizes of the mesh; `data` takes what is left of the GPUs if it is not given."""
+    """Sizes of the mesh; `data` defaults to the GPUs that the other dimensions leave."""
 
     tensor: Small = 1
     context: Small = 1
@@ -85,7 +85,7 @@ class ParallelSpec(Spec):
 
 
 class TensorSpec(Spec):
-    """Partition of matrices, and whether products are cut into pieces under the communication (`overlap`)."""
+    """Partition of matrices, and overlap of product pieces with communication (`overlap`)."""
 
     sequence_parallel: bool = False
     overlap: bool = False
@@ -93,29 +93,32 @@ class TensorSpec(Spec):
 
 
 class ContextSpec(Spec):
-    """Exchange of keys and values of other parts of the sequence.
+    """Exchange of keys and values with other parts of the sequence.
 
-    ``ring``: they go round under the kernels; ``all-gather``: they are gathered before; ``ulysses``: heads are
-    exchanged for tokens, so that a rank has whole sequences of some heads.
+    ``ring``: they circulate during the kernels; ``all-gather``: they are gathered before; ``ulysses``: heads
+    are exchanged for tokens, so that a rank has complete sequences of some heads.
     """
 
     style: Literal["ring", "all-gather", "ulysses"] = "ring"
 
 
 class OffloadSpec(Spec):
-    """State and work on hosts: optimizer states and its step; activations until they are needed."""
+    """State and work on hosts: optimizer states and step; activations until they are needed."""
 
     optimizer: bool = False
     activations: bool = False
 
 
 class PipelineSpec(Spec):
-    """The order of passes, which layers are where, and whether computing waits for the messages between stages.
+    """Order of passes, placement of layers, and overlap of messages between stages.
 
-    `layers`: how many each part of the model has, in its order; ``balanced``: so that the slowest part is the fastest.
-    `replicas`: with ``pipedream`` the GPUs of each stage, which take turns; ``replicated`` chooses these, too.
-    `pieces`: parts of the sequence that go as a wave through a recurrent network, with ``wavefront``.
-    `rule`: ``megatron`` refuses what Megatron-LM does: interleaved, microbatches that are no multiple of the stages.
+    `layers`: number of layers in each part of the model, in order; ``balanced`` minimises the time of the
+    slowest part.
+    `replicas`: with ``pipedream`` the GPUs of each stage, which alternate; ``replicated`` also chooses
+    these.
+    `pieces`: parts of the sequence that pass as a wave through a recurrent network, with ``wavefront``.
+    `rule`: ``megatron`` rejects the layouts that Megatron-LM rejects: interleaved, microbatches that are no
+    multiple of the stages.
     """
 
     schedule: Literal[
@@ -143,8 +146,9 @@ class PipelineSpec(Spec):
 class DataSpec(Spec):
     """Reduction of gradients and placement of states.
 
-    `shard`: so many ranks share the states of a replica, and the others have copies (HSDP); by default all share them.
-    `batchnorm`: so many ranks normalise batches together (SyncBatchNorm).
+    `shard`: number of ranks that share the states of a replica, the others have copies (HSDP); by default
+    all share them.
+    `batchnorm`: number of ranks that normalise batches together (SyncBatchNorm).
     """
 
     kind: Literal[
@@ -172,11 +176,12 @@ class DataSpec(Spec):
 
 
 class ExpertsSpec(Spec):
-    """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit.
+    """Load of the experts: `skew` 0 is even, the busiest rank has 1 + skew times the mean.
 
-    With `pad` every expert gets as many tokens as its capacity, filled up with nothing. With ``exchange: deepep`` a
-    token goes once to each rank that has one of its experts, by `sms` thread blocks, in the numbers of `dispatch`, and
-    with `low_latency` to each of its experts; the experts of a token are on so many `machines` at most.
+    `capacity` is the limit; with `pad` every expert receives as many tokens as its capacity, padded if fewer
+    arrive. With ``exchange: deepep`` a token is sent once to each rank that has one of its experts, by `sms`
+    CTAs, in the number format `dispatch`, and with `low_latency` to each of its experts; the experts of a
+    token are on at most `machines` nodes.
     """
 
     exchange: Literal["alltoall", "deepep"] = "alltoall"
@@ -198,7 +203,7 @@ def _protocol(word: str) -> str:
 
 
 class CommunicatorSpec(Spec):
-    """Algorithms of a dimension's collectives, instead of the choice of the workload's `collectives`."""
+    """Algorithms of a dimension's collectives, overriding the workload's `collectives`."""
 
     algorithm: dict[str, str] | None = None
     protocol: Annotated[str, AfterValidator(_protocol)] | None = None
@@ -208,8 +213,9 @@ class CommunicatorSpec(Spec):
 class RecomputationSpec(Spec):
     """Recomputed part of a stage, instead of all layers or the core of attention.
 
-    With ``recompute: full`` the first `layers` of every part of a stage or each `every`-th one, or all in groups of
-    `group` of which only the input is kept; with ``selective`` these `modules`, as Megatron-LM calls them.
+    With ``recompute: full`` the first `layers` of every part of a stage or each `every`-th one, or all in
+    groups of `group` of which only the input is kept; with ``selective`` these `modules`, as named by
+    Megatron-LM.
     """
 
     layers: Annotated[int, Field(ge=0, le=2**20)] | None = None
@@ -219,7 +225,7 @@ class RecomputationSpec(Spec):
 
 
 class StragglerSpec(Spec):
-    """Slow ranks (factors by rank), and random differences of kernels (standard deviation, relative)."""
+    """Slow ranks (factors by rank), and random kernel times (standard deviation, relative)."""
 
     ranks: dict[str, Annotated[float, Field(ge=0.01, le=1000)]] = Field(default_factory=dict)
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
@@ -227,10 +233,11 @@ class StragglerSpec(Spec):
 
 
 class CheckpointSpec(Spec):
-    """Checkpoints: what all GPUs together `write` [B/s], and how often; by default as often as wastes the least.
+    """Checkpoints: `write` rate of all GPUs together [B/s], and interval.
 
-    `every` is in steps, `every_s` in seconds. With `asynchronous` training only stops until the states are copied to
-    the hosts; with `overlap` they are copied under the passes of a step, and its optimiser waits for them.
+    `every` is in steps, `every_s` in seconds; by default the interval with the least waste. With
+    `asynchronous` training only stops until the states are copied to the hosts; with `overlap` they are
+    copied during the passes of a step, and its optimiser waits for them.
     """
 
     write: Bandwidth
@@ -241,7 +248,7 @@ class CheckpointSpec(Spec):
 
 
 class ReliabilitySpec(Spec):
-    """GPU failures and their cost: mean time between failures of one [h], a restart [s], a period."""
+    """GPU failures and their cost: mean time between failures per GPU [h], restart [s], period."""
 
     gpu_mtbf_h: Annotated[float, Field(gt=0, le=1e9)]
     restart_s: Annotated[float, Field(ge=0, le=1e9)]
@@ -250,7 +257,7 @@ class ReliabilitySpec(Spec):
 
 
 class HardwareSpec(Spec):
-    """Figures that replace those of the presets."""
+    """Parameters that replace those of the presets."""
 
     gemm_fraction: Fraction | None = None
     attention_fraction: Fraction | None = None
@@ -261,7 +268,7 @@ class HardwareSpec(Spec):
 
 
 class HostSpec(Spec):
-    """The host thread of a rank: what issues its work, and figures that replace those of the framework."""
+    """Host thread of a rank: its framework, and replacements of the framework's parameters."""
 
     framework: Literal[
         "none",
@@ -278,7 +285,7 @@ class HostSpec(Spec):
 
 
 class Workload(Spec):
-    """A training run: model, machine, batch and parallelism."""
+    """Training run: model, topology, batch and parallelism."""
 
     name: str = "workload"
     description: str = ""
@@ -319,7 +326,7 @@ class Workload(Spec):
     _document: Problems | None = PrivateAttr(None)
 
     def __hash__(self) -> int:
-        """Hash what is quick to look at."""
+        """Return a hash of the fields that are fast to hash."""
         return hash((self.name, self.topology, self.nodes))
 
     @property
@@ -329,19 +336,19 @@ class Workload(Spec):
         return self.checkpoint or (own.checkpoint if own is not None else None)
 
     def communicator(self, dim: str) -> CommunicatorSpec | None:
-        """Return the settings of a dimension's collectives, None if there are none."""
+        """Return the settings of a dimension's collectives, or None if not set."""
         return next((spec for name, spec in self.communicators.items() if name == dim), None)
 
 
 def load_workload(
     name_or_path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None
 ) -> Workload:
-    """Return the workload in a file, or the shipped one called so.
+    """Return the workload in a file, or the shipped workload of that name.
 
     Parameters
     ----------
     changes : mapping or None
-        Values instead of those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
+        Values that replace those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
     """
     shown = os.fspath(name_or_path)
     path = Path(shown)
@@ -406,7 +413,7 @@ def loads_workload(
 
 
 def _change(data: dict[str, Any], dotted: str, value: Any) -> None:
-    """Put a value at a path, below mappings that are made where there are none; a model's name becomes its base."""
+    """Set the value at a path, creating missing mappings; a model's name becomes its base."""
     *above, last = dotted.split(".")
     for key in above:
         below = data.get(key)
@@ -458,7 +465,7 @@ def _keys_at(path: tuple[Any, ...]) -> list[str]:
 def complain(
     workload: Workload, path: tuple[str | int, ...], message: str
 ) -> TopologyError | InputError:
-    """Return the error that something at `path` of a workload does not go with the rest."""
+    """Return the error that the value at `path` of a workload conflicts with other settings."""
     problems = workload._document
     if problems is None:
         return InputError(f"{'.'.join(map(str, path))}: {message}")

@@ -203,7 +203,7 @@ def connection(a: int, b: int, via: str, channel: int = 0) -> str:
         ("SHM", "while 1 pairs use P2P",
          [connection(0, 1, "SHM/direct/direct"), connection(1, 0, "P2P/IPC")]),
         ("GDR", "all 1 connections over NET/IB", [connection(0, 1, "NET/IB/0")]),
-        ("socket", "1 connections between machines use TCP", [connection(0, 1, "NET/Socket/0")]),
+        ("socket", "1 connections between nodes use TCP", [connection(0, 1, "NET/Socket/0")]),
         ("channels", "different transports on different channels",
          [connection(0, 1, "NET/IB/0/GDRDMA"), connection(0, 1, "NET/IB/0", 1)]),
         ("timeout", "BROADCAST number 5 over 300 s",

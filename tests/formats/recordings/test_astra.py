@@ -93,17 +93,17 @@ def test_in_hybrids_input_gradients_run_beside_the_weight_gradient(tmp_path: Pat
         "b input gradient <- 3",
         "b input gradient machine <- 4",
         "b weight gradient <- 4",
-        "b weight gradient across machines <- 6",
+        "b weight gradient across nodes <- 6",
         "a input gradient <- 6 5",
         "a weight gradient <- 8",
-        "a weight gradient across machines <- 9",
+        "a weight gradient across nodes <- 9",
     ]
     assert groups(found, "machine") == {tuple(range(8)), tuple(range(8, 16))}
-    assert groups(found, "across machines") == {(i, i + 8) for i in range(8)}
+    assert groups(found, "across nodes") == {(i, i + 8) for i in range(8)}
     other = make(tmp_path, "HYBRID_MODEL_DATA", *layers)
     assert {e.stream for e in other.events if e.name == "b input gradient"} == {
         "compute",
-        "across machines",
+        "across nodes",
     }
     model = make(tmp_path, "MODEL", *layers)
     assert model.skipped == {"communications without a group: ALLREDUCE": 2}
@@ -123,7 +123,7 @@ def test_customized_layers_have_their_own_parallelism(tmp_path: Path) -> None:
         ("a weight gradient", "all ranks"),
         ("b forward", "all ranks"),
         ("c forward", "machine"),
-        ("c weight gradient", "across machines"),
+        ("c weight gradient", "across nodes"),
     }
     with pytest.raises(InputError, match=r"workload\.txt:3: no parallelism in column 13"):
         make(tmp_path, "HYBRID_CUSTOMIZED", layer("a", 1, 1, 1))

@@ -247,7 +247,7 @@ def test_damage_is_refused_or_invents_nothing(seed: int, how: str) -> None:
 def test_the_sample_is_replayed_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", str(SAMPLE), "--topology", "dgx-h100"]) == 0
     shown = capsys.readouterr().out
-    assert "16 ranks on 2 machines" in shown
+    assert "16 ranks on 2 nodes" in shown
     assert "computing 631.01 us" in shown
     assert "36 calls, 890.3 us" in shown  # computing + 9 x 15.03 + 9.167 + 41.6 + 72.1 + 1.1 us
     assert "reduce_scatter" in shown

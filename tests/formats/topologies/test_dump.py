@@ -104,7 +104,7 @@ def test_the_command_writes_what_the_command_reads(
 ) -> None:
     path = tmp_path / "box.xml"
     assert run(["topo", "export", "dgx-h100", "-o", str(path)]) == 0
-    assert "8 GPUs, 8 adapters" in capsys.readouterr().out
+    assert "8 GPUs, 8 NICs" in capsys.readouterr().out
     assert run(["topo", "export", "dgx-h100"]) == 0
     assert capsys.readouterr().out == path.read_text()
     assert run(["run", str(path), "--size", "1MiB", "--json"]) == 0

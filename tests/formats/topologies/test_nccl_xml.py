@@ -116,7 +116,7 @@ def test_a_virtual_machine_hides_speeds_and_switches(sample: Sample) -> None:
     assert got["gpu1", "cpu1"] == (1, "pcie-gen4-x16-gpu")
     assert got["nic0", "cpu0"] == (1, "pcie-gen3-x16")
     assert found.counts["nics"] == 1
-    assert said(found, "eth0") == ["one adapter, at the first CPU that lists it"]
+    assert said(found, "eth0") == ["one NIC, at the first CPU that lists it"]
     assert "its 12 links lead to 6 NVSwitches, 2/2/2/2/2/2" in said(found, "gpu0..1")
 
 

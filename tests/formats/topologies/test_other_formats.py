@@ -126,7 +126,7 @@ mlx5_0\tSYS\tSYS\tSYS\tSYS\t X
     [
         V100S,
         f"user@box:~$ nvidia-smi topo -m\n{V100S}",
-        f"# The machines\nFour GPUs:\n```\n{V100S}```\n",
+        f"# The nodes\nFour GPUs:\n```\n{V100S}```\n",
         "".join(f"    {line}" for line in V100S.splitlines(keepends=True)),
         "".join(f"> {line}" for line in V100S.splitlines(keepends=True)),
         "".join(f"[1,0]<stdout>:{line}" for line in V100S.splitlines(keepends=True)),

@@ -155,7 +155,7 @@ def test_devices_that_are_not_there_are_dropped_and_others_stay(tmp_path: Path) 
     [
         (system(device("0001:00:00.0")), "no address is the same, and no device says its class"),
         (system(device("0001:00:00.0", class_=GPU)), "has 1 gpus, none at an address of dgx-a100, which has 8"),
-        ("<graphs/>", "is no topology XML of one machine"),
+        ("<graphs/>", "is no topology XML of one node"),
         ("<system", "not valid XML"),
     ],
 )  # fmt: skip

@@ -74,11 +74,11 @@ def _height(tier: str) -> tuple[int, str]:
 
 
 def joined(wire_class: str) -> str:
-    """Return the links of a class in words, e.g. ``NVLink between GPU and NVSwitch``."""
+    """Return the links of a class in words, both directions: ``NVLink, GPU-NVSwitch``."""
     kind, (low, dash, high) = kind_of(wire_class), tier_of(wire_class).partition("-")
     if not dash or kind not in _KINDS:
         return wire_class
-    return f"{named(kind)} between {_node(kind, low)} and {_node(kind, high)}"
+    return f"{named(kind)}, {_node(kind, low)}-{_node(kind, high)}"
 
 
 def _node(kind: str, tier: str) -> str:

@@ -9,7 +9,7 @@ REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 6
 REGIME_TITLES = {"small": "< 1 MiB", "mid": "1 MiB to < 64 MiB", "large": ">= 64 MiB"}
 """Regime -> its sizes."""
 
-ONE, SEVERAL = "one machine", "several machines"
+ONE, SEVERAL = "one node", "several nodes"
 
 
 def regime_of(size_bytes: int) -> str:

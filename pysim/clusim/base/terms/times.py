@@ -5,10 +5,10 @@ from __future__ import annotations
 KERNEL = "kernel only"
 """From the start of a collective's kernels to the end of the last kernel."""
 
-LAUNCHED = "with launch, as nccl-tests reports it"
+LAUNCHED = "with launch overhead, as nccl-tests reports it"
 """An iteration of a stream of collectives: the kernel, and the time until the next kernel."""
 
-MODEL = "NCCL's own estimate"
+MODEL = "NCCL's cost model"
 """Estimate of NCCL's tuner, on which its choice is based; it is not simulated."""
 
 

@@ -52,7 +52,7 @@ def check_units(fabric: Fabric, ranks: tuple[int, ...], name: str = "nvls") -> N
     arrays = arrays_of(fabric)
     if len({arrays.zone_of(rank) for rank in ranks}) > 1:
         raise InputError(
-            f"{name}: the ranks are in several machines of {fabric.name}, its switches in one; use sharp, ring or tree"
+            f"{name}: the ranks are in several nodes of {fabric.name}, its switches in one; use sharp, ring or tree"
         )
     for rank in ranks:
         if not arrays.unit_wires(rank):

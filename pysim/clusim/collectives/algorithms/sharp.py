@@ -49,11 +49,11 @@ def sharp_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 def _check(fabric: Fabric, layout: Layout) -> None:
     if len(layout.machines) < 2:
         raise InputError(
-            f"sharp: all ranks are in one machine of {fabric.name}; it reduces between machines, use ring or nvls"
+            f"sharp: all ranks are in one node of {fabric.name}; it reduces between nodes, use ring or nvls"
         )
     if not any(node.unit is not None and node.zone < 0 for node in fabric.nodes):
         raise InputError(
-            f"sharp: {fabric.name} has no reduction unit in the switches between its machines; use ring or tree,"
+            f"sharp: {fabric.name} has no reduction unit in the switches between its nodes; use ring or tree,"
             " or a network of InfiniBand switches"
         )
 

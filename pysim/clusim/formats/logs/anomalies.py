@@ -246,7 +246,7 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
         if name.lower().startswith("socket"):
             more = "; no InfiniBand or RoCE device was found" if _no_device(log) else ""
             yield Anomaly(
-                "socket", f"{where}{without} connections between machines use TCP sockets{more}"
+                "socket", f"{where}{without} connections between nodes use TCP sockets{more}"
             )
         elif without:
             some = f"{without} of {with_gdr + without}" if with_gdr else f"all {without}"

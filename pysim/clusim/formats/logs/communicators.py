@@ -424,7 +424,7 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
     nodes = max((facts.members[h].n_nodes for h in communicator.handles), default=NONE)
     if nodes > len(communicator.hosts) > 0:
         communicator.assumed.append(
-            f"{nodes} machines take part, {len(communicator.hosts)} of them logged"
+            f"{nodes} nodes take part, {len(communicator.hosts)} of them logged"
             + (f"; {per_node} ranks on each" if per_node > 0 else "")
         )
 

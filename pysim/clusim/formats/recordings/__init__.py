@@ -1,4 +1,4 @@
-"""Recordings of real jobs: one reader per format; `clusim.formats.recordings.kinds` says which one a file needs."""
+"""Recordings of real jobs: one reader per format, detected by content."""
 
 from clusim.formats.recordings.model import Event, Group, Recording
 

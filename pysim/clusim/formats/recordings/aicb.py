@@ -1,9 +1,9 @@
-"""Reads the workloads that AICB runs on GPUs, CSV files: one communication or computation after the other.
+"""CSV workloads that AICB runs on GPUs: a sequence of communication and computation.
 
-All ranks do the same, and each waits for the one before. Sizes are those of whole buffers; sizes of groups are in the
-file, and so is the number of ranks, as their product or in a line ``[rank0 ~ rank127]`` above the titles. Older files
-have no sizes of groups: those of the topology, and what the file's name says (``_tp2_``), are taken. Workloads with
-pipeline stages are not read.
+All ranks do the same work, and each step waits for the one before. Sizes are the total sizes of buffers. The file
+contains the sizes of groups and the number of ranks, as their product or in a line ``[rank0 ~ rank127]`` above the
+titles. Older files without sizes of groups use the topology and the file's name (``_tp2_``). Workloads with pipeline
+stages are rejected.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MAX_FLOPS = 10**18
 
 
 def is_csv(name: str) -> bool:
-    """Return True if a file is such a CSV file."""
+    """Return True for a CSV file of AICB."""
     return COLUMNS.encode() in head(name, 1 << 16)[: 1 << 14]
 
 
 def read_csv(name: str, num_ranks: int | None = None, calls: int | None = None) -> Recording:
-    """Read such a CSV file; raises `InputError` if it makes no sense or has pipeline stages.
+    """Read a CSV file; raise `InputError` if it is invalid or has pipeline stages.
 
     Parameters
     ----------
     num_ranks : int or None
-        GPUs of the topology, which are the ranks if the file says neither their number nor sizes of groups.
+        GPUs of the topology, which are the ranks if the file does not contain their number or sizes of groups.
     calls : int or None
-        Calls of each rank that are wanted, the first ones; all by default.
+        Number of calls of each rank, from the start; all by default.
     """
     found = _Reader(name, num_ranks)
     found.step.most = calls
@@ -53,7 +53,7 @@ def read_csv(name: str, num_ranks: int | None = None, calls: int | None = None) 
 
 
 class _Reader:
-    """The state of reading one file."""
+    """State of reading one file."""
 
     def __init__(self, name: str, num_ranks: int | None) -> None:
         self.name = name
@@ -124,7 +124,7 @@ class _Reader:
         return recording("simai", self.step, tp * dp, group_of, self.assumed)
 
     def _sizes_from_elsewhere(self, line: int) -> None:
-        """Take the sizes of groups that no column gives from the topology and the file's name."""
+        """Set the sizes of groups that are missing in the file from its name and the topology."""
         ranks = self.ranks or self.given
         if ranks is None:
             raise self._bad(

@@ -1,7 +1,8 @@
-"""Reads the text workloads of ASTRA-sim 1: a parallelism, the number of layers, and a line per layer.
+"""Text workloads of ASTRA-sim 1: a parallelism, number of layers, one line per layer.
 
-Times are cycles, of 1 ns there. The file does not say how many ranks there are, nor how the network is divided: they
-are all GPUs of the topology, and the first dimension is a machine, the others are the machines. One pass is read.
+Times are cycles of 1 ns, as in ASTRA-sim. The file does not contain the number of ranks or the dimensions of the
+network: all GPUs of the topology are ranks, the first dimension is a node, and the others connect nodes. One pass is
+read.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _OF = {
     "MICRO": ("", _ALL),
     "HYBRID_DLRM": ("", _ALL),
     "HYBRID_DLRM_ENHANCED": ("", _ALL),
-    "HYBRID_DATA_MODEL": ("machine", "across machines"),
-    "HYBRID_MODEL_DATA": ("across machines", "machine"),
+    "HYBRID_DATA_MODEL": ("machine", "across nodes"),
+    "HYBRID_MODEL_DATA": ("across nodes", "machine"),
     "HYBRID_TRANSFORMER": (_MODEL, _DATA),
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD": (_MODEL, _DATA),
 }
-"""Parallelism -> groups of forward and input gradient, and of the weight gradient; empty for none."""
+"""Parallelism -> group of forward and input gradient, group of weight gradient, or empty."""
 
 
 def read(
@@ -54,14 +55,14 @@ def read(
     Parameters
     ----------
     num_ranks, machine_ranks : int or None
-        Ranks of the job, and of each machine.
+        Ranks of the job, and ranks per node.
     calls : int or None
-        Calls of each rank that are wanted, the first ones; all by default.
+        Number of calls of each rank, from the start; all by default.
 
     Raises
     ------
     InputError
-        The file makes no sense, or the number of ranks is not given.
+        The file is invalid, or the number of ranks is not given.
     """
     names = names_of(paths)
     if len(names) != 1:
@@ -76,7 +77,7 @@ def read(
 
 
 class _Reader:
-    """The state of reading one file."""
+    """State of reading one file."""
 
     def __init__(self, name: str, num_ranks: int, machine_ranks: int) -> None:
         self.name, self.num_ranks, self.machine_ranks = name, num_ranks, machine_ranks
@@ -95,7 +96,7 @@ class _Reader:
         self.strides = self._strides()
 
     def _strides(self) -> dict[str, tuple[int, int]]:
-        """Return how far apart the ranks of a group are, and how many it has, by role."""
+        """Return the stride between the ranks of a group and their number, by role."""
         inside = min(self.machine_ranks, self.num_ranks)
         model = inside
         asked = parameter(self.table, ["model_parallel_NPU_group"], self.num_ranks)
@@ -113,7 +114,7 @@ class _Reader:
         return {
             _ALL: (1, self.num_ranks),
             "machine": (1, inside),
-            "across machines": (inside, self.num_ranks // inside),
+            "across nodes": (inside, self.num_ranks // inside),
             _MODEL: (1, model),
             _DATA: (model, self.num_ranks // model),
         }

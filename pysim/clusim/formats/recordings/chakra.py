@@ -1,6 +1,6 @@
-"""Chakra execution traces of MLCommons: one graph of nodes per rank, as .et files, or as PyTorch's JSON before.
+"""Chakra execution traces of MLCommons: a graph per rank, as .et files or PyTorch's JSON.
 
-Nodes of Chakra execution traces: what their messages and attributes mean.
+The module also interprets the messages and attributes of nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from clusim.formats.recordings.streams import FileStream
 
 PS_PER_US: Final = 1_000_000
 MOST_US: Final = 10**11
-"""Longest node, a day and some [us]."""
+"""Longest node, more than a day [us]."""
 
 MOST_BYTES: Final = 1 << 44
 MOST_OPS: Final = 1 << 60
@@ -43,7 +43,7 @@ _CALL_KINDS: Final = {
 
 
 class ChakraGraph:
-    """Reads the graph of one rank; `rank` is it."""
+    """Reader of the graph of one rank, with the result in `rank`."""
 
     def __init__(
         self, number: int, part: FileStream, skipped: Counter[str], cut: Callable[[str], None]
@@ -99,7 +99,7 @@ class ChakraGraph:
         node.duration_ps = took * PS_PER_US if took else ABSENT
 
     def _number(self, node: ChakraNode, values: dict[str, Any], name: str, most: int) -> int:
-        """Return an attribute that is a number, 0 if there is none."""
+        """Return a numeric attribute; 0 if it is missing."""
         if name not in values:
             return 0
         found = integer(values[name], most)
@@ -141,7 +141,7 @@ class ChakraGraph:
         node.tag = self._number(node, values, "comm_tag", 1 << 62)
 
     def _metadata(self, message: Any) -> None:
-        """Take the communicators from PyTorch's record of them."""
+        """Read the communicators from PyTorch's record."""
         for item in groups_of(message.inputs.values.decode("utf-8", "replace")):
             ranks = item.get("ranks")
             numbers = [integer(n, MOST_RANKS - 1) for n in ranks] if isinstance(ranks, list) else []
@@ -165,7 +165,7 @@ def _operation(node: ChakraNode, value: Any) -> str:
 
 
 MOST_JOINED: Final = 8
-"""An event that waits for more than so many through nodes that do nothing waits for one mark instead."""
+"""Maximum number of dependencies through an empty node; an empty event joins more."""
 
 _KINDS: Final[dict[str, EventKind]] = {
     "compute": "compute",
@@ -183,23 +183,23 @@ def read(paths: Paths, num_ranks: int = 0, machine_ranks: int = 0) -> Recording:
     Parameters
     ----------
     paths : path or paths
-        The files of the ranks, a directory or archive of them, or what their names begin with before ``.0.et``. A
-        ``comm_group.json`` beside them says which ranks a ``pg_name`` has.
+        The files of the ranks, a directory or archive, or the common prefix of their names before ``.0.et``. A
+        ``comm_group.json`` in the same directory lists the ranks of each ``pg_name``.
     num_ranks : int
-        Ranks of the machine, for a trace of one rank that does not say how many there are; 0 is unknown.
+        Ranks of the topology, for a trace of one rank without a number of ranks; 0 is unknown.
     machine_ranks : int
-        Ranks of one of its machines, for collectives over some dimensions only; 0 is unknown.
+        Ranks per node, for collectives over some dimensions only; 0 is unknown.
 
     Raises
     ------
     InputError
-        It is no Chakra trace, is damaged, contradicts itself, or has nothing in it.
+        The files are not Chakra traces, are damaged, contradict each other, or are empty.
     """
     return _Reader(paths, num_ranks, machine_ranks).recording()
 
 
 class _Reader:
-    """The state of reading a job."""
+    """State of reading a job."""
 
     def __init__(self, paths: Paths, num_ranks: int, machine_ranks: int) -> None:
         names = names_of(paths)
@@ -262,7 +262,7 @@ class _Reader:
             )
 
     def _count_ranks(self) -> None:
-        """Find out how many ranks the job has."""
+        """Determine the number of ranks of the job."""
         known = {rank.number for rank in self.ranks}
         tables = [
             *self.common.values(),
@@ -295,7 +295,7 @@ class _Reader:
         self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
 
     def _resolve(self, rank: Rank, node: ChakraNode) -> None:
-        """Find the communicator of a call, and sizes and positions in it."""
+        """Set the communicator of a call, and sizes and positions in it."""
         if node.kind != "collective":
             self._message(rank, node)
             return
@@ -349,7 +349,7 @@ class _Reader:
         return self._dimensions(rank, node)
 
     def _dimensions(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
-        """Return the ranks of the dimensions of the network a collective is over."""
+        """Return name and ranks of the network dimensions of a collective."""
         everyone = self.everyone
         if len(set(node.dims)) < 2:
             return "all ranks", everyone
@@ -359,9 +359,7 @@ class _Reader:
             if node.dims[0]:
                 self.notes["collectives over dimension 0: the ranks of a machine"] += 1
                 return "dimension 0", tuple(range(first, first + inner))
-            self.notes[
-                "collectives over dimension 1: ranks of the same place in every machine"
-            ] += 1
+            self.notes["collectives over dimension 1: ranks of the same place in every node"] += 1
             return "dimension 1", everyone[rank.number - first :: inner]
         self.notes[
             "collectives over some dimensions of a network (involved_dim): taken to be over all ranks"
@@ -369,7 +367,7 @@ class _Reader:
         return "all ranks", everyone
 
     def _messages(self) -> None:
-        """Let messages go when they are sent, as in ASTRA-sim, unless their times show that NCCL sent them."""
+        """Mark all messages as eager, as in ASTRA-sim, unless one has a recorded time."""
         own = [n for rank in self.ranks for n in rank.nodes.values() if n.kind in ("send", "recv")]
         if not own or self.files.hosts or any(node.duration_ps > 0 for node in own):
             return
@@ -386,7 +384,7 @@ class _Reader:
         self.notes.update(number_calls(self.ranks))
 
     def _events(self, order: list[tuple[int, int]]) -> None:
-        """Append the events in the order in which they start; nodes that do nothing hand on what they wait for."""
+        """Append the events in order of their start; empty nodes pass on their dependencies."""
         done: dict[tuple[int, int], tuple[int, ...]] = {}
         for place, at in order:
             rank = self.ranks[place]

@@ -23,16 +23,16 @@ _FILE = re.compile(
 
 @dataclass(slots=True)
 class Files:
-    """The files of a job: traces of the ranks, PyTorch's own, and tables of groups.
+    """Files of a job: traces of the ranks, PyTorch's host traces, and tables of groups.
 
     Attributes
     ----------
     siblings : int
-        Ranks of the job by the names of the files beside the only one that was given; 0 if several were.
+        Ranks of the job, from the names of files in the directory of a single given file; 0 if several were given.
     tables : dict
         Name of a group -> its ranks.
     skipped : list of str
-        What was not read.
+        Files that were not read.
     """
 
     traces: list[FileStream] = field(default_factory=list)
@@ -44,12 +44,14 @@ class Files:
 
 
 def find_files(shown: str, names: list[str]) -> Files:
-    """Return the files of a job, from files, directories, archives and what names begin with before ``.0.et``.
+    """Return the files of a job.
+
+    They are given as files, directories, archives, or a common prefix of names before ``.0.et``.
 
     Raises
     ------
     InputError
-        There is none, or one cannot be read.
+        There is no such file, or one cannot be read.
     """
     found = Files()
     expanded = _expanded(names)
@@ -103,7 +105,7 @@ def _wanted(name: str) -> bool:
 
 
 def _expanded(names: list[str]) -> list[str]:
-    """Return files and directories; a prefix is the files that begin with it."""
+    """Return files and directories, with prefixes replaced by the matching files."""
     found: list[str] = []
     for name in names:
         path = Path(name)
@@ -120,7 +122,7 @@ def _of_job(directory: Path, job: str) -> list[str]:
 
 
 def _siblings(name: str) -> int:
-    """Return the number of ranks of the files beside a trace."""
+    """Return the number of ranks by the files in the directory of a trace."""
     job, number = _place(Path(name).name)
     if number is None:
         return 0
@@ -138,7 +140,13 @@ def _place(name: str) -> tuple[str, int | None]:
 
 
 def numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, FileStream]]:
-    """Return the files with their ranks, which their names say."""
+    """Return the files with the ranks in their names, otherwise numbered in order.
+
+    Raises
+    ------
+    InputError
+        Two files have the same rank.
+    """
     places = [_place(re.split(r"[/\\]", part.name)[-1]) for part in files]
     numbers = [number for _, number in places]
     if None in numbers:
@@ -159,7 +167,7 @@ def numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, F
 
 
 def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
-    """Return the groups of a file as ASTRA-sim takes it, names and their ranks; None if it is something else."""
+    """Return the ranks of each group in ASTRA-sim's format; None for other content."""
     if not isinstance(data, dict) or not data:
         return None
     found = {}
@@ -174,7 +182,7 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
 
 
 def _beside(found: Files, name: str) -> None:
-    """Read the table of groups in the directory of the traces, if there is just one."""
+    """Read the table of groups in the directory of the traces, if there is exactly one."""
     folder = Path(name).parent
     if "\0" in name or not folder.is_dir():
         return

@@ -1,10 +1,10 @@
-"""In which order the nodes of Chakra graphs happen, and which calls of the ranks belong together.
+"""Order of the nodes of Chakra graphs, and matching of the ranks' calls.
 
-A graph has no streams: what does not wait for each other may run at once. A GPU still computes one node at a time,
-and so does a CPU thread; which one comes first is found by playing all ranks together, with computing as long as it
-is recorded and communication roughly estimated. What is found is an order that can happen, so a schedule that keeps
-it cannot get stuck. Calls of a communicator follow each other by the numbers of their nodes, as the program made them;
-messages follow nothing but what they depend on. An eager message goes when it is sent, whether or not it is received.
+A graph does not have streams: independent nodes may run concurrently, but a GPU stream or CPU thread executes one
+node at a time. The order is found by playing all ranks together, with recorded times of computation and rough
+estimates of communication. It is feasible, so a schedule that keeps it cannot deadlock. Calls of a communicator follow
+each other by the numbers of their nodes, as in the program; messages follow only their dependencies. An eager message
+is transferred when it is sent, even if its receive is not posted.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from clusim.formats.recordings.model import ABSENT
 CALLS = ("collective", "send", "recv")
 _LATENCY_PS = 10_000_000
 _PS_PER_BYTE = 10
-"""Assumed communication time of playing: 10 us, and 100 GB/s."""
+"""Communication time assumed in playing: 10 us, and 100 GB/s."""
 
 
 @dataclass(slots=True)
 class ChakraNode:
-    """A node of a graph.
+    """Node of a graph.
 
     Attributes
     ----------
     kind : str
-        ``compute`` on the GPU, ``host`` on a CPU, ``memory``, ``collective``, ``send``, ``recv``, or ``none``: nothing
-        to do.
+        ``compute`` on the GPU, ``host`` on a CPU, ``memory``, ``collective``, ``send``, ``recv``, or ``none``: empty.
     deps, calls : list of int
-        Identifiers of nodes that must be done first: by data, and by control.
+        Identifiers of nodes that must be complete first: by data, and by control.
     lane : str
-        Of computing, what does one node at a time.
+        Of computation: the unit that executes one node at a time.
     group, peer, tag, root : int
         Of a call: index of the communicator; peer and root are positions in it.
     sequence : int
-        Which call of its communicator, or message of its pair, it is.
+        Number of the call in its communicator, or of the message in its pair.
     eager : bool
-        Of a message: it goes when it is sent.
+        True for a message that is transferred when it is sent.
     """
 
     id: int
@@ -69,7 +68,7 @@ class ChakraNode:
 
 @dataclass(slots=True)
 class Rank:
-    """The graph of a rank; `order` is its nodes by identifier as far as dependencies allow."""
+    """Graph of a rank; `order` lists its nodes by identifier, subject to dependencies."""
 
     number: int
     name: str
@@ -79,7 +78,7 @@ class Rank:
 
 
 def sort_nodes(rank: Rank) -> bool:
-    """Put the nodes of a rank in order; returns whether dependencies by control had to be ignored.
+    """Sort the nodes of a rank; return True if control dependencies were ignored.
 
     Raises
     ------
@@ -107,7 +106,7 @@ def sort_nodes(rank: Rank) -> bool:
 
 
 def _sorted(waits: dict[int, list[int]]) -> list[int]:
-    """Return nodes so that each comes after what it waits for, the smallest number first."""
+    """Return nodes in topological order, the smallest number first."""
     wakes: dict[int, list[int]] = defaultdict(list)
     for node, deps in waits.items():
         for dep in deps:
@@ -138,12 +137,12 @@ def _circle(rank: Rank, stuck: set[int]) -> list[int]:
 
 
 def number_calls(ranks: list[Rank]) -> Counter[str]:
-    """Number the calls of every communicator and pair, so that what belongs together has one number.
+    """Number the calls of every communicator and pair; matching calls have equal numbers.
 
     Returns
     -------
     Counter
-        What had to be assumed -> how often.
+        Assumption -> number of cases.
     """
     notes: Counter[str] = Counter()
     members: dict[int, list[list[ChakraNode]]] = defaultdict(list)
@@ -185,7 +184,7 @@ def _by_position(lists: list[list[ChakraNode]]) -> bool:
 
 
 def _by_content(lists: list[list[ChakraNode]]) -> None:
-    """Number calls by operation and size; they follow no order then."""
+    """Number calls by operation and size, without an order."""
     numbers: dict[Hashable, int] = {}
     for nodes in lists:
         count: Counter[Hashable] = Counter()
@@ -211,7 +210,7 @@ _At = tuple[int, int]
 
 
 class _Player:
-    """The state of playing; nodes are (place of the rank in the list, identifier)."""
+    """State of playing; nodes are (index of the rank, identifier)."""
 
     def __init__(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
@@ -237,7 +236,7 @@ class _Player:
 
     @staticmethod
     def _waits(rank: Rank) -> Iterator[tuple[int, list[int]]]:
-        """Yield nodes and what they wait for: the call before of a communicator, too."""
+        """Yield nodes and their dependencies, including the previous call of a communicator."""
         before: dict[int, int] = {}
         for at in rank.order:
             node = rank.nodes[at]
@@ -299,7 +298,7 @@ class _Player:
                 heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, p, a))
 
     def _message(self, node: ChakraNode, place: int, at: int, key: Hashable) -> None:
-        """Let a message go when it is sent; who receives it waits for it to come."""
+        """Transfer an eager message when it is sent; its receive waits for the arrival."""
         if node.kind == "recv":
             if key in self.arrives:
                 heappush(self.heap, (max(self.now, self.arrives[key]), place, at))
@@ -311,7 +310,7 @@ class _Player:
             heappush(self.heap, (self.arrives[key], p, a))
 
     def _start(self) -> None:
-        """Let every lane that is free begin the ready node with the smallest number."""
+        """Start the ready node with the smallest number on every free lane."""
         touched, self.touched = self.touched, {}
         for place, name in touched:
             queue = self.lanes[place, name]

@@ -1,7 +1,7 @@
-"""PyTorch's own execution traces (JSON), which Chakra's converter makes .et files of: calls, and times once linked.
+"""PyTorch's execution traces (JSON), the input of Chakra's converter to .et files.
 
-PyTorch's observer writes what the host called, without times; ``chakra_trace_link`` adds times and kernels. Of both the
-communication is what ``record_param_comms`` says: data, sequence, group, rank or root or peer, name.
+PyTorch's observer records host calls without times; ``chakra_trace_link`` adds times and kernels. In both,
+communication is read from ``record_param_comms``: data, sequence, group, rank or root or peer, name.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MOST_US = 10**11
 
 
 class ChakraHost:
-    """Content of a host trace besides its graph.
+    """Content of a host trace in addition to its graph.
 
     Attributes
     ----------
     own : int or None
-        The rank that recorded it, if a collective over all ranks says so.
+        Rank that recorded it, if contained in a collective over all ranks.
     size : int
         Ranks of the largest group.
     """
@@ -42,7 +42,7 @@ class ChakraHost:
 
 
 def groups_of(text: str) -> list[dict[str, Any]]:
-    """Return what a text of ``process_group:init`` says, empty if it says nothing."""
+    """Return the groups in a text of ``process_group:init``; empty without groups."""
     first, last = text.find("[{"), text.rfind("}]")
     if first < 0 or last < 0:
         return []
@@ -56,7 +56,10 @@ def groups_of(text: str) -> list[dict[str, Any]]:
 
 
 def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Rank, ChakraHost]:
-    """Return the graph of a host trace, which is read twice: groups may be made after they are used."""
+    """Return the graph of a host trace.
+
+    The file is read twice, since groups may be defined after their use.
+    """
     rank, host = Rank(number, file.name), ChakraHost()
 
     def learn(row: Any) -> None:
@@ -177,7 +180,10 @@ def _kind(name: Any) -> str:
 
 
 def _group(values: list[Any], attributes: dict[str, Any], host: ChakraHost) -> str:
-    """Return the name of the group of a call: as an attribute, as (name, description), or by its backend's number."""
+    """Return the name of the group of a call.
+
+    It is an attribute, a pair (name, description), or found by the number of its backend.
+    """
     name = attributes.get("pg_name")
     if isinstance(name, str):
         return name
@@ -190,7 +196,10 @@ def _group(values: list[Any], attributes: dict[str, Any], host: ChakraHost) -> s
 
 
 def _tensor_bytes(value: Any, depth: int = 0) -> int:
-    """Return the size of all tensors [bytes]: (id, storage, offset, elements, bytes of one, device)."""
+    """Return the total size of tensors [bytes].
+
+    A tensor is (id, storage, offset, elements, bytes per element, device).
+    """
     if not isinstance(value, list) or depth > 4:
         return 0
     if len(value) == 6 and isinstance(value[5], str):

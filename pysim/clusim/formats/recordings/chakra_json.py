@@ -1,9 +1,9 @@
-"""Chakra execution traces as JSON: what the tools of Chakra and protobuf print of the messages of an ``.et`` file.
+"""Chakra execution traces as JSON, as printed by Chakra's tools or protobuf.
 
-Objects stand one after another, one to a line, or in a list; fields are called as in the schema or in camel case, and
-numbers of 64 bits are in quotes. They become the messages that an ``.et`` file has, and are read like one. So does the
+Objects are concatenated, one per line, or in a list. Fields are named as in the schema or in camel case, and 64-bit
+numbers are in quotes. They are converted to the messages of an ``.et`` file, and read as such. So is the
 ``workload_graph`` that Chakra's feeder reads (src/feeder/json_node.cpp of mlcommons/chakra): ``Id``, ``Name``,
-``NodeType`` as a number, ``data_deps``, ``ctrlDeps``, ``runtime`` [us], and what attributes are there as keys.
+``NodeType`` as a number, ``data_deps``, ``ctrlDeps``, ``runtime`` [us], and attributes as keys.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ JSON_NODE = (
     rb'\A\s*[\[{].{0,4000}?"type"\s*:\s*'
     rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE|METADATA)_NODE"'
 )
-"""Beginning of such a file."""
+"""Pattern of the start of a JSON trace."""
 
 JSON_GRAPH = rb'\A\s*\{(?:\s*"\w{1,40}"\s*:\s*(?:"[^"\\]{0,200}"|\d{1,18})\s*,){0,8}\s*"workload_graph"\s*:\s*\['
-"""Beginning of a `workload_graph`."""
+"""Pattern of the start of a `workload_graph`."""
 
 _INT64 = (1 << 63) - 1
 _BETWEEN = re.compile(r"[\s,\[\]]*")
 _NODES = re.compile(rf'\s*\{{\s*"nodes"\s*:\s*\[|{JSON_GRAPH.decode()}')
 _CLOSED = re.compile(r'\s*\]\s*(?:,\s*"|\})')
-"""The end of the nodes of an object, and other keys of it."""
+"""End of the list of nodes of an object, before another key or the end of the object."""
 
 _GRAPH_NUMBERS = (
     "comm_type", "comm_size", "comm_priority", "comm_src", "comm_dst", "comm_tag", "tensor_size", "num_ops",
 )  # fmt: skip
 _HELD = 1 << 17
-"""Text that is buffered before an object is parsed [characters]."""
+"""Text buffered before an object is parsed [characters]."""
 
 _MOST_NODE = 1 << 26
 """Longest node [characters]."""
@@ -53,17 +53,17 @@ _WHOLE = ("int32", "int64", "uint32", "uint64", "sint32", "sint64")
 
 @lru_cache(4096)
 def _snake(key: str) -> str:
-    """Return the name of a field as the schema writes it."""
+    """Return the name of a field as in the schema."""
     return _CAMEL.sub(r"_\1", key).lower()
 
 
 def from_json(file: FileStream) -> FileStream | None:
-    """Return the trace that a file of JSON stands for, None if it is none.
+    """Return the trace in a JSON file; None if it is not a trace.
 
     Raises
     ------
     InputError
-        A node in it makes no sense.
+        A node in it is invalid.
     """
     head = file.head(1 << 13)
     graph = re.match(JSON_GRAPH, head) is not None
@@ -73,14 +73,14 @@ def from_json(file: FileStream) -> FileStream | None:
 
 
 def _packed(file: FileStream, *, graph: bool) -> Iterator[bytes]:
-    """Yield the nodes of a file as they are in an ``.et``."""
+    """Yield the nodes of a file in the encoding of an ``.et`` file."""
     for number, item in enumerate(_objects(file)):
         if number > MOST_NODES:
             raise InputError(f"{file.name}: more than {MOST_NODES} nodes")
         if graph:
             where = f"{file.name}: workload_graph[{number}]"
             yield pack(_node(_of_graph(item, where), where))
-        elif "type" in item or "id" in item:  # else the metadata
+        elif "type" in item or "id" in item:  # other objects are metadata
             yield pack(_node(item, f"{file.name}: object {number + 1}"))
 
 
@@ -104,7 +104,7 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
                 found, window.at = decoder.raw_decode(window.text, window.at)
                 break
             except (ValueError, RecursionError) as error:
-                # A longer window may have the rest of it, unless it is broken well inside.
+                # Retry with a longer window, unless the error is well before the end of this one.
                 early = (
                     isinstance(error, json.JSONDecodeError) and error.pos < len(window.text) - 64
                 )
@@ -127,7 +127,7 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
 
 
 def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a node of a `workload_graph` as other tools print it."""
+    """Return a node of a `workload_graph` in the form of other tools."""
     for key, name in (("id", "Id"), ("node_type", "NodeType")):
         if key not in item:
             raise InputError(f"{where}: no {name}; every node has one")
@@ -143,9 +143,7 @@ def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
             raise InputError(
                 f"{where}: a collective without {lost}, so nothing tells its {lost[5:]}; add it"
             )
-        number = NODE_TYPES[
-            "COMP_NODE"
-        ]  # the host's part of a call, whose kernel is a node of its own
+        number = NODE_TYPES["COMP_NODE"]  # the host's part of a call; its kernel is a separate node
     attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
     for name in _GRAPH_NUMBERS:
         if name in item:
@@ -184,7 +182,7 @@ def _node(item: dict[str, Any], where: str) -> Any:
 
 
 def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
-    """Fill an attribute; values of types that no reader asks for are left out."""
+    """Set an attribute; values of types that are not used by a reader are omitted."""
     message.name = str(item.get("name", ""))[:400].encode("utf-8", "replace")
     for key, value in item.items():
         field = _snake(key)

@@ -1,8 +1,8 @@
-"""The protobuf schema of Chakra execution traces, as a descriptor, and the messages of a trace.
+"""Protobuf schema of Chakra execution traces, as a descriptor, and their messages.
 
-A trace is a stream of messages, each after its length as a varint: one `GlobalMetadata`, then `Node` after `Node`.
-Field numbers are those of et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are plain integers
-here, and what is in no field is ignored, so that later releases, which only add types and fields, are read as well.
+A trace is a stream of messages, each preceded by its length as a varint: one `GlobalMetadata`, then `Node` after
+`Node`. Field numbers are those of et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are plain
+integers, and unknown fields are ignored, so that later releases, which only add types and fields, can be read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.streams import ByteWindow
 
 MOST_NODES: Final = 4_000_000
-"""Nodes of a rank that are read."""
+"""Maximum number of nodes per rank."""
 
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
 
 _VARINT: Final = 10
-"""Longest length in front of a message [bytes]."""
+"""Longest encoded length of a message [bytes]."""
 
 NODE_TYPES: Final = {
     "INVALID_NODE": 0,
@@ -48,7 +48,7 @@ _VALUES: Final = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
-"""Types an attribute may have, by number; each has a field for one value and a field for a list."""
+"""Types of an attribute, by number; each has a field for one value and a field for a list."""
 
 _PLAIN: Final = {
     "GlobalMetadata": ("bytes version 1", "*AttributeProto attr 2"),
@@ -68,8 +68,8 @@ _PLAIN: Final = {
 }
 """Messages without alternatives: type, name and number of every field; a star repeats it.
 
-Names are bytes, so that one in another encoding does not spoil the file; the version is, too, as releases before
-0.0.4 had the attributes there.
+Names are bytes, so that another encoding does not make the file unreadable. So is the version, since releases
+before 0.0.4 have the attributes in its field.
 """
 
 
@@ -127,14 +127,14 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
     Parameters
     ----------
     pieces : iterator of bytes
-        What is in the file.
+        Content of the file.
     cut : callable
-        Takes a sentence when the file ends inside a message; what came before is yielded.
+        Receives a message if the file ends inside a node; earlier nodes are yielded.
 
     Raises
     ------
     InputError
-        It is no trace, or a message in it is damaged.
+        The file is not a trace, or a message in it is damaged.
     """
     node_class = message_class("Node")
     from google.protobuf.message import DecodeError
@@ -165,13 +165,13 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
         window.at, count = begin + size, count + 1
         if count > MOST_NODES:
             raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
-        # Metadata have no field 3: the first message is a node only in files without metadata.
+        # Metadata do not have field 3: the first message is a node only in files without metadata.
         if count > 1 or node.type:
             yield node
 
 
 def _varint(name: str, window: ByteWindow) -> tuple[int, int]:
-    """Return the number that begins here and its length, 0 if the data end first."""
+    """Return the number at the read position and its length, which is 0 if the data end first."""
     value = 0
     for length, byte in enumerate(window.held[window.at : window.at + _VARINT], 1):
         value |= (byte & 0x7F) << (7 * (length - 1))
@@ -185,7 +185,7 @@ def _varint(name: str, window: ByteWindow) -> tuple[int, int]:
 
 
 def attributes(node: Any) -> dict[str, Any]:
-    """Return the attributes of a node by name: numbers, texts, and lists of them."""
+    """Return the attributes of a node by name: numbers, texts and lists."""
     found: dict[str, Any] = {}
     for attribute in node.attr:
         field = attribute.WhichOneof("value")
@@ -201,7 +201,7 @@ def attributes(node: Any) -> dict[str, Any]:
 
 
 def pack(message: Any) -> bytes:
-    """Return a message as it is in a file: after its length."""
+    """Return a message as stored in a file: after its length."""
     body: bytes = message.SerializeToString(deterministic=True)
     size, found = len(body), bytearray()
     while size >= 0x80:

@@ -1,4 +1,4 @@
-"""Shared parts of readers: names of operations and types, groups, and peers without recordings."""
+"""Shared parts of readers: operation and type names, groups, unrecorded peers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clusim.engine.ranges import DURATION_END_PS
 from clusim.formats.recordings.model import ABSENT, Group, Recording
 
 MOST_EVENTS = 2_000_000
-"""Most events that are made by copying those of recorded ranks to their peers."""
+"""Maximum number of events copied from recorded ranks to their peers."""
 
 
 class Groups:
-    """The communicators of a recording; the same ranks under one name are one."""
+    """Communicators of a recording; equal ranks with the same name are one communicator."""
 
     def __init__(self) -> None:
         self.found: list[Group] = []
@@ -34,7 +34,7 @@ class Groups:
 
 
 def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
-    """Return the group of `rank` if the job is cut into groups like `ranks`, None if that is no regular grid."""
+    """Return the group of `rank` in a job divided like `ranks`; None if not a regular grid."""
     size = len(ranks)
     stride = ranks[1] - ranks[0] if size > 1 else 1
     if stride < 1 or any(ranks[i] != ranks[0] + i * stride for i in range(size)):
@@ -47,7 +47,7 @@ def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
 
 
 def clone_peers(found: Recording, groups: Groups) -> None:
-    """Give ranks that did not record the events of the first that did, moved into their own groups."""
+    """Copy the events of the first recorded rank to unrecorded ranks, moved into their groups."""
     _check(found)
     recorded = sorted({event.rank for event in found.events})
     missing = sorted(set(range(found.num_ranks)) - set(recorded))
@@ -85,7 +85,7 @@ def clone_peers(found: Recording, groups: Groups) -> None:
 
 
 def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording:
-    """Complete a recording; raises `InputError` if nothing in it can be simulated."""
+    """Complete a recording; raise `InputError` if it contains no event to simulate."""
     found.groups = groups.found
     found.skipped = dict(skipped)
     if not found.events:
@@ -98,7 +98,7 @@ def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording
 
 
 def _check(found: Recording) -> None:
-    """Raise `InputError` for numbers that no job has."""
+    """Raise `InputError` for numbers above the limits of any job."""
     if found.num_ranks > MOST_RANKS:
         raise InputError(f"{found.name}: {found.num_ranks} ranks; at most {MOST_RANKS}")
     starts = [event.start_ps for event in found.events if event.start_ps != ABSENT]

@@ -1,4 +1,4 @@
-"""Ranks of a job for the ranks of its communicators, if only processes are known."""
+"""Numbering of a job's ranks, if only communicators and processes are known."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Owner = tuple[str, int]
 """Host and process."""
 
 MOST_MEMBERS = 1 << 24
-"""Most ranks of all communicators together."""
+"""Maximum total number of ranks of all communicators."""
 
 _Gpu = tuple[str, int, int]
-"""Host, process, and which of its GPUs."""
+"""Host, process, and index of the GPU in the process."""
 
 
 @dataclass(slots=True)
 class RecordedComm:
-    """A communicator: its size, its machines (0 is unknown), and which processes its ranks are, as far as seen."""
+    """Communicator: its size, its nodes (0 is unknown), and the known processes of its ranks."""
 
     name: str
     n_ranks: int
@@ -30,7 +30,7 @@ class RecordedComm:
     where: dict[int, str] = field(default_factory=dict)
 
     def see(self, rank: int, owner: Owner, where: str) -> None:
-        """Note whose a rank is; raises `InputError` if another process claimed it."""
+        """Record the owner of a rank; raise `InputError` if another process has claimed it."""
         known = self.owners.setdefault(rank, owner)
         if known != owner:
             raise InputError(
@@ -42,14 +42,14 @@ class RecordedComm:
 
 @dataclass(slots=True)
 class World:
-    """The ranks of a job.
+    """Ranks of a job.
 
     Attributes
     ----------
     ranks : dict
         Communicator -> its ranks, as ranks of the job.
     hosts : list of str
-        Per rank, its machine; empty if that is not known of all.
+        Node of each rank; empty unless all are known.
     """
 
     num_ranks: int
@@ -59,12 +59,12 @@ class World:
 
 
 def world_of(comms: dict[str, RecordedComm]) -> World:
-    """Number the GPUs of a job as its largest communicator does.
+    """Number the GPUs of a job as in its largest communicator.
 
     Raises
     ------
     InputError
-        There are more ranks than any job has.
+        The number of ranks is above the limit.
     """
     if sum(comm.n_ranks for comm in comms.values()) > MOST_MEMBERS:
         raise InputError(f"{len(comms)} communicators with more than {MOST_MEMBERS} ranks together")
@@ -98,7 +98,7 @@ def _order(gpu: _Gpu) -> tuple[object, ...]:
 
 
 def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
-    """Return the GPU of every rank that was seen; the ranks a process has are its GPUs in order."""
+    """Return the GPU of every recorded rank; ranks of one process are its GPUs in order."""
     gpus: dict[str, dict[int, _Gpu]] = {}
     widths: dict[Owner, set[int]] = {}
     for comm in comms.values():
@@ -118,7 +118,7 @@ def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], l
 def _members(
     world: World, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
 ) -> tuple[int, ...]:
-    """Return the ranks of the job in a communicator; those that were not seen are concluded or new."""
+    """Return the job's ranks in a communicator; unrecorded ranks follow a pattern or are new."""
     known = {rank: number[gpu] for rank, gpu in gpus.items()}
     if len(known) == comm.n_ranks:
         return tuple(known[rank] for rank in range(comm.n_ranks))
@@ -140,7 +140,7 @@ def _members(
 
 
 def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
-    """Return ranks in equal steps, in which what is known fits; None if there are none."""
+    """Return equally spaced ranks that contain the known ranks; None if impossible."""
     position, own = next(iter(known.items()))
     for other, there in known.items():
         if other != position:
@@ -164,7 +164,7 @@ def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | 
 
 
 def _hosts(world: World, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
-    """Return the machine of every rank; none if they are not all known and do not follow from their number."""
+    """Return the node of every rank; empty if neither known nor implied by the node count."""
     known = {rank: gpu[0] for gpu, rank in number.items()}
     if not all(known.values()):
         return []
@@ -179,6 +179,6 @@ def _hosts(world: World, largest: RecordedComm, number: dict[_Gpu, int]) -> list
     blocks = {(rank // size, host) for rank, host in known.items()}
     if len(blocks) > len({block for block, _ in blocks}) or len(blocks) > len(names):
         world.assumed.append(
-            f"{len(names)} host names, and {nodes} machines in the headers: ranks are taken to fill machines in order"
+            f"{len(names)} host names, and {nodes} nodes in the headers: ranks are taken to fill nodes in order"
         )
     return [f"machine {rank // size}" for rank in range(world.num_ranks)]

@@ -1,4 +1,4 @@
-"""Logs of communication of DeepSpeed: a line for every call (``verbose``), or its summary."""
+"""DeepSpeed communication logs: a line per call (``verbose``), or a summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusim.formats.recordings.source import Paths, lines, names_of
 KIND = "deepspeed"
 
 MOST_CALLS = 1_000_000
-"""Calls of the rank that logged."""
+"""Maximum number of calls of the logging rank."""
 
 _UNITS = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 _NUMBER = r"(\d{1,12}(?:\.\d{1,6})?)"
@@ -36,12 +36,12 @@ def read(
     Parameters
     ----------
     num_ranks, machine_ranks : int or None
-        GPUs of the topology, which are the ranks, as the log does not say how many there are, and of each machine.
+        GPUs of the topology, which are the ranks since the log does not contain their number, and GPUs per node.
 
     Raises
     ------
     InputError
-        Nothing in it is a call, or nothing says how many ranks there are.
+        The log contains no call, or the number of ranks is not given.
     """
     names = names_of(paths)
     if len(names) != 1:
@@ -54,7 +54,7 @@ def read(
 
 
 class _Reader:
-    """The state of reading one file."""
+    """State of reading one file."""
 
     def __init__(self, name: str, num_ranks: int) -> None:
         self.name, self.num_ranks = name, num_ranks
@@ -89,7 +89,7 @@ class _Reader:
         rank = int(match[1])
         if self.logged < 0:
             if any(event.where for event in self.found.events):
-                self.found.events.clear()  # a summary of what is logged call by call, too
+                self.found.events.clear()  # a summary of calls that are also logged individually
             self.logged = rank
         if rank != self.logged:
             self.skipped["calls of further ranks, which are taken to be the same"] += 1

@@ -1,14 +1,12 @@
-"""Dumps of PyTorch's flight recorder: the last calls of every rank, as a pickle or as JSON, one file per rank.
+"""Dumps of PyTorch's flight recorder: the last calls of a rank, as pickle or JSON.
 
-Reading a pickle runs nothing. Calls are told apart by their group and ``collective_seq_id``. The
-recorder keeps the last ones only: those that some rank of their group has no longer, or never completed, are left out
-and counted.
+Calls are matched by their group and ``collective_seq_id``. The recorder keeps only the last calls: those that a rank
+has dropped, or never completed, are skipped and counted.
 
-Plain values out of pickles, without running anything in them: dicts, lists, tuples, numbers, texts and nothing else.
-
-The instructions are looked at before any is carried out. One that names a class or calls something is refused, but for
-the four functions with which PyTorch writes lists of one type, which are lists here; so are memo numbers, lengths and
-copies of lists that the data do not have room for.
+Pickles are read without executing anything in them: only dicts, lists, tuples, numbers and texts are accepted. All
+instructions are checked before any is executed. Those that name a class or call a function are rejected, except for
+the four functions with which PyTorch writes lists of one type, which are read as lists. Memo numbers, lengths and
+copies of lists that exceed the size of the data are rejected, too.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ _LISTS = frozenset(
 class _Plain(pickle.Unpickler):
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        # Values that lists are built from have at least a byte each, unless one is copied again and again.
+        # Each value in a list has at least one byte, unless a list is copied repeatedly.
         self._room = len(data)
 
     def _list(self, values: Any = ()) -> list[Any]:
@@ -79,7 +77,7 @@ def unpickled(data: bytes, where: str) -> Any:
     Raises
     ------
     InputError
-        It is damaged, too large, or more than plain values.
+        The pickle is damaged, too large, or contains more than plain values.
     """
     if len(data) > MOST_PICKLE_BYTES:
         raise InputError(f"{where}: a pickle of more than {MOST_PICKLE_BYTES >> 20} MiB")
@@ -94,7 +92,7 @@ def unpickled(data: bytes, where: str) -> Any:
         return _Plain(data).load()
     except InputError:
         raise
-    except Exception as error:  # pickle raises anything for damaged data
+    except Exception as error:  # pickle raises any exception for damaged data
         text = one_line(" ".join(str(error).split())[:120])
         raise InputError(f"{where}: is no pickle that can be read: {text}") from None
 
@@ -102,7 +100,7 @@ def unpickled(data: bytes, where: str) -> Any:
 KIND = "flight"
 PS_PER_NS = 1000
 MOST_CALLS = 2_000_000
-"""Calls of all ranks that are read."""
+"""Maximum number of calls of all ranks."""
 
 MOST_CALL_BYTES = 1 << 44
 """Largest call [bytes]."""
@@ -117,7 +115,7 @@ _OUTER = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scat
 
 @dataclass(slots=True)
 class _Call:
-    """An entry: times are ns."""
+    """Entry of a dump."""
 
     rank: int
     group: str
@@ -135,7 +133,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Job:
-    """Content read so far; `ranks` has the ranks of each group, as far as they are known."""
+    """Content read so far; `ranks` has the known ranks of each group."""
 
     calls: list[_Call] = field(default_factory=list)
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -150,7 +148,7 @@ def read(paths: Paths) -> Recording:
     Raises
     ------
     InputError
-        A file is no dump, or two are of the same rank.
+        A file is not a dump, or two are of the same rank.
     """
     job, name = _Job(), ""
     for index, file in enumerate(
@@ -181,7 +179,7 @@ def read(paths: Paths) -> Recording:
 
 
 def _file(job: _Job, file: FileStream, index: int) -> None:
-    """Read one dump: a pickle whole, JSON twice, as its table of groups may come last."""
+    """Read one dump: a pickle in one pass, JSON in two, as its table of groups may be last."""
     if file.head(1) == b"\x80":
         data = unpickled(file.whole(MOST_FILE), file.name)
         table = data if isinstance(data, dict) else None
@@ -218,7 +216,7 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
 
 
 class _Entries:
-    """Takes the entries of a dump, each with its number."""
+    """Collector of the entries of a dump, each with its number."""
 
     def __init__(self, job: _Job, rank: int, name: str) -> None:
         self.job, self.rank, self.name = job, rank, name
@@ -240,7 +238,7 @@ class _Entries:
 
 
 def _groups(job: _Job, config: Any, where: str) -> None:
-    """Note which ranks groups consist of."""
+    """Record the ranks of groups."""
     if not isinstance(config, dict):
         return
     for name, about in config.items():
@@ -263,7 +261,7 @@ def _groups(job: _Job, config: Any, where: str) -> None:
 
 
 def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> _Call | None:
-    """Return the call of an entry, None if it is none."""
+    """Return the call of an entry; None if it is not a call."""
     name = entry.get("profiling_name")
     backend, _, what = name.partition(":") if isinstance(name, str) else ("", "", "")
     if backend != "nccl" or what == "coalesced":
@@ -310,7 +308,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> _Call | No
 
 
 def _bytes(sizes: Any, kinds: Any) -> int | None:
-    """Return the size of tensors together [bytes], None if that makes no sense."""
+    """Return the total size of tensors [bytes]; None if invalid."""
     if not isinstance(sizes, list):
         return 0 if sizes is None else None
     shapes = sizes if all(isinstance(shape, list) for shape in sizes) else [sizes]
@@ -329,7 +327,7 @@ def _bytes(sizes: Any, kinds: Any) -> int | None:
 
 
 def _size(operation: str, sent: int, got: int, ranks: int) -> int:
-    """Return the size of a call: what the larger buffer of a rank holds [bytes]."""
+    """Return the size of a call: that of a rank's larger buffer [bytes]."""
     if operation in GATHERING:
         return max(got, sent * ranks)
     if operation in BLOCKWISE and operation != "alltoall":
@@ -338,7 +336,7 @@ def _size(operation: str, sent: int, got: int, ranks: int) -> int:
 
 
 def _took_ps(entry: dict[str, Any]) -> int:
-    """Return the time of a call [ps]: from CUDA's events, else from the watchdog."""
+    """Return the duration of a call [ps]: from CUDA events, otherwise from the watchdog."""
     took = number(entry.get("duration_ms"))
     if took is not None and 0 < took < 1e9:
         return round(took * 1e9)
@@ -352,7 +350,7 @@ def _took_ps(entry: dict[str, Any]) -> int:
 
 
 def _whole(job: _Job, everyone: Sequence[int]) -> list[_Call]:
-    """Return the calls that all recorded ranks of their group still have."""
+    """Return the calls still present on all recorded ranks of their group."""
     seen: Counter[tuple[str, str, int]] = Counter()
     ends: Counter[tuple[str, int, int, str]] = Counter()
     for call in job.calls:
@@ -378,7 +376,7 @@ def _whole(job: _Job, everyone: Sequence[int]) -> list[_Call]:
 def _met(
     job: _Job, call: _Call, ends: Counter[tuple[str, int, int, str]], everyone: Sequence[int]
 ) -> bool:
-    """Return True if the other end of a message did not record, or has as many."""
+    """Return True if the peer was not recorded, or has the same number of messages."""
     own = job.ranks.get(call.group, everyone)
     other = "recv" if call.kind == "send" else "send"
     mine, peer = own.index(call.rank), own[call.peer]
@@ -407,7 +405,7 @@ def _message(call: _Call, event: Event, sequence: int) -> Event:
 
 
 def _assume(found: Recording, job: _Job, kept: list[_Call]) -> None:
-    """Say what the dumps do not."""
+    """Add the assumptions about missing information."""
     found.assumed.append(
         "only calls are recorded: what ran between them is the pause between the times at which they were made"
     )

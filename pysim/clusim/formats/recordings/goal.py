@@ -1,10 +1,10 @@
-"""Reads GOAL, the schedules of LogGOPSim and ATLAHS: computation and messages of every rank, and what waits for what.
+"""GOAL schedules of LogGOPSim and ATLAHS: computation, messages, dependencies of ranks.
 
-A rank's operations are ``calc T`` [ns], ``send Nb to R`` and ``recv Nb from R``, with ``tag``, ``cpu`` and ``nic``;
-``a requires b`` lets `a` wait for the end of `b`, ``a irequires b`` for its start. Independent operations run side by
-side, but a cpu does one calc at a time. A send of at most `EAGER_BYTES` is done for its own rank as soon as it starts,
-as there; on the wire it goes as NCCL sends, when its receiver is ready. `goal_order` finds which receive gets which
-message.
+Operations of a rank are ``calc T`` [ns], ``send Nb to R`` and ``recv Nb from R``, with ``tag``, ``cpu`` and ``nic``;
+``a requires b`` lets `a` wait for the end of `b`, ``a irequires b`` for its start. Independent operations run
+concurrently, but a cpu executes one calc at a time. A send of at most `EAGER_BYTES` is complete for its sender as soon
+as it starts, as in LogGOPSim; on the wire it is transferred as in NCCL, when its receiver is ready. `goal_order`
+matches sends and receives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Rec
 from clusim.formats.recordings.source import Paths, head, lines, names_of
 
 EAGER_BYTES = 65_535
-"""Largest message whose sender does not wait for its receiver [bytes]: LogGOPSim's default of ``S``."""
+"""Largest message that does not block its sender [bytes]: LogGOPSim's default of ``S``."""
 
 MAX_RANKS = 1 << 17
 MAX_NS = 10**15
@@ -39,7 +39,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 
 
 class _Rank:
-    """The operations of one rank while they are read."""
+    """Operations of one rank during reading."""
 
     def __init__(self, number: int, where: str) -> None:
         self.number, self.where = number, where
@@ -58,7 +58,7 @@ class _Rank:
         self.steps.append(step)
 
     def close(self) -> None:
-        """Resolve the labels, which may come after their use."""
+        """Resolve the labels, which may be defined after their use."""
         for line, later, how, earlier in self.edges:
             for label in (later, earlier):
                 if label not in self.labels:
@@ -71,7 +71,7 @@ class _Rank:
 
 
 def read(paths: Paths) -> Recording:
-    """Read a GOAL file, text or binary; raises `InputError` that names the line if it makes no sense."""
+    """Read a GOAL file, text or binary; raise `InputError` with the line if it is invalid."""
     names = names_of(paths)
     if len(names) != 1:
         raise InputError(f"{names[1]}: a GOAL schedule is one file; give only {names[0]}")
@@ -84,7 +84,7 @@ def read(paths: Paths) -> Recording:
 
 
 class _Reader:
-    """The state of reading one file."""
+    """State of reading one file."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class _Reader:
         return self._finish({number: self.ranks[number].steps for number in sorted(self.ranks)})
 
     def binary(self) -> Recording:
-        """Read a file of ``txt2bin``, whose operations have numbers and no lines."""
+        """Read a file of ``txt2bin``; its operations have numbers instead of lines."""
         self.where = f"{self.plain}: rank {{rank}} operation {{line}}"
         found = read_binary(self.name, Limits(MAX_RANKS, MAX_NS, MAX_BYTES))
         self.num_ranks, self.skipped = found.num_ranks, found.skipped
@@ -127,7 +127,7 @@ class _Reader:
         return InputError(f"{self.name}:{line}: {what}")
 
     def _outside(self, line: int, text: str) -> _Rank | None:
-        """Read a statement between ranks; returns the rank that begins."""
+        """Read a statement between ranks; return the rank that begins."""
         count = _RANKS.fullmatch(text)
         if count is not None:
             if self.num_ranks or not 1 <= int(count[1]) <= MAX_RANKS:
@@ -231,7 +231,7 @@ class _Reader:
 
 
 class _Events:
-    """Writes the operations as events, in the order in which they start."""
+    """Converter of operations to events, in order of their start."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _Events:
             self.found.skipped["receives from any rank for which there is no send"] = alone
 
     def _numbers(self) -> dict[GoalOp, tuple[int, int, int, int]]:
-        """Return source, target, tag and number among these of every message whose ends are known."""
+        """Return source, target, tag and sequence number of every message with known ends."""
         count: Counter[tuple[int, int, int]] = Counter()
         found: dict[GoalOp, tuple[int, int, int, int]] = {}
         sent = {send: recv for recv, send in self.order.match.items()}
@@ -311,7 +311,7 @@ class _Events:
     def _waits(self, op: GoalOp, step: GoalStep) -> tuple[int, ...]:
         """Return the events whose end an operation waits for.
 
-        Who waits for a start waits for what that one waits for; so does who waits for a send that does not block.
+        A wait for a start is replaced by the waits of the started operation, as is a wait for a non-blocking send.
         """
         found: list[int] = []
         for at in step.needs:
@@ -335,7 +335,7 @@ class _Events:
         self.last[cpu] = self.event_of[op] = len(self.found.events)
         self.found.events.append(
             Event(
-                # Kernels of one GPU share it; the calcs of other cpus must run beside those of the first.
+                # Compute events share the GPU, so calcs of other cpus are delays to run concurrently.
                 "compute" if self.first_cpu.setdefault(op.rank, step.cpu) == step.cpu else "delay",
                 op.rank,
                 f"cpu {step.cpu}",
@@ -347,7 +347,7 @@ class _Events:
         )
 
     def _follows(self, waits: tuple[int, ...], before: int) -> bool:
-        """Return True if what waits for `waits` waits for `before`, too, as far as a few steps back show."""
+        """Return True if `waits` already imply a wait for `before`, or after 100 events searched."""
         seen = list(waits)
         for at in seen:
             if at == before or len(seen) > 100:
@@ -377,7 +377,7 @@ class _Events:
 
 
 def _statements(name: str) -> Iterator[tuple[int, str]]:
-    """Yield line numbers and statements; braces are statements; comments are left out."""
+    """Yield line numbers and statements without comments; braces are statements."""
     commented = False
     for line, raw in lines(name):
         text = raw

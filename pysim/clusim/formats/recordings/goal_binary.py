@@ -1,8 +1,8 @@
-"""Binary GOAL schedules, as ``txt2bin`` of LogGOPSim and ATLAHS writes them.
+"""Binary GOAL schedules, as written by ``txt2bin`` of LogGOPSim and ATLAHS.
 
-A number that marks the format, the number of ranks and of cpus and adapters, and where the part of every rank begins
-and ends. A part is a list of operations of one length, behind those that wait for nothing; an operation says which
-others wait for its end and for its start, as indices in a list behind all of them. Labels are not kept.
+A file contains a magic number, the numbers of ranks, cpus and NICs, and start and end of every rank's part. A part is
+a list of operations of fixed length, preceded by the operations without dependencies. An operation refers to those
+whose end and start it waits for by indices in a list after all operations. Labels are not kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clusim.formats.recordings.source import mapped
 
 COOKIE: Final = struct.pack("<Q", 4223)
 USED_UP: Final = struct.pack("<Q", 2342)
-"""Value that LogGOPSim writes in its place when it works in the file itself."""
+"""Value that replaces the magic number if LogGOPSim has modified the file in place."""
 
 _HEAD = struct.Struct("<IBB")
 _ANY = (1 << 32) - 1
@@ -36,7 +36,7 @@ _KINDS: Final[dict[int, EventKind]] = {1: "send", 2: "recv", 3: "compute"}
 
 
 class Limits(NamedTuple):
-    """Largest numbers: ranks, time of a calc [ns], bytes of a message."""
+    """Upper limits: ranks, time of a calc [ns], size of a message [bytes]."""
 
     ranks: int
     ns: int
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
 
 
 class BinaryGoal(NamedTuple):
-    """Content of a file: the operations of every rank that has some."""
+    """Content of a file: operations of every rank that has any."""
 
     num_ranks: int
     steps: dict[int, list[GoalStep]]
@@ -52,12 +52,12 @@ class BinaryGoal(NamedTuple):
 
 
 def is_binary(data: bytes) -> bool:
-    """Return True if a file begins as a binary schedule."""
+    """Return True if data begin as a binary schedule."""
     return data[:8] in (COOKIE, USED_UP)
 
 
 def read_binary(name: str, limits: Limits) -> BinaryGoal:
-    """Read a file; raises `InputError` that names the rank and operation if it makes no sense."""
+    """Read a file; raise `InputError` with the rank and operation if it is invalid."""
     data = mapped(name)
     if bytes(data[:8]) == USED_UP:
         raise InputError(
@@ -89,7 +89,7 @@ def read_binary(name: str, limits: Limits) -> BinaryGoal:
 
 
 class _Part:
-    """The operations of a rank."""
+    """Operations of a rank."""
 
     def __init__(self, name: str, rank: int, base: memoryview, extent: tuple[int, int]) -> None:
         self.name, self.rank = name, rank
@@ -138,7 +138,7 @@ class _Part:
         return found
 
     def _step(self, at: int, row: Any, num_ranks: int, limits: Limits) -> GoalStep:
-        """Return an operation; what waits for what comes later."""
+        """Return an operation; its dependencies are added later."""
         _, number, peer, size, tag, cpu = row[:6]
         kind = _KINDS.get(number)
         if kind is None:

@@ -1,8 +1,8 @@
-"""In which order the operations of a GOAL schedule happen, and which receive gets which message.
+"""Order of the operations of a GOAL schedule, and matching of its messages.
 
-Plays the schedule with messages that take no time: a cpu does one calc after the other, in the order in which they
-become ready; a receive takes the first message that fits, of any rank or tag if it says so. What is found is an order
-that can happen, so a schedule that keeps it cannot get stuck.
+The schedule is played with messages of zero duration. A cpu executes one calc at a time, in the order in which they
+become ready; a receive matches the first suitable message, with wildcards for rank and tag. The resulting order is
+feasible, so a schedule that keeps it cannot deadlock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from clusim.formats.recordings.model import ABSENT, EventKind
 
 ANY = -1
-"""Peer or tag of a receive that takes a message of any."""
+"""Wildcard for peer or tag of a receive."""
 
 
 class GoalOp(NamedTuple):
-    """An operation: its rank, and its place in the rank's list."""
+    """Operation: its rank, and its position in the rank's list."""
 
     rank: int
     at: int
@@ -28,12 +28,12 @@ class GoalOp(NamedTuple):
 
 @dataclass(slots=True)
 class GoalStep:
-    """An operation of a rank; `needs` and `starts` are the operations whose end and start it waits for.
+    """Operation of a rank; it waits for the end of `needs` and the start of `starts`.
 
     Attributes
     ----------
     size : int
-        Of a calc its time [ns], of a message its size [bytes].
+        Time of a calc [ns], or size of a message [bytes].
     """
 
     kind: EventKind
@@ -54,11 +54,11 @@ class Order:
     Attributes
     ----------
     started : list of GoalOp
-        All operations that could start, in their order.
+        Operations that started, in order.
     match : dict
         Receive -> its send.
     stuck : GoalOp or None
-        An operation that never got done, as the ranks wait for each other; None if all did.
+        An operation that is never complete, since ranks wait for each other; None if all are complete.
     """
 
     started: list[GoalOp] = field(default_factory=list)
@@ -67,7 +67,10 @@ class Order:
 
 
 def play(ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> Order:
-    """Play the operations of all ranks; messages above `eager_bytes` hold their sender until they are received."""
+    """Play the operations of all ranks.
+
+    Messages above `eager_bytes` block their sender until they are received.
+    """
     return _Player(ranks, eager_bytes).run()
 
 
@@ -75,7 +78,7 @@ _Key = tuple[int, int]
 
 
 class _Box:
-    """Messages that wait at a rank under (peer, tag), in order of arrival."""
+    """Messages waiting at a rank by (peer, tag), in order of arrival."""
 
     def __init__(self) -> None:
         self._queues: dict[_Key, deque[tuple[int, GoalOp]]] = {}
@@ -84,7 +87,7 @@ class _Box:
         self._queues.setdefault(key, deque()).append((number, op))
 
     def take(self, key: _Key) -> GoalOp | None:
-        """Take out the first that fits; what waits or what is asked for may be of any peer or tag."""
+        """Remove and return the first match; `key` and stored keys may contain wildcards."""
         peer, tag = key
         if ANY in key:
             keys = [k for k in self._queues if peer in (ANY, k[0]) and tag in (ANY, k[1])]
@@ -101,7 +104,7 @@ class _Box:
 
 
 class _Player:
-    """The state of playing a schedule; times are in ns."""
+    """State of playing a schedule; times are ns."""
 
     def __init__(self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> None:
         self.ranks, self.eager_bytes = ranks, eager_bytes
@@ -120,7 +123,7 @@ class _Player:
         self.done: set[GoalOp] = set()
 
     def run(self) -> Order:
-        """Play everything."""
+        """Play all operations."""
         for rank, steps in self.ranks.items():
             for at, step in enumerate(steps):
                 self._add(GoalOp(rank, at), step)
@@ -214,7 +217,7 @@ class _Player:
                 self._end(op)
 
     def _release(self) -> bool:
-        """Let the messages go on whose other end never comes; returns whether there were any."""
+        """Complete blocked messages whose other end cannot start; return True if there were any."""
         found = []
         for op in self.blocked:
             step = self._step(op)
@@ -229,14 +232,14 @@ class _Player:
 
 
 def _address(op: GoalOp, step: GoalStep) -> tuple[int, _Key]:
-    """Return the rank at which a message is received, and from whom with which tag."""
+    """Return the receiving rank of a message, and its source and tag."""
     if step.kind == "send":
         return step.peer, (op.rank, step.tag)
     return op.rank, (step.peer, step.tag)
 
 
 def _comes(key: _Key, coming: Counter[_Key]) -> bool:
-    """Return True if an other end for a message may still start."""
+    """Return True if another end of a message may still start."""
     peer, tag = key
     if ANY not in key:
         return any(coming[k] > 0 for k in (key, (peer, ANY), (ANY, tag), (ANY, ANY)))

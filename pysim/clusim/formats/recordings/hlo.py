@@ -1,8 +1,8 @@
-"""Programs that XLA compiled (HLO text): what every device computes and communicates, in the order of the schedule.
+"""Programs compiled by XLA (HLO text): computation and communication of every device.
 
-All devices run one program. What communicates in the background (``-start`` to ``-done``) has a stream of its own, all
-else is one after the other; what waits for what are the operands. Times are not in a program: a matrix product takes
-its floating-point operations, and everything else the memory it reads and writes.
+All devices run one program, in the order of its schedule. Background communication (``-start`` to ``-done``) has a
+separate stream, all other steps run in sequence; dependencies are the operands. A program does not contain times:
+matrix products are timed by their floating-point operations, other steps by the memory that they read and write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clusim.formats.recordings.source import Paths, names_of
 
 KIND = "hlo"
 MOST_EVENTS = 1_000_000
-"""Events of all devices."""
+"""Maximum number of events of all devices."""
 
 _MOST_BYTES = 1 << 44
 _MOST_FLOPS = 1 << 60
@@ -56,7 +56,7 @@ _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 
 @dataclass(slots=True)
 class _Step:
-    """An event of all devices; `pairs` are those of a permutation, `deps` indices of steps."""
+    """Event of all devices; `pairs` are those of a permutation, `deps` indices of steps."""
 
     kind: str
     stream: str
@@ -85,13 +85,13 @@ class _Program:
     flops: dict[str, int] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Add a note once."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 Ready = tuple[int, int]
-"""The last step in the foreground and the last in the background that something waits for."""
+"""Last foreground step and last background step of a dependency."""
 
 _NOTHING: Ready = (ABSENT, ABSENT)
 
@@ -102,12 +102,12 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     Parameters
     ----------
     num_ranks : int or None
-        GPUs of the topology, for modules that do not say how many devices there are.
+        GPUs of the topology, for modules without a number of devices.
 
     Raises
     ------
     InputError
-        It makes no sense, or nothing in it communicates or computes.
+        The module is invalid, or contains neither communication nor computation.
     """
     names = names_of(paths)
     if len(names) != 1:
@@ -162,7 +162,10 @@ def _devices(module: HloModule, given: int | None, name: str) -> int:
 
 
 def _run(program: _Program, name: str, given: dict[int, Ready], depth: int) -> Ready:
-    """Append the steps of a computation, whose parameters are there when `given` says; returns when its result is."""
+    """Append the steps of a computation; return the steps that its result depends on.
+
+    Its parameters depend on the steps in `given`.
+    """
     own = program.module.computations.get(name)
     if own is None or depth > _DEPTH:
         program.skipped["computations that are missing or nested too deep"] += 1
@@ -197,7 +200,7 @@ def _step(
     shapes: dict[str, tuple[HloTensor, ...]],
     depth: int,
 ) -> Ready:
-    """Append what an instruction does; returns when its result is there."""
+    """Append the step of an instruction; return the steps that its result depends on."""
     base = item.opcode.removesuffix("-start")
     if item.opcode in _FREE:
         return before
@@ -218,7 +221,7 @@ def _deps(before: Ready) -> tuple[int, ...]:
 
 
 def _inner(program: _Program, item: HloInstruction, before: Ready, depth: int) -> Ready:
-    """Run the computation an instruction calls, as often as it does."""
+    """Run the computation that an instruction calls, as many times as it does."""
     names = [
         name for name in _INNER.findall(item.attributes) if name in program.module.computations
     ]
@@ -235,7 +238,7 @@ def _inner(program: _Program, item: HloInstruction, before: Ready, depth: int) -
         held = len(program.steps)
         done = _run(program, names[0], {0: before}, depth + 1) if names else before
         if len(program.steps) == held:
-            break  # nothing is done in it, however often
+            break  # an empty computation stays empty
         before = _latest([before, done])
     if item.opcode == "async-start" and len(program.steps) > first:
         for step in program.steps[first:]:
@@ -319,7 +322,7 @@ def _flops(
 def _inside(program: _Program, name: str, depth: int) -> int:
     """Return the floating-point operations of the matrix products of a fusion."""
     if name not in program.flops:
-        program.flops[name] = 0  # of one that contains itself
+        program.flops[name] = 0  # ends the recursion of a computation that calls itself
         inner = program.module.computations.get(name, [])
         own = {part.name: part.shape for part in inner}
         parts = (part for part in inner if part.opcode in ("dot", "fusion"))
@@ -329,7 +332,7 @@ def _inside(program: _Program, name: str, depth: int) -> int:
 
 
 def _write(found: Recording, program: _Program, groups: Groups) -> None:
-    """Let every device do the steps."""
+    """Add the steps of every device."""
     everyone = groups.add("all devices", range(program.num_ranks))
     members: dict[tuple[tuple[int, ...], ...], dict[int, int]] = {}
     calls: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""HLO modules as text: computations of instructions, each with shape, operands and attributes."""
+"""HLO modules as text: computations of instructions with shape, operands, attributes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\
 
 @dataclass(frozen=True, slots=True)
 class HloTensor:
-    """An array: its type as HLO writes it, and its dimensions."""
+    """Array: its type as in HLO, and its dimensions."""
 
     kind: str
     dims: tuple[int, ...]
@@ -59,7 +59,7 @@ class HloTensor:
 
 @dataclass(slots=True)
 class HloInstruction:
-    """An instruction; `attributes` is the text behind its operands."""
+    """Instruction; `attributes` is the text after its operands."""
 
     name: str
     line: int
@@ -71,7 +71,7 @@ class HloInstruction:
 
 @dataclass(slots=True)
 class HloModule:
-    """A module: its computations by name, and which one is entered."""
+    """Module: its computations by name, and the name of its entry."""
 
     name: str
     header: str
@@ -80,7 +80,7 @@ class HloModule:
 
 
 def read_module(path: str) -> HloModule:
-    """Read a module; raises `InputError` that names the line if it makes no sense."""
+    """Read a module; raise `InputError` with the line if it is invalid."""
     module: HloModule | None = None
     own: list[HloInstruction] | None = None
     count = 0
@@ -128,7 +128,7 @@ def _instruction(path: str, line: int, text: str) -> HloInstruction:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the shape, which may be a tuple, and what follows it."""
+    """Return the shape, which may be a tuple, and the rest of the text."""
     if text.startswith("("):
         inside, behind = _balanced(text[1:])
         return inside, behind.strip()
@@ -137,7 +137,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _balanced(text: str) -> tuple[str, str]:
-    """Return what is before the parenthesis that closes what is open, and what is behind it."""
+    """Return the text before the matching closing parenthesis, and the text after it."""
     depth = 1
     for match in re.finditer(r"[()]", text):
         depth += 1 if match[0] == "(" else -1
@@ -152,7 +152,7 @@ def _tensors(shape: str) -> Iterator[HloTensor]:
 
 
 def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | None:
-    """Return the groups of devices of a collective, all of them if none are named; None if they make no sense."""
+    """Return the groups of devices of a collective, by default one of all; None if invalid."""
     text = attributes.partition("replica_groups=")[2]
     iota = _IOTA.match(text)
     if iota is not None:
@@ -178,7 +178,7 @@ def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | N
 
 
 def _of_iota(shape: list[int], dims: list[int], order: list[int]) -> list[tuple[int, ...]] | None:
-    """Return the groups that ``[GROUPS,SIZE]<=[DIMS]T(ORDER)`` stands for."""
+    """Return the groups of ``[GROUPS,SIZE]<=[DIMS]T(ORDER)``; None if invalid."""
     total = 1
     for dim in dims:
         total *= dim

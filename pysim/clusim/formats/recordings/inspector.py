@@ -1,8 +1,9 @@
-"""Output of NCCL's Inspector plugin: one JSON object for every completed call of a rank, with its time.
+"""Output of NCCL's Inspector plugin: a JSON object per completed call of a rank.
 
-Every object names its communicator, its rank and its process (or the object in front of it does, in newer files).
-Calls of a function are numbered per communicator; the order of different functions is that of their times. Of sends
-and receives nothing tells which were launched together: one waits for the one before with the same peer only.
+Every object contains its communicator, rank, process and time; in newer files the preceding object of statistics
+identifies the rank. Calls of a function are numbered per communicator; different functions are ordered by their
+times. The launch groups of sends and receives are not recorded: each waits only for the previous one with the same
+peer.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def read(paths: Paths) -> Recording:
     Raises
     ------
     InputError
-        Nothing in the files is a call of the Inspector, or they contradict each other.
+        The files contain no call of the Inspector, or contradict each other.
     """
     job = PluginJob()
     name = read_files(paths, lambda part: _file(job, part))
@@ -45,7 +46,7 @@ def read(paths: Paths) -> Recording:
 
 
 def _file(job: PluginJob, part: FileStream) -> None:
-    """Read one file; an object without a header has that of the statistics in front of it."""
+    """Read one file; objects without a header inherit the header of the preceding statistics."""
     around: dict[str, Any] = {}
 
     def damage(line: int) -> None:
@@ -67,7 +68,7 @@ def _file(job: PluginJob, part: FileStream) -> None:
 
 
 def _statistics(job: PluginJob, record: dict[str, Any]) -> None:
-    """Note how many calls the plugin itself lost."""
+    """Record the number of calls that the plugin dropped."""
     stats, header = record.get("dump_stats"), record.get("header")
     if not isinstance(stats, dict) or not isinstance(header, dict):
         return
@@ -98,14 +99,14 @@ def _record(job: PluginJob, record: dict[str, Any], where: str) -> None:
     host, pid = about.get("hostname"), integer(about.get("pid"), 1 << 32)
     owner: Owner = (host[:256] if isinstance(host, str) else "", pid if pid is not None else ABSENT)
     if owner == ("", ABSENT):
-        # Without a process each rank of each communicator would be a GPU of its own.
+        # Otherwise each rank of each communicator would be a separate GPU.
         owner = ("", rank)
     nodes = integer(header.get("nnodes"), n_ranks) or 0
     job.add(call, owner, n_ranks, nodes)
 
 
 class _Seat(NamedTuple):
-    """A rank of a communicator."""
+    """Rank of a communicator."""
 
     comm: str
     rank: int
@@ -113,7 +114,7 @@ class _Seat(NamedTuple):
 
 
 def _call(job: PluginJob, record: dict[str, Any], seat: _Seat, where: str) -> PluginCall | None:
-    """Return the call of a record, None if something it needs is missing."""
+    """Return the call of a record; None if required data are missing."""
     comm, rank, n_ranks = seat
     kind = "coll" if "coll_perf" in record else "p2p"
     perf = record[f"{kind}_perf"]
@@ -153,7 +154,10 @@ def _word(value: Any) -> str:
 
 
 def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:
-    """Return when the kernel of a call started [ns], and its channels; ABSENT and 0 without a trace of events."""
+    """Return the start of the first kernel of a call [ns], and its channels.
+
+    Both are `ABSENT` and 0 without a trace of events.
+    """
     trace = perf.get("event_trace_ts")
     if not isinstance(trace, dict):
         return ABSENT, 0
@@ -167,7 +171,7 @@ def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:
 
 
 def _assume(found: Recording, job: PluginJob) -> None:
-    """Say what the files do not."""
+    """Add the assumptions about missing information."""
     found.assumed.append(
         "data types are not recorded: float32, and sums where something is reduced"
     )

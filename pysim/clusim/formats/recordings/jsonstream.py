@@ -1,4 +1,4 @@
-"""JSON that is read in pieces: a table of which one list is looked at item by item, and the rest is kept."""
+"""Incremental JSON reader: one list of a table is passed on by item, the rest is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIRST: Final = 1 << 16
 """Text in the window before a value is parsed [characters]."""
 
 _MARGIN: Final = 64
-"""An error so near to the end of the window may come of the end [characters]."""
+"""Distance to the window's end at which an error may be due to that end [characters]."""
 
 
 def read_items(
@@ -31,21 +31,21 @@ def read_items(
     item: Callable[[Any], None],
     cut: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Any] | None, bool]:
-    """Give the items of a list to `item`, and return the rest of the table it is in.
+    """Pass the items of a list to `item`, and return the rest of its table.
 
     Parameters
     ----------
     key : str
-        What the list is called in the table; a file that is a list has no table.
+        Name of the list in the table; a file that is a list has no table.
     cut : callable, optional
-        Takes a sentence when the file ends in the middle of the list; without it that is an error.
+        Receives a message if the file ends in the middle of the list; without it that is an error.
 
     Returns
     -------
     table : dict or None
-        The rest of the table, empty if the file is a list; None if it is neither.
+        The rest of the table, empty if the file is a list; None for any other value.
     listed : bool
-        Whether the list is there.
+        True if the list was found.
     """
     reader = _Reader(file, item, cut)
     try:
@@ -55,7 +55,7 @@ def read_items(
 
 
 class _Reader:
-    """The state of reading one file."""
+    """State of reading one file."""
 
     def __init__(
         self, file: FileStream, item: Callable[[Any], None], cut: Callable[[str], None] | None
@@ -102,7 +102,7 @@ class _Reader:
         return found, listed
 
     def _next(self) -> str:
-        """Go over blanks; returns the letter that follows, none at the end."""
+        """Skip whitespace and return the next character; empty at the end."""
         window = self.window
         while True:
             blanks = _SPACE.match(window.text, window.at)
@@ -113,7 +113,7 @@ class _Reader:
                 return ""
 
     def _list(self) -> bool:
-        """Read the list; returns whether it was whole, an error if it was not and must be."""
+        """Read the list and return True; False if it is truncated and `cut` permits that."""
         window = self.window
         window.at += 1
         letter = self._next()
@@ -139,7 +139,7 @@ class _Reader:
         return True
 
     def _quick(self) -> None:
-        """Take items as long as they and their commas are whole in the window; the last is left."""
+        """Consume items that are complete in the window, with their commas; leave the last item."""
         window = self.window
         window.hold(_FIRST)
         text, at, end = window.text, window.at, len(window.text)
@@ -148,7 +148,7 @@ class _Reader:
             try:
                 found, behind = scan(text, at)
             except (ValueError, RecursionError, InvalidOperation):
-                break  # looked at again, with more of the text
+                break  # parsed again with more of the text
             following = comma(text, behind)
             if following is None or following.end() == end:
                 break
@@ -158,7 +158,7 @@ class _Reader:
         window.at = at
 
     def _value(self) -> Any:
-        """Return the value that begins here, and go behind it."""
+        """Return the value at the current position, and advance to its end."""
         window = self.window
         size = _FIRST
         while True:

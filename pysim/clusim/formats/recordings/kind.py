@@ -1,4 +1,4 @@
-"""Description of a recording format by its reader."""
+"""Description of recording formats."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LAST = 8
-"""Place of what is tried after everything but logs."""
+"""Place of patterns that are tried after all others except logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingKind:
-    """A format.
+    """Recording format.
 
     Attributes
     ----------
     what : str
-        What it is, as ``--kind`` and pages say it.
+        Description, as in ``--kind`` and on pages.
     begins : tuple of (int, bytes)
-        Patterns of what its files begin with, each with its place among those of all kinds: the lower is tried
-        first, and what other formats could begin with as well comes late, up to `LAST`.
+        Patterns of the start of its files, each with its place among all kinds. Lower places are tried first; patterns
+        that may match other formats have a late place, up to `LAST`.
     looks_so : callable or None
-        Whether a file is of this kind, by its name and first bytes, if no pattern of any kind was found.
+        Test of name and first bytes, used if no pattern of any kind matches; True for a file of this kind.
     read_by : str
-        Module with ``read(paths) -> Recording``; empty: the one that says this.
+        Module with ``read(paths) -> Recording``; empty: the module that defines the kind.
     """
 
     what: str

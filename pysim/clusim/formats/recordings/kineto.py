@@ -1,14 +1,13 @@
-"""Traces of the PyTorch profiler (Kineto): kernels and collectives of every rank on their streams.
+"""Traces of the PyTorch profiler (Kineto): kernels and collectives of ranks on streams.
 
-One file is one rank. What runs on a GPU is kept, with its pauses; what the host does is only used to find out which
-kernel waits for which, and what a collective is. A recorded length has in it what ran beside the kernel; so it takes
-just as long again, whatever runs beside it now. `kineto_trace` reads a file, `kineto_calls` the collectives in it.
+One file is one rank. GPU activities are kept, with the gaps between them; host activities only determine the
+dependencies of kernels and the calls of collectives. A recorded duration already includes the effect of concurrent
+kernels, so it is replayed unchanged. `kineto_trace` reads a file, `kineto_calls` its collectives.
 
-**Dependencies** With ``enable_cuda_sync_events`` the profiler records every wait of a stream for another. Without it
-the calls of the host are there, but not their streams: then a collective waits for the last kernel launched before it
-(as ProcessGroupNCCL does), and calls of ``cudaStreamWaitEvent`` outside of NCCL's are the waits for the collectives in
-their order, if there are as many. Where not even that is so, a stream that was idle and goes on when a collective ends
-waited for it.
+**Dependencies** With ``enable_cuda_sync_events`` the profiler records every wait of one stream for another. Without
+it, host calls are recorded without their streams. Then a collective waits for the last kernel launched before it (as
+in ProcessGroupNCCL), and calls of ``cudaStreamWaitEvent`` outside NCCL are the waits for collectives, in order, if
+their numbers agree. Otherwise an idle stream that continues when a collective ends is assumed to wait for it.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from clusim.formats.recordings.source import Paths
 from clusim.formats.recordings.streams import streams
 
 _TOLERANCE = 1_000_000
-"""Times of old releases are whole microseconds: what overlaps by less, does not [ps]."""
+"""Longest overlap that is ignored [ps]: times of old releases are in whole microseconds."""
 
 _SLACK = 50_000_000
-"""A kernel that starts at most so long after a collective ended, on an idle stream, waited for it [ps]."""
+"""Maximum delay after a collective for a kernel on an idle stream to depend on it [ps]."""
 
 _MOST_LANES = 8
 _MOST_STREAMS = 16
 
 Launches = dict[str, list[tuple[int, int]]]
 Needs = dict[int, set[int]]
-"""The spans that a span waits for; most wait for none."""
+"""Span -> spans that it waits for; most have no entry."""
 
 
 def lanes(spans: Sequence[Span]) -> tuple[list[str], Needs, int]:
-    """Tell spans apart that overlap on one stream (graphs, programmatic launches).
+    """Assign spans that overlap on one stream (graphs, programmatic launches) to lanes.
 
     Returns
     -------
     names, deps, crowded : list of str, dict, int
-        Per span its stream, with a suffix if the stream was busy; the spans of the same stream but another lane that
-        some follow; how many found no free lane.
+        Stream per span, with a suffix if the stream was busy; dependencies between lanes of one stream; number of
+        spans without a free lane.
     """
     last: dict[str, list[int]] = {}
     names: list[str] = []
@@ -77,7 +76,7 @@ def lanes(spans: Sequence[Span]) -> tuple[list[str], Needs, int]:
 
 
 def _latest(spans: Sequence[Span], names: Sequence[str], span: Span, at: int) -> set[int]:
-    """Return the nearest span before `at` on its stream that had ended."""
+    """Return the nearest span before `at` on its stream that ended before its start."""
     for other in range(at - 1, max(-1, at - 4096), -1):
         if names[other].partition("+")[0] == span.stream and _before(spans[other], span):
             return {other}
@@ -89,12 +88,12 @@ def _before(one: Span, other: Span) -> bool:
 
 
 def waits(trace: Trace, collectives: Sequence[int]) -> tuple[Needs, int]:
-    """Return what spans wait for on other streams, and how many waits were only concluded from times.
+    """Return dependencies between streams, and the number inferred from times.
 
     Parameters
     ----------
     collectives : sequence of int
-        Positions of what NCCL ran, in order of their starts.
+        Positions of NCCL's spans, in order of their starts.
     """
     spans = trace.spans
     deps: Needs = {}
@@ -141,7 +140,7 @@ def _told(trace: Trace, launches: Launches) -> Iterator[tuple[int, int]]:
 
 
 def _synced(trace: Trace, launches: Launches) -> Iterator[tuple[int, int]]:
-    """Yield what was launched after the host had waited, and what it had waited for."""
+    """Yield spans launched after a host synchronisation, with the spans that it waited for."""
     for since, stream, until in sorted(trace.syncs):
         before = [_last(launches, on, until) for on in ([stream] if stream else launches)]
         known = [at for at in before if at is not None]
@@ -155,7 +154,7 @@ def _synced(trace: Trace, launches: Launches) -> Iterator[tuple[int, int]]:
 def _entering(
     spans: Sequence[Span], collectives: Sequence[int], launches: Launches
 ) -> Iterator[tuple[int, int]]:
-    """Yield what collectives wait for: the last kernel launched before, on the stream they were called from."""
+    """Yield collectives with the last kernel launched before each, on the calling stream."""
     talk = {spans[at].stream for at in collectives}
     quiet = sorted({span.stream for span in spans if span.kernel} - talk)
     for at in collectives:
@@ -170,7 +169,7 @@ def _entering(
 def _host_order(
     trace: Trace, collectives: Sequence[int], launches: Launches
 ) -> list[tuple[int, int]] | None:
-    """Return who waits for collectives by the order of the host's calls, None if they do not fit."""
+    """Return the waits for collectives by the order of host calls; None if they do not match."""
     spans = trace.spans
     talk = {spans[at].stream for at in collectives}
     inside = {external(spans[at].args) for at in collectives} - {0}
@@ -191,7 +190,7 @@ def _host_order(
 
 
 def _idle(spans: Sequence[Span], collectives: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield spans that began when a collective ended, on a stream that was idle before."""
+    """Yield spans that started when a collective ended, on an idle stream."""
     talk = {spans[at].stream for at in collectives}
     streams: dict[str, list[int]] = {}
     for at, span in enumerate(spans):
@@ -214,7 +213,10 @@ _MOST_PS = 1 << 60
 """Longest recording: 13 days [ps]."""
 
 _CLOCKS_PS = 100_000_000
-"""Collectives of NCCL end on all ranks within microseconds: clocks that are further apart are set right [ps]."""
+"""Largest clock difference that is not corrected [ps].
+
+NCCL's collectives end on all ranks within microseconds.
+"""
 
 _TOGETHER = (*(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")), "barrier")
 _UNEVEN = 1
@@ -225,12 +227,14 @@ Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
 
 
 def read(paths: Paths) -> Recording:
-    """Read the traces of one job, one file per rank (plain, compressed, a directory or an archive).
+    """Read the traces of one job, one file per rank.
+
+    Files may be plain or compressed, or in a directory or an archive.
 
     Raises
     ------
     InputError
-        A file is no such trace, or two claim the same rank.
+        A file is not such a trace, or two files claim the same rank.
     """
     with uncollected():
         return _read(paths)
@@ -266,7 +270,7 @@ def _read(paths: Paths) -> Recording:
 
 
 def _apart(traces: Sequence[Trace]) -> None:
-    """Refuse two files of one rank."""
+    """Raise `InputError` for two files of one rank."""
     owner: dict[int, str] = {}
     for trace in traces:
         other = owner.setdefault(trace.rank, trace.name)
@@ -288,7 +292,7 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
 def _calls(
     found: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
 ) -> list[Calls]:
-    """Return per trace its calls by span, numbered."""
+    """Return the numbered calls of each trace by span."""
 
     def assume(text: str) -> None:
         if text not in found.assumed:
@@ -308,7 +312,7 @@ def _calls(
 
 
 def _one_clock(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls]) -> None:
-    """Set clocks right by the ends of collectives, where they are clearly apart."""
+    """Align clocks by the ends of collectives, if they clearly differ."""
     ends: dict[tuple[int, int], dict[int, int]] = {}
     for which, own in enumerate(calls):
         for at, several in own.items():
@@ -346,7 +350,7 @@ def _offset(
     keys: dict[int, list[tuple[int, int]]],
     shift: dict[int, int],
 ) -> int | None:
-    """Return by how much the clock of a trace is ahead of those that are set [ps], None if nothing tells."""
+    """Return the lead of a clock over aligned clocks [ps]; None without a common collective."""
     off: list[int] = []
     for key in keys.get(which, [])[:256]:
         other = next((o for o in ends[key] if o in shift), None)
@@ -356,7 +360,7 @@ def _offset(
 
 
 def _from_zero(traces: Sequence[Trace]) -> None:
-    """Let times begin at 0; those of the files are since 1970 or since a base of each file."""
+    """Shift times to begin at 0; files count from 1970 or from a base per file."""
     first = min(span.start for trace in traces for span in trace.spans)
     for trace in traces:
         for span in trace.spans:
@@ -370,7 +374,10 @@ def _from_zero(traces: Sequence[Trace]) -> None:
 def _uneven(
     found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], groups: Groups
 ) -> Spread:
-    """Return the bytes that every rank sends in all-to-alls with uneven splits, if every rank was recorded."""
+    """Return the bytes that every rank sends in all-to-alls with uneven splits.
+
+    Only calls recorded by all ranks of the group are included.
+    """
     sent: Spread = {}
     for trace, own in zip(traces, calls, strict=True):
         for call in (call for several in own.values() for call in several):
@@ -394,17 +401,17 @@ def _uneven(
 
 
 class _Writer:
-    """Turns the spans of one rank into events."""
+    """Converter of the spans of one rank to events."""
 
     def __init__(
         self, found: Recording, groups: Groups, trace: Trace, calls: Calls, spread: Spread
     ) -> None:
         self.found, self.groups, self.trace = found, groups, trace
         self.calls, self.spread = calls, spread
-        self.first = array("q", [len(found.events)])  # of each span, and of the next
+        self.first = array("q", [len(found.events)])  # first event of each span, and of the next
 
     def write(self) -> int:
-        """Append the events of the rank; returns how many waits had to be concluded from times."""
+        """Append the events of the rank; return the number of dependencies inferred from times."""
         spans = self.trace.spans
         names, same, crowded = lanes(spans)
         others, guessed = waits(self.trace, [at for at, span in enumerate(spans) if span.nccl])
@@ -448,7 +455,7 @@ class _Writer:
         )  # fmt: skip
 
     def _parts(self, event: Event, call: KinetoCall, at: int) -> list[Event]:
-        """Return the messages of an uneven all-to-all; what a rank keeps is no message."""
+        """Return the messages of an uneven all-to-all, without the rank's message to itself."""
         ranks, sent = self.groups.found[call.group].ranks, self.spread[call.group, call.number]
         own = ranks.index(event.rank)
         found: list[Event] = []
@@ -469,7 +476,7 @@ class _Writer:
 
 
 def _say(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], guessed: int) -> None:
-    """Say what was assumed of waits and of recorded times."""
+    """Add the assumptions about dependencies and recorded times."""
     if guessed:
         found.assumed.append(
             f"the trace does not say which kernels wait for collectives: {guessed} that began as one ended are taken to"

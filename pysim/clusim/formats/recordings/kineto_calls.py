@@ -1,7 +1,7 @@
-"""Collectives and messages of a trace of the PyTorch profiler: operation, size and process group of NCCL's kernels.
+"""Calls in PyTorch profiler traces: operation, size and process group of NCCL's kernels.
 
-The name of a kernel says little: NCCL compiles one kernel per operation and calls it ``RING_LL`` whatever algorithm and
-protocol it runs (``best_kernel`` in its src/device/generate.py), so that neither is taken from it.
+The name of a kernel contains little: NCCL compiles one kernel per operation and names it ``RING_LL`` for any algorithm
+and protocol (``best_kernel`` in its src/device/generate.py), so neither is read from it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _UNKNOWN = "communication kernels without operation, size and group: kept as ker
 
 @dataclass(slots=True)
 class KinetoCall:
-    """Call of a NCCL kernel.
+    """Call of an NCCL kernel.
 
     Attributes
     ----------
     operation : str
-        As of `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
+        As in `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
     number : int
-        ``Seq`` of PyTorch if it is there, `ABSENT` if not; `number_calls` makes of it which call of its group this is.
+        ``Seq`` of PyTorch, `ABSENT` if missing; `number_calls` replaces it by the number of the call in its group.
     redop : str
-        Reduction; a sum unless the trace says it.
+        Reduction; a sum unless recorded.
     splits : tuple of int
-        Bytes an all-to-all sends to every position of its group, if they differ.
+        Bytes that an all-to-all sends to every position of its group, if they differ.
     """
 
     operation: str
@@ -58,14 +58,14 @@ class KinetoCall:
 
 
 class Resolver:
-    """Finds the calls behind the kernels of one trace.
+    """Resolver of the calls of one trace's kernels.
 
     Parameters
     ----------
     groups : Groups
-        Takes the process groups.
+        Collects the process groups.
     num_ranks : int
-        Ranks of the job, as far as they are known.
+        Known number of ranks of the job.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Resolver:
         self.starts = {thread: [c.start for c in own] for thread, own in self.threads.items()}
 
     def calls(self) -> dict[int, list[KinetoCall]]:
-        """Return per span of NCCL its calls; several if messages were sent in a batch, none if they are not known."""
+        """Return the calls of each NCCL span: several for a batch of messages, empty if unknown."""
         spans = self.trace.spans
         nccl = [at for at, span in enumerate(spans) if span.nccl]
         known: dict[int, list[dict[str, Any]]] = {}
@@ -103,13 +103,16 @@ class Resolver:
         return found
 
     def _args(self, span: Span, used: set[int]) -> dict[str, Any] | None:
-        """Return what is known of a kernel: by itself, by its operation on the host, or by when it was launched."""
+        """Return the arguments of a kernel: recorded, or those of the host calls that launched it.
+
+        Host calls are found by the number of their operation, or by the time of the launch.
+        """
         number = external(span.args)
         used.add(number)
         if named(span.args) and sized(span.args):
             return span.args
         calls = self._around(span)
-        # Some releases write the number of the launch where that of the operation belongs.
+        # Some releases write the launch number instead of the operation's.
         call = self.by_id.get(number) if number != span.launch or not calls else None
         if call is not None and named(call.args) and sized(call.args):
             return call.args
@@ -121,7 +124,7 @@ class Resolver:
         return found if named(found) else None
 
     def _around(self, span: Span) -> list[HostCall]:
-        """Return the calls on the host during which a kernel was launched, the innermost first."""
+        """Return the host calls during which a kernel was launched, the innermost first."""
         thread, time = self.trace.launches.get(span.launch, ("", ABSENT))
         own = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
@@ -131,7 +134,7 @@ class Resolver:
     def _batches(
         self, kernels: Sequence[int], known: dict[int, list[dict[str, Any]]], used: set[int]
     ) -> None:
-        """Give messages that were noted but not launched by themselves to the next kernel that was."""
+        """Assign host messages without a kernel to the next send/receive kernel launched later."""
         waiting = self._unused(used)
         spans, first = self.trace.spans, 0
         launched = [
@@ -147,7 +150,7 @@ class Resolver:
             first = last
 
     def _unused(self, used: set[int]) -> list[HostCall]:
-        """Return the messages of the host that no kernel is known to be; what several calls say of one is joined."""
+        """Return host messages without a known kernel; nested calls of one message are joined."""
         found: list[HostCall] = []
         for own in self.threads.values():
             outer: HostCall | None = None
@@ -162,7 +165,7 @@ class Resolver:
         return sorted(found, key=lambda call: call.start)
 
     def _call(self, args: dict[str, Any]) -> KinetoCall | None:
-        """Return a call, None (counted) if too little is known of it."""
+        """Return a call; None (counted) if its description is incomplete."""
         word = str(args.get("Collective name"))
         name = message_of(word) or operation_starting(word.lstrip("_"))
         kind, ranks = find_dtype(str(args.get("dtype"))), self._ranks(args)
@@ -199,7 +202,7 @@ class Resolver:
         return found
 
     def _ranks(self, args: dict[str, Any]) -> tuple[int, ...]:
-        """Return the ranks of a process group, none if they are not known."""
+        """Return the ranks of a process group; empty if unknown."""
         size = integer(args.get("Group size"), 1 << 20)
         for ranks in self._candidates(args, size):
             fits = size is None or len(ranks) == size
@@ -245,7 +248,7 @@ class Resolver:
         return None if at is None or ranks[at] == self.trace.rank else at
 
     def _splits(self, args: dict[str, Any], size: int, item: int) -> tuple[int, ...]:
-        """Return what an all-to-all sends to every position [bytes], none if that is even or not known."""
+        """Return the bytes that an all-to-all sends to every position; empty if even or unknown."""
         parts, whole = ranks_in(args.get("In split size"))
         if not parts and not ranks_in(args.get("Out split size"))[0]:
             if integer(args.get("Out msg nelems")) not in (
@@ -264,7 +267,10 @@ class Resolver:
 
 
 def _inside(call: HostCall, outer: HostCall) -> bool:
-    """Return True if a call is a part of another one, of the same message, and does not say all of one by itself."""
+    """Return True if a call is nested in another of the same message.
+
+    False if both have sizes from their metadata: these are separate messages.
+    """
     kinds = {message_of(other.args.get("Collective name")) for other in (call, outer)}
     whole = all(sized(other.args) and not other.args.get("shapes") for other in (call, outer))
     within = call.start + call.length <= outer.start + outer.length
@@ -272,7 +278,7 @@ def _inside(call: HostCall, outer: HostCall) -> bool:
 
 
 def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:
-    """Return the size of a message, or of the largest buffer of a rank of a collective [bytes]."""
+    """Return the size of a message, or of the largest buffer of a collective's rank [bytes]."""
     own, given = integer(args.get("In msg nelems")), integer(args.get("Out msg nelems"))
     if operation == "barrier":
         return 4
@@ -291,15 +297,15 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
 
 
 def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:
-    """Number the calls of all ranks, given as (rank, call) in the order of each, so that those that match are equal.
+    """Number the calls of all ranks, so that matching calls have equal numbers.
 
-    ``Seq`` of PyTorch tells which do, also if recordings of ranks began at different calls; without it they are
-    counted. Messages are counted for each pair of ranks.
+    Calls are (rank, call) in the order of each rank. They are matched by PyTorch's ``Seq``, even if recordings of ranks
+    began at different calls; without it they are counted. Messages are counted per pair of ranks.
 
     Returns
     -------
     notes : list of str
-        What had to be assumed.
+        Assumptions.
     """
     of_group: dict[int, list[tuple[int, KinetoCall]]] = {}
     pairs: Counter[tuple[int, int, str, int]] = Counter()

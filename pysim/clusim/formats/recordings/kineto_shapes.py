@@ -1,9 +1,9 @@
-"""Sizes of collectives from the shapes of the PyTorch operations that launched them (``record_shapes=True``).
+"""Sizes of collectives from the shapes of PyTorch operations (``record_shapes=True``).
 
-Before kernels and ``record_param_comms`` said their sizes, and where they do not today, the host's operations around a
-launch do: ``c10d::allreduce_``, ``_c10d_functional::all_gather_into_tensor``, ``nccl:all_reduce``,
-``record_param_comms`` itself. Each tells a part: `told` makes the arguments of the newer releases of what one of them
-says, and `joined` puts together what several say of one call.
+If kernels and ``record_param_comms`` do not contain sizes, as in older releases, the host operations around a launch
+do: ``c10d::allreduce_``, ``_c10d_functional::all_gather_into_tensor``, ``nccl:all_reduce``, or ``record_param_comms``
+itself. Each has a part of the information: `told` converts one to the arguments of newer releases, and `joined`
+combines those of one call.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _OPERATORS = ("c10d::", "_c10d_functional::", "c10d_functional::")
 _OUTPUT_FIRST = re.compile(
     r"^(?:_?all_?gather|_?reduce_?scatter|all_?to_?all|alltoall|gather|scatter)", re.IGNORECASE
 )
-"""Operators of ``c10d`` whose first argument is the output, and whose second is the input."""
+"""Operators of ``c10d`` with the output as first argument and the input as second."""
 
 _NUMBERS = {
     "broadcast": ("Root", 2), "reduce": ("Root", 3), "gather": ("Root", 3), "scatter": ("Root", 3), "send": ("Rank", 2),
     "recv": ("Rank", 2),
 }  # fmt: skip
-"""Operators of ``c10d`` -> what a whole number among their arguments is, and its place."""
+"""Operators of ``c10d`` -> meaning and position of an integer among their arguments."""
 
 _SIZES = ("In msg nelems", "Out msg nelems")
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
@@ -37,7 +37,10 @@ _KERNEL_TYPE = re.compile(
 
 
 def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what an operation of the host says of a call, by the names of newer releases; None if it is none."""
+    """Return the arguments of a call, named as in newer releases, from a host operation.
+
+    None if the operation is not a call.
+    """
     if name == "record_param_comms":
         return args if named(args) or sized(args) else _recorded(args)
     if name.startswith("nccl:"):
@@ -64,7 +67,10 @@ def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _recorded(args: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a ``record_param_comms`` without metadata says: the shapes of what is sent, perhaps the name."""
+    """Return the arguments of a ``record_param_comms`` without metadata.
+
+    These are the shapes of its input, and the name if it is recorded.
+    """
     concrete = args.get("Concrete Inputs")
     words = concrete if isinstance(concrete, list) else []
     name = next((word for word in words if message_of(word) or operation_starting(word)), None)
@@ -79,7 +85,7 @@ def _dims(args: dict[str, Any]) -> list[Any]:
 
 
 def _sizes(dims: list[Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes that shapes of what goes in, and of what comes out, say; nothing if they say none."""
+    """Return the sizes of input and output from their shapes; empty if unknown."""
     counts = [_elements(item) for item in dims]
     if not counts or not counts[0]:
         return {}
@@ -94,7 +100,7 @@ def _is_type(word: Any) -> bool:
 
 
 def _elements(dims: Any, depth: int = 0) -> int:
-    """Return the number of elements of all tensors of nested lists of dimensions."""
+    """Return the total number of elements of tensors in nested lists of dimensions."""
     if not isinstance(dims, list) or depth > 4:
         return 0
     numbers = [integer(item, 1 << 40) for item in dims]
@@ -108,9 +114,9 @@ def _elements(dims: Any, depth: int = 0) -> int:
 
 @lru_cache(4096)
 def of_kernel(name: str) -> tuple[str, str]:
-    """Return the operation and the element type that the name of a kernel of NCCL tells, empty if it does not.
+    """Return the operation and element type in the name of an NCCL kernel; empty if unknown.
 
-    Only what reduces has a type of its own; all else is moved as bytes. Messages are no operation.
+    Only reductions have an element type, other operations move bytes. Messages are not operations.
     """
     kernel = _KERNEL.search(name)
     operation = operation_starting(kernel[1]) if kernel else ""
@@ -120,13 +126,13 @@ def of_kernel(name: str) -> tuple[str, str]:
 
 
 def named(args: dict[str, Any]) -> bool:
-    """Return True if arguments say which collective or message it is."""
+    """Return True if arguments contain a known collective or message."""
     name = args.get("Collective name")
     return bool(message_of(name) or _operation(name))
 
 
 def sized(args: dict[str, Any]) -> bool:
-    """Return True if arguments say how much is sent; a barrier has nothing to say."""
+    """Return True if arguments contain a size, or are those of a barrier."""
     barrier = _operation(args.get("Collective name")) == "barrier"
     return barrier or any(integer(args.get(key)) is not None for key in _SIZES)
 
@@ -136,28 +142,28 @@ def _operation(name: Any) -> str:
 
 
 def message_of(name: Any) -> str:
-    """Return ``send`` or ``recv`` if a name is of one, else nothing."""
+    """Return ``send`` or ``recv`` for the name of a message, otherwise an empty string."""
     lower = name.lower() if isinstance(name, str) else ""
     return "send" if lower.startswith("send") else "recv" if lower.startswith("recv") else ""
 
 
 def _kind(args: dict[str, Any]) -> str:
-    """Return the operation or message of arguments."""
+    """Return the operation or message kind of arguments."""
     name = args.get("Collective name")
     return message_of(name) or _operation(name)
 
 
 def joined(kernel: str, own: dict[str, Any], others: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a kernel and the calls around its launch say of it together.
+    """Return the combined arguments of a kernel and of the calls around its launch.
 
     Parameters
     ----------
     kernel : str
-        Its name.
+        Name of the kernel.
     own : dict
-        Its own arguments.
+        Arguments of the kernel.
     others : iterable of dict
-        Those of calls, the nearest first; one of another operation than the ones before is left out.
+        Arguments of the calls, the nearest first; a call of another operation than those before is skipped.
     """
     found = {key: value for key, value in own.items() if key not in ("External id", "correlation")}
     by_name, kind = of_kernel(kernel)

@@ -1,8 +1,8 @@
-"""One file of the PyTorch profiler: what ran on the GPU, and what the host did about it.
+"""One file of the PyTorch profiler: GPU activities, and the host calls that launched them.
 
-Fields have changed over the releases: categories were capitalized and the times whole microseconds; in older ones
-NCCL's kernels do not say which collective they are, and what the host noted (``record_param_comms``, or shapes of
-``nccl:all_reduce`` and its like) has to be found by the number of the call that launched them, or by its time.
+Fields differ between releases. Older releases have capitalised categories and times in whole microseconds, and their
+NCCL kernels do not contain the collective: the host's record (``record_param_comms``, or the shapes of
+``nccl:all_reduce`` and similar) is found by the number of the launching call, or by its time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NOTHING: dict[str, Any] = {}
 _NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")
 _MOST_RANK = 1 << 20
 MOST_KERNELS = 2_000_000
-"""Kernels and copies of all ranks that are read."""
+"""Maximum number of kernels and copies of all ranks."""
 
 _MOST_KEPT = 4 * MOST_KERNELS
-"""Kernels, their launches, and what the host did about them, of a file."""
+"""Maximum number of kernels, launches and waits kept per file."""
 
 _LOOK = 1 << 16
-"""Events after which they are counted."""
+"""Number of events between checks of `_MOST_KEPT`."""
 
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
@@ -44,7 +44,7 @@ _OTHERS = re.compile(
 
 @dataclass(slots=True)
 class Span:
-    """Something on a GPU: its times [ps], stream, launch (correlation) number; `args` of what NCCL ran."""
+    """GPU activity: times [ps], stream, launch (correlation) number; `args` of NCCL kernels."""
 
     start: int
     length: int
@@ -53,7 +53,7 @@ class Span:
     name: str
     args: dict[str, Any]
     at: int
-    """Its position in the file."""
+    """Position in the file."""
     nccl: bool = False
     kernel: bool = True
 
@@ -65,7 +65,7 @@ class Span:
 
 @dataclass(slots=True)
 class HostCall:
-    """A call of a collective or message as the host noted it; times in ps."""
+    """Collective or message as recorded by the host; times in ps."""
 
     start: int
     length: int
@@ -76,18 +76,18 @@ class HostCall:
 
 @dataclass(slots=True)
 class Trace:
-    """One file: one rank.
+    """Content of one file, which is one rank.
 
     Attributes
     ----------
     told : list
-        Recorded waits: stream that waits, launch from which on, stream waited for, launch up to which.
+        Recorded waits: waiting stream, its first launch, stream waited for, its last launch.
     syncs : set
-        The host waited: from which launch on, for which stream (empty: all), up to which launch.
+        Host synchronisations: first launch after it, stream waited for (empty: all), its last launch.
     host_waits : list
-        Launch number and external id of calls of ``cudaStreamWaitEvent``, whose streams are not known.
+        Launch number and external id of calls of ``cudaStreamWaitEvent``, with unknown streams.
     launches : dict
-        Launch number -> thread and time [ps] of the call that launched.
+        Launch number -> thread and time [ps] of the launching call.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Trace:
     texts: dict[str, str] = field(default_factory=dict)
 
     def once(self, text: str) -> str:
-        """Return a text that is equal, the same object each time: kernels have few names and streams."""
+        """Return one shared object for equal texts: kernels have few names and streams."""
         return self.texts.setdefault(text, text)
 
 
@@ -116,7 +116,7 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
     Raises
     ------
     InputError
-        It is no such trace, or nothing of a GPU is in it.
+        The file is not such a trace, or contains no GPU activities.
     """
     found = Trace(file.name)
     take = _Taker(found, skipped)
@@ -141,13 +141,13 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
 
 
 class _Taker:
-    """Takes the events of a file one after the other."""
+    """Reader of the events of a file, one at a time."""
 
     def __init__(self, found: Trace, skipped: Counter[str]) -> None:
         self.found, self.skipped, self.at = found, skipped, 0
 
     def event(self, event: Any) -> None:
-        """Keep what matters of an event."""
+        """Keep the relevant part of an event; raise `InputError` above `_MOST_KEPT` entries."""
         if isinstance(event, dict):
             _sort_in(self.found, event, self.at, self.skipped)
         else:
@@ -170,7 +170,7 @@ class _Taker:
 
 
 def _from_base(found: Trace, base_ps: int) -> None:
-    """Let times count from 1970, and not from a base that the file tells at its end."""
+    """Convert times to count from 1970 instead of the base at the end of the file."""
     if not base_ps:
         return
     for span in found.spans:
@@ -182,7 +182,7 @@ def _from_base(found: Trace, base_ps: int) -> None:
 
 
 def _job(found: Trace, top: dict[str, Any], order: int) -> None:
-    """Read what the file says of its rank and of the job."""
+    """Read the rank and the description of the job."""
     info = top.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank = integer(info.get("rank"), _MOST_RANK)
@@ -201,13 +201,16 @@ def _job(found: Trace, top: dict[str, Any], order: int) -> None:
             continue
         ranks, whole = ranks_in(entry.get("ranks"))
         if not ranks and integer(entry.get("pg_size")) == found.world:
-            ranks = tuple(range(found.world))  # PyTorch leaves the list out for everybody
+            ranks = tuple(range(found.world))  # PyTorch omits the list for groups of all ranks
         if ranks and whole:
             found.groups[str(entry["pg_name"])] = ranks
 
 
 def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
-    """Return the numbers of a list, also of one in a string, and whether that is all of them (``[0, 1, ...]``)."""
+    """Return the numbers of a list, also in a string, and whether the list is complete.
+
+    A list in a string may be cut: ``[0, 1, ...]``.
+    """
     whole = True
     if isinstance(value, str):
         text = value.strip().strip("[]")
@@ -224,7 +227,7 @@ def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
 
 
 def _sort_in(found: Trace, event: dict[str, Any], at: int, skipped: Counter[str]) -> None:
-    """Keep what matters of one event."""
+    """Keep the relevant part of one event."""
     category = event.get("cat")
     if event.get("ph") != "X" or not isinstance(category, str):
         return
@@ -254,7 +257,7 @@ def _gpu(
         skipped["kernels without times"] += 1
         return
     if len(found.spans) > MOST_KERNELS:
-        return  # refused at the end of the file
+        return  # rejected at the end of the file
     kernel = category == "kernel"
     if kernel and _OTHERS.search(name):
         skipped["kernels that communicate without NCCL: kept with their recorded length"] += 1
@@ -268,7 +271,7 @@ def _gpu(
 
 
 def _runtime(found: Trace, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
-    """Note a call of the runtime: which thread launched what, and who waited."""
+    """Record a runtime call: the thread of a launch, or a wait."""
     launch, start = _launch(args), _time(event.get("ts"))
     if not launch or start is None:
         return
@@ -282,7 +285,7 @@ def _runtime(found: Trace, event: dict[str, Any], args: dict[str, Any], name: st
 
 
 def _sync(found: Trace, args: dict[str, Any], name: str) -> None:
-    """Note a wait as the GPU's own tracing shows it."""
+    """Record a wait from the GPU's tracing."""
     launch = _launch(args)
     until = integer(args.get("wait_on_cuda_event_record_corr_id"))
     if not launch:
@@ -313,7 +316,7 @@ def _host_call(found: Trace, event: dict[str, Any], args: dict[str, Any], name: 
 
 
 def external(args: dict[str, Any]) -> int:
-    """Return the number of the host's operation something belongs to, 0 if unknown."""
+    """Return the number of the host operation of an event; 0 if unknown."""
     return integer(args.get("External id", args.get("external id"))) or 0
 
 
@@ -322,12 +325,12 @@ def _launch(args: dict[str, Any]) -> int:
 
 
 def _stream(args: dict[str, Any], thread: Any, key: str = "stream") -> str:
-    """Return a stream as ``DEVICE/STREAM``: devices number theirs each for itself."""
+    """Return a stream as ``DEVICE/STREAM``, since stream numbers are local to a device."""
     return f"{integer(args.get('device')) or 0}/{args.get(key, thread)}"[:80]
 
 
 def _time(value: Any) -> int | None:
-    """Return a time in microseconds, also one in quotes, as ps."""
+    """Return a time in microseconds, also in quotes, as ps."""
     if isinstance(value, str) and len(value) < 40:
         try:
             value = Decimal(value)
@@ -337,7 +340,7 @@ def _time(value: Any) -> int | None:
 
 
 def _name_streams(found: Trace) -> None:
-    """Leave the device out of streams if there is only one."""
+    """Remove the device from stream names if there is only one."""
     devices = {span.stream.partition("/")[0] for span in found.spans}
     if len(devices) > 1:
         found.notes.append(

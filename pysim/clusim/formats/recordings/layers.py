@@ -1,7 +1,7 @@
-"""Tables of layers, as ASTRA-sim and SimAI write them, as what one rank does in a training step.
+"""Layer tables of ASTRA-sim and SimAI, as the work of one rank in a training step.
 
-A layer has computing and communication in three parts: forward, input gradient and weight gradient. `LayerTable` reads
-the file, `RankStep` collects what a rank does, and `recording` gives it to all ranks: they all do the same.
+A layer has computation and communication in three parts: forward, input gradient and weight gradient. `LayerTable`
+reads the file, `RankStep` collects the work of a rank, and `recording` repeats it for all ranks.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from clusim.formats.recordings.source import lines
 MAX_NS = 10**15
 MAX_BYTES = 2**44
 MOST_LAYER_EVENTS = 1_000_000
-"""Events up to which those of all ranks are written out, and most steps of a rank: of more, one rank is for all."""
+"""Maximum number of events of all ranks, and of steps of one rank.
+
+With more events, rank 0 represents all ranks.
+"""
 
 MAX_LAYERS = 1_000_000
 PS_PER_NS = 1000
 COLUMNS = 12
-"""Columns of a layer: its name, a number that is not used, three of each part, and the update."""
+"""Columns of a layer: its name, an unused number, three per part, and the update."""
 
 _OPERATIONS = {item.astra: item.name for item in OPERATIONS.values() if item.astra}
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """Computing [ns], then communication: an operation (empty for none), the group as written, and a size [bytes]."""
+    """Computation [ns], then communication: operation (empty if absent), group, size [bytes]."""
 
     compute_ns: int
     operation: str = ""
@@ -46,7 +49,7 @@ class LayerPart:
 
 @dataclass(frozen=True, slots=True)
 class TableLayer:
-    """A line of the table; `update_ns` follows each of its communications, `policy` is its own parallelism."""
+    """Line of the table; `update_ns` follows each communication, `policy` is its parallelism."""
 
     name: str
     line: int
@@ -108,7 +111,7 @@ class LayerTable:
         return TableLayer(words[0], line, parts[0], parts[1], parts[2], update, policy)
 
     def _once(self, part: LayerPart) -> LayerPart:
-        """Return the one of equal parts that is kept: layers repeat."""
+        """Return one shared object for equal parts, since layers repeat."""
         return self._same.setdefault(part, part)
 
     def _part(self, line: int, words: list[str]) -> LayerPart:
@@ -138,7 +141,7 @@ class LayerTable:
 
 
 def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield line numbers and words of the lines that are not empty."""
+    """Yield line numbers and words of non-empty lines."""
     for line, text in lines(name):
         words = text.split()
         if words:
@@ -146,7 +149,7 @@ def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def parameter(table: LayerTable, keys: Sequence[str], most: int) -> int | None:
-    """Return a parameter ``key: N`` of the first line, None if it is not there."""
+    """Return a parameter ``key: N`` of the first line; None if missing."""
     for at, word in enumerate(table.words):
         key, colon, value = word.partition(":")
         if key not in keys:
@@ -162,7 +165,7 @@ def parameter(table: LayerTable, keys: Sequence[str], most: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EventTemplate:
-    """An event of every rank; `deps` are indices of templates, `role` says which group of the rank takes part."""
+    """Event of every rank; `deps` are indices of templates, `role` selects the rank's group."""
 
     kind: str
     stream: str
@@ -179,7 +182,7 @@ class EventTemplate:
 
 
 class LayerSource(Protocol):
-    """A file, and what was not understood in it."""
+    """File, with its entries that were not understood."""
 
     name: str
     skipped: Counter[str]
@@ -194,9 +197,9 @@ class RankStep:
     sizes : mapping
         Role -> ranks in each of its groups; other roles are skipped.
     gathers_parts : bool
-        Whether the size of an all-gather is what one rank gives, and not what it gets.
+        True if the size of an all-gather is the input of one rank, and not its output.
     most : int or None
-        Calls that are wanted; what comes after them is left out.
+        Requested number of calls; later events are omitted.
     """
 
     table: LayerSource
@@ -209,7 +212,7 @@ class RankStep:
     updates: Iterator[int] = field(default_factory=count)
 
     def compute(self, layer: TableLayer, part: LayerPart, what: str) -> None:
-        """Compute, after all that was waited for."""
+        """Add a computation after the current dependencies."""
         if part.compute_ns > 0:
             name = f"{layer.name} {what}"
             self.now = (
@@ -219,7 +222,7 @@ class RankStep:
             )
 
     def communicate(self, layer: TableLayer, part: LayerPart, what: str, role: str) -> int | None:
-        """Start a communication of the groups `role`; returns what ends with it, None if there is none."""
+        """Start a communication of the groups `role`; return its last event, None without a call."""
         if not part.operation:
             return None
         ranks = self.sizes.get(role, 0)
@@ -245,7 +248,7 @@ class RankStep:
         return self._add(EventTemplate("delay", stream, name, layer.line, (call,), layer.update_ns))
 
     def wait(self, end: int | None) -> None:
-        """Let everything that comes wait for the end of a communication."""
+        """Let all later steps wait for the end of a communication."""
         if end is None:
             return
         passed = set(self.events[end].deps)
@@ -253,7 +256,7 @@ class RankStep:
         self.now = (*(n for n in self.now if n not in passed), end)
 
     def wanted(self) -> list[EventTemplate]:
-        """Return what is done up to the last call that is wanted."""
+        """Return the steps up to the last requested call."""
         calls = (at for at, event in enumerate(self.events) if event.kind == "collective")
         if self.most is None:
             return self.events
@@ -277,9 +280,9 @@ def recording(
     group_of: Callable[[str, int], Sequence[int]],
     assumed: list[str],
 ) -> Recording:
-    """Return the recording in which all ranks do what `step` says; `group_of` takes a role and a rank.
+    """Return the recording in which all ranks execute `step`.
 
-    Where that would be more than `MOST_LAYER_EVENTS` events, it has those of the first rank only.
+    Above `MOST_LAYER_EVENTS` events it contains only those of rank 0. `group_of` maps a role and a rank to a group.
     """
     name = step.table.name
     if num_ranks > MOST_RANKS:
@@ -301,7 +304,7 @@ def _repeat(
     group_of: Callable[[str, int], Sequence[int]],
     groups: Groups,
 ) -> None:
-    """Let every rank do a step, the first one for all if they are many."""
+    """Add the steps of every rank, or only those of rank 0 if `found.alike`."""
     numbers: dict[tuple[str, int], int] = {}
     for rank in range(1 if found.alike else found.num_ranks):
         first = len(found.events)

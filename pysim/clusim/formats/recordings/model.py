@@ -1,7 +1,7 @@
 """Recorded jobs: events of ranks on streams, independent of the tool that wrote them.
 
-Readers make a `Recording` of a file, `clusim.workload.recorded` a schedule of that for a fabric. Nothing here knows a
-fabric: sizes, dependencies and recorded times only.
+Readers convert a file to a `Recording`, and `clusim.workload.recorded` converts that to a schedule for a topology.
+The model is independent of topologies: sizes, dependencies and recorded times only.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 ABSENT = -1
-"""Marks an absent number."""
+"""Value of an absent number."""
 
 EventKind = Literal["compute", "collective", "send", "recv", "delay"]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A communicator: its ranks in their order, as the recording numbers ranks of the job."""
+    """Communicator: the job's ranks in its order."""
 
     name: str
     ranks: tuple[int, ...]
@@ -25,42 +25,43 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing a rank did.
+    """Event of a rank.
 
-    Events of a rank on one stream follow each other in the order of the recording; `deps` adds more.
+    Events of a rank on one stream run in the order of the recording; `deps` adds further dependencies.
 
     Attributes
     ----------
     deps : tuple of int
-        Indices of events of the same rank (in `Recording.events`) that must be done first.
+        Indices of events of the same rank (in `Recording.events`) that must be complete first.
     start_ps, duration_ps : int
-        As recorded [ps]; `ABSENT` if unknown. For a compute event the duration is how long it takes.
+        As recorded [ps]; `ABSENT` if unknown. For a compute event the duration is its run time.
     flops, mem_bytes : int
         Of a compute event without recorded duration: floating-point operations and memory traffic [bytes].
     sms : int
-        SMs a compute event of recorded duration takes, 0 for all; 1 if the duration has in it already that others ran
-        beside it, so that it does not become longer again.
+        SMs used by a compute event with a recorded duration, 0 for all; 1 if the duration already includes the effect
+        of concurrent kernels, so that it is not extended again.
     group : int
         Index of the communicator of a collective, send or recv.
     sequence : int
-        Which call of its group it is: all ranks of a group take part in a collective with the same number. For a
-        send and its recv: which message of this pair and `tag`.
+        Number of the call in its group: all ranks of a group take part in a collective with the same number. For a
+        send and its recv: number of the message of this pair and `tag`.
     operation : str
-        Of a collective, in this project's names: ``allreduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``,
+        Collective, with the names of this project: ``allreduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``,
         ``reduce``, ``alltoall``, ``gather``, ``scatter``, ``barrier``.
     bytes : int
-        Size as `clusim.schedule.CollectiveCall.bytes` has it, or of the message [bytes].
+        Size as in `clusim.schedule.CollectiveCall.bytes`, or of the message [bytes].
     root, peer : int
         Positions in the group, not ranks of the job.
     bunch : int
-        Sends and receives of one launch (``ncclGroupStart``/``End``) have the same number; `ABSENT` is alone.
+        Sends and receives of one launch (``ncclGroupStart``/``End``) have the same number; `ABSENT` is a separate
+        launch.
     eager : bool
-        Of a send and its recv: the message goes when it is sent, and its recv waits for it to come; otherwise, as with
-        NCCL, it goes when both ends are ready.
+        Of a send and its recv: the message is transferred when it is sent, and its recv waits for the arrival.
+        Otherwise, as in NCCL, it is transferred when both ends are ready.
     algorithm, protocol : str
         As recorded, in lower case; empty if unknown. `channels` is 0 if unknown.
     where : str
-        ``FILE:LINE`` or the like, for messages.
+        ``FILE:LINE`` or similar, for messages.
     """
 
     kind: EventKind
@@ -97,24 +98,24 @@ class Recording:
     Attributes
     ----------
     kind : str
-        Format it was read from, as ``--kind`` names it.
+        Format of the file, as in ``--kind``.
     num_ranks : int
         Ranks of the job.
     events : list of Event
         In the order of each rank and stream.
     assumed : list of str
-        What the file does not say and was filled in, one line each.
+        Assumptions about information missing from the file, one line each.
     skipped : dict
-        What was not understood -> how often.
+        Entries that were not understood -> number of them.
     nccl_version : str
-        Release, if the recording says so.
+        NCCL version, if recorded.
     hosts : list of str
-        Per rank, its machine; empty if the recording does not tell, and ranks fill machines in order.
+        Node of each rank; empty if not recorded, and ranks fill nodes in order.
     alike : bool
-        The events are those of rank 0 only: every rank does the same in groups of its own, which are those of rank 0
-        moved along. Ranks of a group are equally far apart.
+        True if only events of rank 0 are listed: every rank does the same work in its groups, which are rank 0's
+        groups, shifted. Ranks of a group are equally spaced.
     unrecorded : frozenset of int
-        Ranks whose events are those of another, which recorded.
+        Ranks with events copied from a recorded rank.
     """
 
     kind: str

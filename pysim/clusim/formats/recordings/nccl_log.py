@@ -1,7 +1,7 @@
-"""Logs of NCCL as recordings: one event for every call of every rank, in the order of the log.
+"""NCCL logs as recordings: one event per call and rank, in the order of the log.
 
-Every rank of a communicator is taken to make the calls that were found; times are those of the lines, if they have any,
-and say when a call was made and not how long it took.
+Every rank of a communicator is assumed to issue the calls found. Times are those of the lines, if recorded: the start
+of a call, not its duration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read(paths: str | os.PathLike[str] | Iterable[str], *, most: int | None = No
     Raises
     ------
     InputError
-        A file cannot be read, or there is nothing of NCCL in any.
+        A file cannot be read, or the files contain no output of NCCL.
     """
     names = (
         [os.fspath(paths)]

@@ -1,9 +1,9 @@
-"""SQLite exports of Nsight Systems: kernels and copies of every GPU, and NCCL's own NVTX ranges.
+"""SQLite exports of Nsight Systems: kernels and copies of GPUs, and NCCL's NVTX ranges.
 
-A rank is a process and a GPU of one file; files are read in the order of their names. A kernel of NCCL is the next call
-that the thread which launched it had made: a group launches behind its calls. The payload of the call's range has the
-size; kernels without one stay kernels of their recorded length. The file is opened for reading only, with nothing of
-its schema trusted.
+A rank is a process and a GPU of one file; files are read in the order of their names. An NCCL kernel is matched to the
+next call of the thread that launched it, since a group launches its kernels after its calls. The payload of the call's
+range contains the size; kernels without a range keep their recorded duration. The file is opened read-only, and its
+schema is not trusted.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from clusim.formats.recordings.source import Paths, names_of, natural
 KIND = "nsys"
 PS_PER_NS = 1000
 MOST_EVENTS = 2_000_000
-"""Kernels and copies of all files."""
+"""Maximum number of kernels and copies of all files."""
 
 MOST_NS = 1 << 50
 """Longest recording: 13 days [ns]."""
 
 MOST_BYTES = 1 << 44
 NEAR_NS = 50_000
-"""Largest gap on an idle stream that counts as a dependency on what ended before [ns]."""
+"""Longest gap on an idle stream that implies a dependency on an earlier activity [ns]."""
 
 _NAMES = (".sqlite", ".sqlite3", ".db")
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)(?:_(\w+))?")
@@ -48,7 +48,7 @@ _OTHERS = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET":
 
 @dataclass(slots=True)
 class _Span:
-    """Something on a GPU; times are ns."""
+    """GPU activity; times are ns."""
 
     start: int
     end: int
@@ -62,14 +62,14 @@ class _Span:
 
 @dataclass(slots=True)
 class _Ranges:
-    """The calls of NCCL a thread made, by their operation: start and size of each [ns, bytes], the next unused one."""
+    """NCCL calls of a thread by operation: start [ns], size [bytes], number of used calls."""
 
     starts: dict[str, list[int]] = field(default_factory=dict)
     sizes: dict[str, list[int]] = field(default_factory=dict)
     used: Counter[str] = field(default_factory=Counter)
 
     def take(self, operation: str, launched: int) -> int:
-        """Return the size of the next call that was made before a launch; 0 if there is none."""
+        """Return the size of the next call before a launch; 0 if all are used."""
         at = self.used[operation]
         if at < bisect_right(self.starts.get(operation, []), launched):
             self.used[operation] = at + 1
@@ -83,7 +83,7 @@ def read(paths: Paths) -> Recording:
     Raises
     ------
     InputError
-        A file is no such export, or is damaged.
+        A file is not such an export, or is damaged.
     """
     names = list(_files(paths))
     found, skipped = Recording(KIND, names[0], 0), Counter[str]()
@@ -135,15 +135,15 @@ def _open(name: str) -> sqlite3.Connection:
 
 
 MOST_TEXT = 2_000
-"""Most characters or bytes that are read of a value."""
+"""Maximum number of characters or bytes read per value."""
 
 
 def _rows(
     base: sqlite3.Connection, table: str, columns: tuple[str, ...]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, None for columns that it lacks; nothing for what is no table.
+    """Yield the rows of a table, None for missing columns; empty for anything but a table.
 
-    Of texts and blobs only the first `MOST_TEXT` are read, so that one of a gigabyte needs no memory.
+    Only the first `MOST_TEXT` of texts and blobs are read, to limit memory.
     """
     kind = base.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     if kind is None or kind[0] != "table":
@@ -193,7 +193,7 @@ def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[l
 
 
 def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Ranges]:
-    """Return the calls of NCCL by thread."""
+    """Return the NCCL calls by thread."""
     rows = []
     columns = ("start", "globalTid", "text", "textId", "jsonText", "jsonTextId")
     for start, thread, text, number, payload, other in _rows(base, "NVTX_EVENTS", columns):
@@ -215,7 +215,7 @@ def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Range
 def _add(
     found: dict[tuple[int, int], list[_Span]], skipped: Counter[str], where: list[Any], title: str
 ) -> None:
-    """Keep a row if its times make sense."""
+    """Keep a row if its times are plausible."""
     numbers = [value if isinstance(value, int) else 0 for value in where]
     start, end, device, stream, pid, launch = numbers
     if not 0 <= start <= end < start + MOST_NS or start > 1 << 62 or not 0 <= device < MOST_RANKS:
@@ -225,7 +225,7 @@ def _add(
 
 
 def _resolve(span: _Span, ranges: _Ranges | None, launched: int, skipped: Counter[str]) -> None:
-    """Say of a kernel of NCCL which call it is."""
+    """Assign operation, size and type of its call to an NCCL kernel."""
     match = _KERNEL.search(span.name)
     if match is None:
         return
@@ -244,7 +244,7 @@ def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> Non
     """Append the events of a rank."""
     first, calls = len(found.events), Counter[str]()
     last: dict[str, int] = {}
-    latest = -1  # what ended last
+    latest = -1  # span with the latest end
     for at, span in enumerate(spans):
         before = last.get(span.stream, -1)
         idle = spans[before].end if before >= 0 else -1
@@ -274,7 +274,7 @@ def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> Non
 
 
 def _assume(found: Recording, ranks: list[list[_Span]]) -> None:
-    """Say what exports do not; collectives that not all ranks have in one order are no collectives."""
+    """Add the assumptions; raise `InputError` if the ranks' sequences of collectives differ."""
     calls = [[(s.operation, s.size) for s in own if s.operation] for own in ranks]
     if any(own != calls[0] for own in calls):
         raise InputError(

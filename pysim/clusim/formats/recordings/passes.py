@@ -1,7 +1,7 @@
-"""The order in which ASTRA-sim and SimAI run the parts of layers in a training step, by parallelism.
+"""Order of the parts of layers in a training step of ASTRA-sim and SimAI, by parallelism.
 
-Computing is one chain. A blocking communication holds it; one that does not runs beside it until something waits for
-it. A step ends when all communication has.
+Computation is one chain. It includes blocking communication; other communication runs concurrently until a step
+waits for it. A step ends when all communication has ended.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.layers import LayerPart, LayerTable, RankStep, TableLayer
 
 Roles = Callable[[TableLayer, str, LayerPart], str]
-"""Takes a layer, one of ``forward``, ``input`` and ``weight``, and the part; returns the role of its groups."""
+"""Role of a communication's groups.
+
+The arguments are a layer, ``forward``, ``input`` or ``weight``, and the part.
+"""
 
 FORWARD, INPUT, WEIGHT = "forward", "input", "weight"
 
 
 def _forward(step: RankStep, layer: TableLayer, roles: Roles) -> None:
-    """Run a layer forward; what follows waits for its communication."""
+    """Run a layer forward; later steps wait for its communication."""
     step.compute(layer, layer.forward, "forward")
     step.wait(
         step.communicate(layer, layer.forward, "forward", roles(layer, FORWARD, layer.forward))
@@ -26,21 +29,21 @@ def _forward(step: RankStep, layer: TableLayer, roles: Roles) -> None:
 
 
 def _weight(step: RankStep, layer: TableLayer, roles: Roles) -> None:
-    """Compute a weight gradient and start its communication, which nothing in the step waits for."""
+    """Compute a weight gradient and start its communication; no step waits for it."""
     step.compute(layer, layer.weight_grad, "weight gradient")
     role = roles(layer, WEIGHT, layer.weight_grad)
     step.communicate(layer, layer.weight_grad, "weight gradient", role)
 
 
 def _input(step: RankStep, layer: TableLayer, roles: Roles) -> int | None:
-    """Compute an input gradient and start its communication; returns its end."""
+    """Compute an input gradient and start its communication; return the end."""
     step.compute(layer, layer.input_grad, "input gradient")
     role = roles(layer, INPUT, layer.input_grad)
     return step.communicate(layer, layer.input_grad, "input gradient", role)
 
 
 def micro(step: RankStep, table: LayerTable, roles: Roles) -> None:
-    """Run nothing but the communication of weight gradients, one after the other."""
+    """Run only the communication of weight gradients, in sequence."""
     for layer in table.layers:
         role = roles(layer, WEIGHT, layer.weight_grad)
         step.wait(step.communicate(layer, layer.weight_grad, "weight gradient", role))
@@ -70,9 +73,9 @@ def _left_out(table: LayerTable, *parts: LayerPart) -> None:
 
 
 def hybrid(step: RankStep, table: LayerTable, roles: Roles) -> None:
-    """Let the communication of input gradients run beside the weight gradient of the same layer.
+    """Overlap the communication of a layer's input gradient with its weight gradient.
 
-    The first layer has none.
+    The first layer has no communication of an input gradient.
     """
     for layer in table.layers:
         _forward(step, layer, roles)
@@ -89,12 +92,13 @@ def hybrid(step: RankStep, table: LayerTable, roles: Roles) -> None:
 def transformer(
     step: RankStep, table: LayerTable, roles: Roles, checkpoints: set[int], restarts: set[int]
 ) -> None:
-    """Let everything wait for the communication of input gradients, and run layers forward again where asked.
+    """Run the blocking communication of input gradients, with recomputation of layers.
 
     Parameters
     ----------
     checkpoints, restarts : set of int
-        Layers whose input is kept, and those before whose backward pass layers are run forward again from there.
+        Layers with stored inputs, and layers before whose backward pass the forward pass is repeated from the last
+        checkpoint.
     """
     for layer in table.layers:
         _forward(step, layer, roles)
@@ -115,14 +119,14 @@ def transformer(
 def dlrm(
     step: RankStep, table: LayerTable, roles: Roles, last_bottom: int, *, enhanced: bool
 ) -> None:
-    """Exchange embeddings beside the bottom layers, in both directions.
+    """Exchange embeddings concurrently with the bottom layers, in both directions.
 
     Parameters
     ----------
     last_bottom : int
-        The layer after which the exchange of layer 0 must be done.
+        Layer after which the exchange of layer 0 must be complete.
     enhanced : bool
-        Whether the first layer's weight gradient need not wait for the exchange of gradients.
+        True if the step does not wait for the exchange of gradients after the first layer's weight gradient.
     """
     first, ends = table.layers[0], {}
     for at, layer in enumerate(table.layers):

@@ -1,7 +1,7 @@
-"""Calls as profiler plugins of NCCL write them, one record for each that a rank completed, as a recording.
+"""Calls recorded by NCCL profiler plugins, one record per completed call of a rank.
 
-Calls of a function are numbered per communicator; the order of different functions is that of their times. Of sends
-and receives nothing tells which were launched together: one waits for the one before with the same peer only.
+Calls of a function are numbered per communicator; different functions are ordered by their times. The launch groups of
+sends and receives are not recorded: each waits only for the previous one with the same peer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusim.formats.recordings.streams import FileStream, streams
 _NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 
 MOST_RECORDS = 2_000_000
-"""Records that are read; more are counted."""
+"""Maximum number of records; further ones are counted."""
 
 MOST_SIZE = 1 << 44
 """Largest message [bytes]."""
@@ -31,7 +31,7 @@ PS_PER_NS = 1000
 
 @dataclass(slots=True)
 class PluginCall:
-    """One record: times are ns, since any moment; `start` and `dumped` order calls."""
+    """Record of a call; times are ns from any origin, and `start` and `dumped` order calls."""
 
     comm: str
     rank: int
@@ -62,19 +62,19 @@ class PluginJob:
     dropped: dict[tuple[str, int, str], int] = field(default_factory=dict)
 
     def skip(self, what: str, where: str) -> None:
-        """Count what is left out, and remember the first."""
+        """Count a skipped record, and keep the place of the first."""
         self.skipped[what] += 1
         self.first.setdefault(what, where)
 
     @property
     def left_out(self) -> Counter[str]:
-        """Return what is left out, with where that was first."""
+        """Return the skipped records, with the place of the first."""
         return Counter(
             {f"{what} (first: {self.first[what]})": n for what, n in self.skipped.items()}
         )
 
     def add(self, call: PluginCall, owner: Owner, n_ranks: int, nodes: int = 0) -> None:
-        """Keep a call of a process; raises `InputError` if the communicator is another one."""
+        """Keep a call of a process; raise `InputError` if the size of its communicator differs."""
         comm = self.comms.setdefault(call.comm, RecordedComm(call.comm, n_ranks, nodes))
         if comm.n_ranks != n_ranks:
             raise InputError(
@@ -97,7 +97,10 @@ class PluginJob:
 
 
 def read_files(paths: Paths, take: Callable[[FileStream], None]) -> str:
-    """Give every file of a job to `take` (plain, packed, a directory or an archive); return the name of the first."""
+    """Pass every file of a job to `take`, and return the name of the first.
+
+    Files may be plain or packed, or in a directory or an archive.
+    """
     name = ""
     for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
         name = name or part.name
@@ -108,12 +111,12 @@ def read_files(paths: Paths, take: Callable[[FileStream], None]) -> str:
 def recorded(
     kind: str, name: str, job: PluginJob, assume: Callable[[Recording], None]
 ) -> Recording:
-    """Return the recording of a job; `assume` adds what the files do not say.
+    """Return the recording of a job; `assume` adds the assumptions about missing information.
 
     Raises
     ------
     InputError
-        There is no call.
+        The job contains no call.
     """
     found = Recording(kind, name, 0)
     groups = Groups()
@@ -128,7 +131,10 @@ def recorded(
 
 
 def _write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
-    """Append the events, in the order of each rank and communicator; every call is given up for its event."""
+    """Append the events, in the order of each rank and communicator.
+
+    Calls are removed from the job as their events are created, to limit memory.
+    """
     job.seen.clear()
     order = _order(job.calls)
     index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}
@@ -163,7 +169,7 @@ def _write_calls(found: Recording, groups: Groups, job: PluginJob, world: World)
 
 
 def _identity(call: PluginCall) -> tuple[str, str, int, int, int]:
-    """Return what is the same for all ranks that make a collective; of messages it is their own."""
+    """Return a key that is equal on all ranks of a collective, and unique to a message."""
     if call.kind == "collective":
         return call.comm, call.operation, call.number, ABSENT, ABSENT
     return call.comm, call.kind, call.number, call.rank, call.peer
@@ -172,7 +178,10 @@ def _identity(call: PluginCall) -> tuple[str, str, int, int, int]:
 def _order(
     calls: Iterable[PluginCall],
 ) -> dict[tuple[str, str, int, int, int], tuple[int, int, int]]:
-    """Return the place of every call: by its first time on any rank; calls of a function stay in their order."""
+    """Return the place of every call: its first time on any rank.
+
+    Calls of a function stay in their order.
+    """
     first: dict[tuple[str, str, int, int, int], int] = {}
     for call in calls:
         key = _identity(call)

@@ -1,8 +1,8 @@
-"""JSON lines of NCCL profiler plugins, an object for every event: CoMMA's, and minimal-profiler's.
+"""JSON lines of NCCL's profiler plugins CoMMA and minimal-profiler, one object per event.
 
-CoMMA's objects of a call have its communicator (``comm_hash``), rank, bytes and how long its proxies and kernels took
-(``child_dur``; ``dur`` is how long it took to enqueue). minimal-profiler writes events when they end: kernels, by the
-address of the call they are of, tell how long that took. Sizes are what a rank gives, as NCCL counts it.
+CoMMA's object of a call contains its communicator (``comm_hash``), rank, size, and the duration of its proxies and
+kernels (``child_dur``; ``dur`` is the enqueue time). minimal-profiler writes events when they end; the duration of a
+call is that of its kernels, which are assigned by the call's address. Sizes are the input of a rank, as in NCCL.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read(paths: Paths) -> Recording:
     Raises
     ------
     InputError
-        Nothing in the files is a call, or they contradict each other.
+        The files contain no call, or contradict each other.
     """
     lines = _Lines()
     name = read_files(paths, lambda part: _file(lines, part))
@@ -84,7 +84,7 @@ def _file(lines: _Lines, part: FileStream) -> None:
 
 
 def _comma(lines: _Lines, record: dict[str, Any], name: str, where: str) -> None:
-    """Keep a call of CoMMA's."""
+    """Keep a call of CoMMA."""
     comm, rank = record.get("comm_hash"), integer(record.get("rank"), MOST_RANKS - 1)
     args = record.get("args")
     size = integer(args.get("size"), MOST_SIZE) if isinstance(args, dict) else None
@@ -113,7 +113,7 @@ def _comma(lines: _Lines, record: dict[str, Any], name: str, where: str) -> None
 
 
 def _minimal(lines: _Lines, record: dict[str, Any], where: str) -> None:
-    """Keep a call, or how long one took, of minimal-profiler's."""
+    """Keep a call of minimal-profiler, or the duration of one."""
     if record.get("recordType") != "event" or record.get("isPxn") is True:
         return
     kind, details = record.get("type"), record.get("details")
@@ -162,7 +162,7 @@ def _minimal(lines: _Lines, record: dict[str, Any], where: str) -> None:
 
 
 def _kernel(lines: _Lines, address: tuple[int, str], start: int, stop: int) -> None:
-    """Note when a kernel ran: its call is there already, or ends later."""
+    """Record the times of a kernel, for a known call or for one that ends later."""
     call = lines.of_address.get(address)
     if call is not None and call.dumped <= start:
         first = start if call.took == 0 else min(call.start, start)
@@ -176,7 +176,7 @@ def _kernel(lines: _Lines, address: tuple[int, str], start: int, stop: int) -> N
 def _call(
     lines: _Lines, name: Any, named: tuple[str, int, int, int | None], peer: Any, where: str
 ) -> PluginCall | None:
-    """Return a call; None if something it needs is missing. Messages are numbered here."""
+    """Return a call, with a number if it is a message; None if required data are missing."""
     comm, rank, size, number = named
     kind: EventKind = "collective"
     word = name.lower() if isinstance(name, str) else ""
@@ -198,14 +198,15 @@ def _call(
 
 
 def _settle(lines: _Lines) -> None:
-    """Give all calls to the job, now that the sizes of communicators are known."""
+    """Add all calls to the job, since the sizes of communicators are now known."""
     seen: dict[tuple[str, int, str], set[int]] = {}
     for call, owner in zip(lines.calls, lines.owners, strict=True):
         seen.setdefault((*owner, call.comm), set()).add(call.rank)
     merged = {owner[:2] for owner, ranks in seen.items() if len(ranks) > 1}
     numbers: dict[tuple[str, int], int] = {}
     for call, owner in zip(lines.calls, lines.owners, strict=True):
-        # Processes have a file each; in one file of all of them ranks of all communicators are counted alike.
+        # Usually one file per process. A file with several ranks of a communicator contains several processes, which
+        # are identified by rank: ranks are assumed to have equal numbers in all communicators.
         pid = owner[1] if not owner[0] else numbers.setdefault(owner, len(numbers))
         whose: Owner = ("", call.rank if owner in merged else pid)
         if call.took == 0:
@@ -221,7 +222,7 @@ def _time(value: Any) -> int | None:
 
 
 def _us(value: Any, most: int) -> int | None:
-    """Return a time in ns; it is written in us, with or without a fraction."""
+    """Return a time in us, with or without a fraction, in ns."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return round(value * 1000) if 0 <= value <= most else None
@@ -232,7 +233,7 @@ def _word(value: Any) -> str:
 
 
 def _assume(found: Recording, lines: _Lines) -> None:
-    """Say what the files do not."""
+    """Add the assumptions about missing information."""
     job = lines.job
     kinds: Iterable[str] = {call.operation for call in job.calls}
     found.assumed.append("elements are taken for float32, and sums where something is reduced")

@@ -1,8 +1,8 @@
-"""Traces of NCCL's example profiler plugin: what each rank of each communicator called, with its kernels' times.
+"""Traces of NCCL's example profiler plugin: calls of ranks, with kernel times.
 
-A file is a list of begins and ends of events of a communicator's rank. What belongs to a call stands between its begin
-and its end, and calls of one launch between those of their group. Some releases write values without their quotes; they
-are mended. Hosts are not recorded, but proxies are, which only talk to other machines.
+A file is a list of begin and end events of one rank of a communicator. Events of a call are between its begin and end,
+and calls of one launch between those of their group. Missing quotes, as in some releases, are added. Hosts are not
+recorded, but inferred from proxies, which connect different nodes only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from clusim.formats.recordings.streams import FileStream, objects, streams
 KIND = "profiler"
 US = 1_000_000
 MOST_CALLS = 2_000_000
-"""Calls that are read; more are counted."""
+"""Maximum number of calls; further ones are counted."""
 
 MOST_ALIKE = 1 << 16
-"""Different arguments of calls that are kept once each."""
+"""Maximum number of distinct values that are shared between calls."""
 
 MOST_COUNT = 1 << 44
 _BARE = re.compile(
@@ -42,7 +42,7 @@ _APIS = ("COLL_API", "P2P_API")
 
 @dataclass(slots=True)
 class _Call:
-    """A call of one rank: times [ps] of the plugin's clock, and [ns] of the GPU's."""
+    """Call of one rank: times of the plugin's clock [ps], and of the GPU's [ns]."""
 
     comm: str
     rank: int
@@ -72,7 +72,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Job:
-    """Content read so far; `highest` is the largest rank seen of each communicator."""
+    """Content read so far; `highest` is the largest rank found per communicator."""
 
     calls: list[_Call] = field(default_factory=list)
     owners: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
@@ -85,22 +85,24 @@ class _Job:
     same: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: Any, value: Any) -> Any:
-        """Return the one of equal values that is kept: calls of a job are much alike."""
+        """Return one shared object for equal values, to limit memory: many calls are equal."""
         return self.same.setdefault(key, value) if len(self.same) < MOST_ALIKE else value
 
     def skip(self, what: str, where: str) -> None:
-        """Count what is left out, and remember the first."""
+        """Count a skipped entry, and keep the place of the first."""
         self.skipped[what] += 1
         self.first.setdefault(what, where)
 
 
 def read(paths: Paths) -> Recording:
-    """Read the traces of one job, one file per communicator and rank (plain, compressed, a directory or an archive).
+    """Read the traces of one job, one file per communicator and rank.
+
+    Files may be plain or compressed, or in a directory or an archive.
 
     Raises
     ------
     InputError
-        Nothing in the files is a call, or they contradict each other.
+        The files contain no call, or contradict each other.
     """
     job = _Job()
     name = ""
@@ -125,7 +127,7 @@ def read(paths: Paths) -> Recording:
 
 
 def _mend(text: str) -> str:
-    """Put quotes around what is written without them."""
+    """Add missing quotes around values."""
     return _BARE.sub(r'\1"\2"', text.translate(_QUOTES))
 
 
@@ -148,7 +150,7 @@ def _read(job: _Job, part: FileStream) -> None:
 
 
 def _event(job: _Job, file: _File, event: dict[str, Any], where: str) -> None:
-    """Follow one event."""
+    """Process one event."""
     kind, phase = event.get("cat"), event.get("ph")
     if not isinstance(kind, str) or phase not in ("b", "e"):
         job.skip("objects that are no events", where)
@@ -177,7 +179,7 @@ def _event(job: _Job, file: _File, event: dict[str, Any], where: str) -> None:
 
 
 def _open(job: _Job, file: _File, event: dict[str, Any], args: dict[str, Any], where: str) -> None:
-    """Begin a call."""
+    """Start a call."""
     if len(job.calls) >= MOST_CALLS:
         job.skip(f"calls after the first {MOST_CALLS}", where)
         return
@@ -199,7 +201,7 @@ def _open(job: _Job, file: _File, event: dict[str, Any], args: dict[str, Any], w
 
 
 def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
-    """Note what a call's kernel or proxy did."""
+    """Add a kernel or proxy event to its call."""
     if kind == "GPU" and name == "KernelCh":
         channel = integer(args.get("Channel"), 255)
         if channel is not None:
@@ -215,12 +217,12 @@ def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
 
 
 def _close(job: _Job, file: _File, end: int) -> None:
-    """End the call that is open."""
+    """End the current call."""
     call, file.open = file.open, None
     if call is None:
         return
     call.end = end
-    # The peer of a proxy is a rank of the communicator, so it has at least so many.
+    # The peer of a proxy is a rank of the communicator: a lower bound of its size.
     job.highest[call.comm] = max(job.highest[call.comm], *call.peers, 0)
     call.number = call.args.pop("SeqNum", None)
     call.args = job.once(repr(call.args), call.args)
@@ -264,7 +266,7 @@ def _write(found: Recording, groups: Groups, job: _Job, world: World) -> None:
 
 
 def _first_times(job: _Job) -> dict[tuple[str, int], int]:
-    """Return the first time of every rank: the clock of the plugin begins with its process."""
+    """Return the first time of every rank, since the plugin's clock starts with its process."""
     first: dict[tuple[str, int], int] = {}
     for call in job.calls:
         if call.begin >= 0:
@@ -274,7 +276,7 @@ def _first_times(job: _Job) -> dict[tuple[str, int], int]:
 
 
 def _times(call: _Call, origin: int, first: dict[tuple[str, int], int]) -> tuple[int, int]:
-    """Return start and duration of a call [ps], from the GPU's clock if there is one."""
+    """Return start and duration of a call [ps], by the GPU's clock if recorded."""
     took = ABSENT
     if call.clock is not None:
         took = (call.clock[1] - call.clock[0]) * 1000
@@ -288,7 +290,7 @@ def _times(call: _Call, origin: int, first: dict[tuple[str, int], int]) -> tuple
 
 
 def _hosts(found: Recording, job: _Job, world: World) -> list[str]:
-    """Return the machine of every rank: ranks whose proxies talk to each other are not on the same one."""
+    """Return the node of every rank, with ranks connected by proxies on different nodes."""
     edges = set()
     for call in job.calls:
         own = world.ranks[call.comm]
@@ -303,10 +305,10 @@ def _hosts(found: Recording, job: _Job, world: World) -> list[str]:
         1,
     )
     if size == count:
-        found.assumed.append("hosts are not recorded: ranks fill machines in order")
+        found.assumed.append("hosts are not recorded: ranks fill nodes in order")
         return []
     found.assumed.append(
-        f"hosts are not recorded: {count // size} machines with {size} rank{'s' * (size > 1)} each are taken, between"
+        f"hosts are not recorded: {count // size} nodes with {size} rank{'s' * (size > 1)} each are taken, between"
         " which the proxies that are recorded make sense"
     )
     return [f"machine {rank // size}" for rank in range(count)]
@@ -319,7 +321,7 @@ def _event_of(
     count: Counter[tuple[Any, ...]],
     numbers: dict[tuple[Any, ...], int],
 ) -> Event | None:
-    """Return a call as an event without times, None if something it needs is missing."""
+    """Return a call as an event without times; None if required data are missing."""
     args, lower = call.args, call.name.lower()
     kind, elements = find_dtype(str(args.get("Datatype"))), integer(args.get("Count"), MOST_COUNT)
     if kind is None:
@@ -373,13 +375,13 @@ def _word(value: Any) -> str:
 
 
 def _channels(call: _Call) -> int:
-    """Return the channels of a call; sends and receives have their own."""
+    """Return the channels of a call: the recorded number, otherwise that of its kernels."""
     given = integer(call.args.get("nChannels", call.args.get("nMaxChannels")), 64)
     return given or len(call.channels)
 
 
 def _assume(found: Recording, job: _Job, on_gpu: bool) -> None:
-    """Say what the files do not."""
+    """Add the assumptions about missing information."""
     found.assumed.append(
         "sizes of communicators are not recorded: as many ranks as are seen, also as peers"
     )

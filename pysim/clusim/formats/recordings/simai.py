@@ -1,8 +1,8 @@
-"""Reads the workloads of SimAI, as AICB writes them: a line of parameters, the number of layers, and a line per layer.
+"""SimAI workloads as written by AICB: parameters, number of layers, one line per layer.
 
-Times are ns, sizes those of whole buffers. The tensor-parallel group (``model_parallel_NPU_group``) communicates in the
-forward pass and for input gradients, the data-parallel one for weight gradients; ``_EP`` and ``_DP_EP`` name those of
-experts. One step is read; all ranks do the same. AICB's other workloads, CSV files, are read by `aicb`.
+Times are ns, sizes those of complete buffers. The tensor-parallel group (``model_parallel_NPU_group``) communicates in
+the forward pass and for input gradients, the data-parallel group for weight gradients; ``_EP`` and ``_DP_EP`` mark
+groups of experts. One step is read; all ranks do the same work. AICB's CSV workloads are read by `aicb`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def read(
     Parameters
     ----------
     num_ranks, machine_ranks : int or None
-        GPUs of the topology, which are the ranks if the file does not say ``all_gpus``, and of each machine.
+        GPUs of the topology, which are the ranks if the file does not contain ``all_gpus``, and GPUs per node.
     calls : int or None
-        Calls of each rank that are wanted, the first ones; all by default.
+        Number of calls of each rank, from the start; all by default.
 
     Raises
     ------
     InputError
-        The file makes no sense, or nothing says how many ranks there are.
+        The file is invalid, or the number of ranks is unknown.
     """
     names = names_of(paths)
     if len(names) != 1:
@@ -62,7 +62,7 @@ def read(
 
 
 class _Reader:
-    """The state of reading one file."""
+    """State of reading one file."""
 
     def __init__(self, name: str, num_ranks: int | None) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class _Reader:
         return recording("simai", step, self.num_ranks, self._group_of, self.assumed)
 
     def _group_of(self, role: str, rank: int) -> Sequence[int]:
-        """Return the group of a rank; neighbours are tensor-parallel, then come experts, replicas and stages."""
+        """Return the group of a rank: neighbours are tensor-parallel, then experts, then replicas."""
         stride, size = {
             "tp": (1, self.tp),
             "dp": (self.tp, self.dp),
@@ -138,7 +138,7 @@ class _Reader:
 
 
 def _role(layer: TableLayer, what: str, part: LayerPart) -> str:
-    """Return the role of a communication's group, empty if the suffix is unknown."""
+    """Return the role of a communication's group; empty if the suffix is unknown."""
     if part.suffix:
         return {"EP": "ep", "DP_EP": "dp_ep"}.get(part.suffix, "")
     return "dp" if what == passes.WEIGHT else "tp"

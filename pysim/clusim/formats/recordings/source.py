@@ -1,4 +1,4 @@
-"""Files of recordings: plain or compressed, several, directories and archives; what is damaged is one clear line."""
+"""Files of recordings: plain or compressed, directories, archives, with one-line errors."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """Argument of readers: one path, or the paths of one job."""
 
 MOST_BYTES = 1 << 29
-"""Largest file that is read whole, decompressed [bytes]."""
+"""Largest file that is read completely into memory, decompressed [bytes]."""
 
 LINE_LIMIT = 1 << 20
 """Longest line of a text format [bytes]."""
 
 HEAD_BYTES = 1 << 16
-"""Bytes that are read to detect a format."""
+"""Bytes read to detect a format."""
 
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 22
 
 
 def names_of(paths: Paths) -> list[str]:
-    """Return the paths as a list of strings; raises `InputError` if there is none."""
+    """Return the paths as a list of strings; raise `InputError` if it is empty."""
     if isinstance(paths, (str, os.PathLike)):
         return [os.fspath(paths)]
     found = [os.fspath(path) for path in paths]
@@ -47,7 +47,7 @@ def names_of(paths: Paths) -> list[str]:
 
 
 def opened(name: str) -> IO[bytes]:
-    """Open a file through its decompressor, if it has one."""
+    """Open a file, decompressed if necessary."""
     path = Path(name)
     if "\0" in name:
         raise InputError(f"{name!r}: is no file name")
@@ -68,7 +68,7 @@ def opened(name: str) -> IO[bytes]:
     )
     for start, unpack in packers:
         if magic.startswith(start):
-            raw.close()  # only what is opened by name is closed with its decompressor
+            raw.close()  # a decompressor closes only files that it opened by name
             return cast(IO[bytes], unpack(name))
     if magic[:4] == b"\x28\xb5\x2f\xfd":
         raw.close()
@@ -97,19 +97,19 @@ def head(name: str, size: int = HEAD_BYTES) -> bytes:
 
 
 def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
-    """Return a whole file, decompressed.
+    """Return the complete content of a file, decompressed.
 
     Parameters
     ----------
     cut : callable, optional
-        Takes a sentence when compressed data end early; what there is is returned. Without it that is an error.
+        Receives a message if compressed data end early; the data so far are returned. Without it that is an error.
 
     Raises
     ------
     InputError
-        There is no such file, it is empty, damaged or larger than `MOST_BYTES`.
+        The file is missing, empty, damaged, or larger than `MOST_BYTES`.
     """
-    held = io.BytesIO()  # gives what was written without copying it
+    held = io.BytesIO()  # `getvalue` does not copy
     size = 0
     with opened(name) as stream:
         try:
@@ -133,19 +133,19 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
 
 
 def mapped(name: str) -> memoryview:
-    """Return what is in a binary file without reading more of it than is looked at; what is compressed is unpacked.
+    """Return the content of a binary file, mapped into memory or decompressed.
 
     Raises
     ------
     InputError
-        There is no such file, it is empty or damaged, or compressed and larger than `MOST_BYTES`.
+        The file is missing, empty or damaged, or compressed and larger than `MOST_BYTES`.
     """
     with opened(name) as stream:
         if isinstance(stream, io.BufferedReader) and Path(name).stat().st_size:
             try:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
             except (OSError, ValueError):
-                pass  # a pipe or the like
+                pass  # not mappable, such as a pipe
     return memoryview(read_bytes(name))
 
 
@@ -171,7 +171,13 @@ def kept(name: str, wanted: Callable[[str], bool]) -> bool:
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of every line; raises `InputError` for binary data and lines above `LINE_LIMIT`."""
+    """Yield number and text of every line.
+
+    Raises
+    ------
+    InputError
+        The file is missing, empty, damaged or binary, or has a line above `LINE_LIMIT`.
+    """
     found = 0
     with opened(name) as stream:
         try:
@@ -194,12 +200,12 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
 
 
 def exact_float(text: str) -> float | Decimal:
-    """Return a number of JSON; times since 1970 with more digits than a double has stay exact."""
+    """Return a JSON number, exact beyond double precision, as in times since 1970."""
     return float(text) if len(text) < 16 else Decimal(text)
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number of a file, None if it is something else."""
+    """Return a finite number; None for other values."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     try:
@@ -210,8 +216,8 @@ def number(value: Any) -> float | None:
 
 
 def integer(value: Any, most: int = 1 << 62) -> int | None:
-    """Return a whole number from 0 to `most` of a file, None if it is something else; digits in quotes are one."""
-    if type(value) is int:  # no bool
+    """Return an integer from 0 to `most`, also of a string of digits; None for other values."""
+    if type(value) is int:  # excludes bool
         return value if 0 <= value <= most else None
     if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
         value = int(value)
@@ -222,7 +228,7 @@ def integer(value: Any, most: int = 1 << 62) -> int | None:
 
 
 def time_ps(value: Any, unit_ps: int) -> int | None:
-    """Return a time or duration in `unit_ps` as whole picoseconds, None if it is none or absurdly large."""
+    """Return a time in `unit_ps` as integer picoseconds; None if invalid or too large."""
     found = number(value)
     if found is None or not 0 <= found < (1 << 80) / unit_ps:
         return None

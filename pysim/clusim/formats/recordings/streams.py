@@ -1,6 +1,6 @@
-"""Files of recordings as streams: what is in a file, a directory or an archive, in pieces and not whole.
+"""Streams of recorded files, directories and archives, and of the JSON objects in them.
 
-JSON objects one after the other, in any arrangement: a list, one per line, or just behind each other.
+Content is read in pieces. Objects may be in a list, one per line, or concatenated.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from clusim.formats.recordings.source import (
 )
 
 STEP = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """A file, or a file in an archive; `begin` opens it anew, decompressed."""
+    """File, or file in an archive; `begin` reopens it, decompressed."""
 
     name: str
     begin: Callable[[], Iterator[bytes]]
@@ -48,7 +48,7 @@ class FileStream:
         return found[:size]
 
     def whole(self, most: int) -> bytes:
-        """Return all of it; raises `InputError` if that is more than `most` bytes."""
+        """Return the complete content; raise `InputError` above `most` bytes."""
         held = io.BytesIO()
         for piece in self.begin():
             if held.tell() + len(piece) > most:
@@ -60,10 +60,10 @@ class FileStream:
 
 
 def streams(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
-    """Yield files, and those in directories and tar archives that are `wanted` by name, ``.9.`` before ``.10.``.
+    """Yield files, and `wanted` files of directories and tar archives, in natural order.
 
-    Names that begin with a dot are left out. What is compressed is unpacked on the way; of a compressed archive the
-    whole, up to `MOST_BYTES`.
+    ``.9.`` is before ``.10.``. Names that begin with a dot are skipped. Compressed files are unpacked while they are
+    read; a compressed archive is unpacked completely, up to `MOST_BYTES`.
     """
     for name in names_of(paths):
         if Path(name).is_dir():
@@ -85,7 +85,7 @@ def _file(name: str) -> FileStream:
 
 
 def _pieces(name: str) -> Iterator[bytes]:
-    """Yield a file, decompressed; raises `InputError` if there is none, or it is empty or damaged."""
+    """Yield a file, decompressed; raise `InputError` if it is missing, empty or damaged."""
     size = 0
     with opened(name) as stream:
         try:
@@ -104,7 +104,7 @@ def _pieces(name: str) -> Iterator[bytes]:
 
 
 def _archive(name: str, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
-    """Yield the files of an archive: of a plain one from where they are, of a compressed one from memory."""
+    """Yield the files of an archive: from disk if it is plain, from memory if compressed."""
     with opened(name) as stream:
         plain = isinstance(stream, io.BufferedReader)
     packed = None if plain else read_bytes(name)
@@ -140,18 +140,18 @@ def _member(
 
 
 class TextWindow:
-    """A text of which a window is held.
+    """Text with a buffered window.
 
     Attributes
     ----------
     text : str
         The window.
     at : int
-        Where reading is, in the window; what is before it may be dropped.
+        Read position in the window; earlier text may be dropped.
     dropped : int
         Characters before the window.
     done : bool
-        Whether the text ends with the window.
+        True if the text ends with the window.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -162,7 +162,7 @@ class TextWindow:
         self.text, self.at, self.dropped, self.done = "", 0, 0, False
 
     def hold(self, size: int) -> bool:
-        """Let the window have so many characters from where reading is, if there are; returns whether it grew."""
+        """Extend the window to `size` characters from the read position; return True if it grew."""
         if self.done or len(self.text) - self.at >= size:
             return False
         held = [self.text[self.at :]]
@@ -180,18 +180,18 @@ class TextWindow:
 
     @property
     def line(self) -> int:
-        """Line in which reading is."""
+        """Line of the read position."""
         return self.line_at(self.at)
 
     def line_at(self, at: int) -> int:
-        """Return the line of a place in the window that is not before what was asked for last."""
+        """Return the line of a position in the window; positions must not decrease between calls."""
         if at >= self._counted:
             self._lines += self.text.count("\n", self._counted, at)
             self._counted = at
         return self._lines
 
     def rest(self) -> int:
-        """Read to the end and hold none of it; returns how many characters there are in all."""
+        """Read to the end without buffering, and return the total number of characters."""
         total = self.dropped + len(self.text)
         while not self.done:
             piece = next(self._pieces, None)
@@ -201,7 +201,7 @@ class TextWindow:
 
 
 class ByteWindow:
-    """Bytes of which a window is held; see `TextWindow`."""
+    """Bytes with a buffered window; see `TextWindow`."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -209,11 +209,11 @@ class ByteWindow:
 
     @property
     def place(self) -> int:
-        """Position in the file."""
+        """Read position in the file [bytes]."""
         return self.dropped + self.at
 
     def hold(self, size: int) -> bool:
-        """Let the window have so many bytes from where reading is; returns whether there are."""
+        """Extend the window to `size` bytes from the read position; return True if available."""
         if len(self.held) - self.at < size and not self.done:
             held = [self.held[self.at :]]
             length = len(held[0])
@@ -228,7 +228,7 @@ class ByteWindow:
         return len(self.held) - self.at >= size
 
     def rest(self) -> int:
-        """Read to the end and hold none of it; returns how many bytes there are in all."""
+        """Read to the end without buffering, and return the total number of bytes."""
         return self.dropped + len(self.held) + sum(len(piece) for piece in self._pieces)
 
 
@@ -238,34 +238,34 @@ _END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")
 _DECODER = json.JSONDecoder()
 
 _WINDOWS: Final = (1 << 10, 1 << 16, 1 << 24)
-"""Characters among which an object is looked for: most are short, and none is longer."""
+"""Window sizes for parsing an object, in this order; no object is longer [characters]."""
 
 MOST_OBJECTS, OBJECT_LETTERS = 500_000, 64
-"""Objects of a file, whole or broken: so many, and one more for so many characters."""
+"""Limit on the objects of a file, also broken: a constant, plus one per 64 characters."""
 
 _DEEP = 100
-"""As many objects one counts that is nested deeper than can be read."""
+"""Weight in this limit of an object that is nested too deep to be read."""
 
 _TOO_DEEP = -1
 
 _MARGIN = 32
-"""An error so near to the end of these may come of the end."""
+"""An error this close to the end of a window may be due to the window's end [characters]."""
 
 _HELD: Final = 1 << 17
-"""Text from an object on that is buffered before it is parsed [characters]."""
+"""Text buffered from the start of an object before it is parsed [characters]."""
 
 
 def objects(
     file: FileStream, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line and content of the objects of a file; what is between them is looked at no further.
+    """Yield line and content of the objects of a file; text between them is ignored.
 
     Parameters
     ----------
     damage : callable
-        Takes the line of what is no JSON; reading goes on at the next line that begins with an object.
+        Receives the line of invalid JSON; reading continues at the next line that begins with an object.
     repair : callable, optional
-        Turns an object that is almost JSON, written on one line, into JSON.
+        Converts an object that is almost JSON, written on one line, to JSON.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def objects(
 
 
 def _begins(window: TextWindow) -> bool:
-    """Go to the next object, or whatever stands in its place; returns whether there is something."""
+    """Advance to the next object or invalid text; return False at the end."""
     while True:
         window.hold(_HELD)
         between = _BETWEEN.match(window.text, window.at)
@@ -303,7 +303,7 @@ def _begins(window: TextWindow) -> bool:
 
 
 def _skip(window: TextWindow) -> bool:
-    """Go to the next line that begins with an object; returns whether there is one."""
+    """Advance to the next line that begins with an object; return False at the end."""
     while True:
         after = _NEXT.search(window.text, window.at)
         if after is not None:
@@ -311,7 +311,7 @@ def _skip(window: TextWindow) -> bool:
             return True
         if window.done:
             return False
-        # What may begin such a line is looked at again.
+        # Keep the possible start of such a line in the window.
         last = window.text.rfind("\n", window.at)
         near = max(window.at, len(window.text) - LINE_LIMIT)
         window.at = last if last >= near else len(window.text)
@@ -319,12 +319,12 @@ def _skip(window: TextWindow) -> bool:
 
 
 def _decoded(window: TextWindow) -> tuple[dict[str, Any] | None, int]:
-    """Return the whole object that begins here, and where it ends.
+    """Return the complete object at the current position, and its end.
 
-    That is the position itself if there is none, and `_TOO_DEEP` if it is nested too deep.
+    The end is the position itself if there is no object, and `_TOO_DEEP` if it is nested too deep.
 
-    Windows are copied, as an error would count the lines of all the text in front of it: many broken objects of a long
-    file would take the square of their number.
+    Windows are copied, since an error counts the lines of all preceding text: with many broken objects the time
+    would be quadratic in their number.
     """
     for size in _WINDOWS:
         window.hold(size)
@@ -347,7 +347,7 @@ def _decoded(window: TextWindow) -> tuple[dict[str, Any] | None, int]:
 def _one(
     window: TextWindow, repair: Callable[[str], str] | None
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return the object that begins here, None if there is none, and where it ends."""
+    """Return the object at the current position, None if invalid, and its end."""
     if window.text[window.at] != "{":
         return None, window.at
     found, end = _decoded(window)

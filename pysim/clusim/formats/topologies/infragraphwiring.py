@@ -301,7 +301,7 @@ class _Reader:
         found = adapter_of(Net(speed_mbps=round(mbps) or None), device, newest)
         self.adapters[name] = found
         if found.why:
-            self.draft.assume(name, f"adapter {found.name}", found.why)
+            self.draft.assume(name, f"NIC {found.name}", found.why)
         return found.name
 
     # Links.
@@ -446,7 +446,7 @@ class _Reader:
         if alone and found is not None and "network" not in self.roles.values():
             self.draft.settings["network"] = found[0]
             words = ", ".join(f"{key} {value}" for key, value in found[0].items())
-            why = "the file describes one machine; what such adapters are usually used with"
+            why = "the file describes one node; what such NICs are usually used with"
             self.draft.assume(found[1], f"with --nodes, joined by {words}", why)
 
 

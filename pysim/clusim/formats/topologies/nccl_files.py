@@ -61,11 +61,11 @@ def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
     gpus = sorted({dev for graph in used for channel in graph.gpus for dev in channel})
     nets = sorted({dev for graph in used for channel in graph.nets for dev in channel})
     if len(gpus) > 4096 or len(nets) > 4096:
-        raise fail(draft.where, root.line, "more than 4096 GPUs or adapters; that is the limit")
+        raise fail(draft.where, root.line, "more than 4096 GPUs or NICs; that is the limit")
     draft.assume(
         "the whole machine",
-        f"{len(gpus)} GPUs and {len(nets)} adapters, joined so that {len(best.gpus)} channels of"
-        f" {best.speed:g} GB/s fit ({best.intra or 'LOC'} inside, {best.inter or 'LOC'} to adapters)",
+        f"{len(gpus)} GPUs and {len(nets)} NICs, joined so that {len(best.gpus)} channels of"
+        f" {best.speed:g} GB/s fit ({best.intra or 'LOC'} inside, {best.inter or 'LOC'} to NICs)",
         f"{_WHY}; import the topology XML of the same run instead if there is one",
     )
     machine = _machine(best, gpus, nets, draft)

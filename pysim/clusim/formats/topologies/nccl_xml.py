@@ -275,6 +275,6 @@ def _fill_slots(device: ImportedDevice, draft: Draft) -> None:
     if slots:
         draft.assume(
             [slot.text for slot in slots],
-            "of the slots of a switch, the first half are GPUs and the others adapters",
+            "of the slots of a switch, the first half are GPUs and the others NICs",
             "the file gives slot numbers only",
         )

@@ -42,7 +42,7 @@ def combine(text: str, where: str, machine: str, name: str) -> Combined:
     told, real = parse_xml(text, where), parse_xml(machine, name)
     for root, which in ((told, where), (real, name)):
         if root.tag != "system" or root.all("group"):
-            raise fail(which, root.line, "is no topology XML of one machine: no <system>")
+            raise fail(which, root.line, "is no topology XML of one node: no <system>")
     work = _Overlay(told, real, name)
     work.run(where)
     return Combined("\n".join([*told.lines(), ""]), work.differences)
@@ -109,12 +109,12 @@ class _Overlay:
             self.same |= {id(o): m for o, m in zip(others, own, strict=True)}
             self.note(
                 f"{len(own)} {kind}s", f"those of {self.name}, in the order of their addresses",
-                "no address of the file is one of the machine",
+                "no address of the file is one of the node",
             )  # fmt: skip
         if not self.same:
             raise fail(
                 where, 0,
-                f"has no GPU or adapter of {self.name}: no address is the same, and no device says its class",
+                f"has no GPU or NIC of {self.name}: no address is the same, and no device says its class",
             )  # fmt: skip
 
     # Devices in both.

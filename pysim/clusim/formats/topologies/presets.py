@@ -178,9 +178,9 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
     if kind in ("ib", "roce"):
         shown = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
         if not given:
-            why = f"the file gives neither adapter nor rate; usual with PCIe Gen{generation}"
+            why = f"the file gives neither NIC nor rate; usual with PCIe Gen{generation}"
         elif not family:
-            why = f"{shown}; the file does not name the adapter"
+            why = f"{shown}; the file does not name the NIC"
         elif min(abs(speed - rate) for speed in table) > 1:
             why = f"the nearest we have to {shown}"
     return Adapter(_nearest(table, rate), kind, rate, why)

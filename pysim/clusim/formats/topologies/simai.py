@@ -274,7 +274,7 @@ class _Servers:
         self.draft.assume(
             "adapters",
             f"{adapter.name} next to its GPU, PCIe Gen{self.chip.pcie} x16",
-            "SimAI's links of GPUs to network switches have the adapter inside",
+            "SimAI's links of GPUs to network switches have the NIC inside",
         )
 
     def _add_hosts(self) -> None:
@@ -300,6 +300,6 @@ class _Servers:
             self.draft.link(switch, cpu, type=slot)
         self.draft.assume(
             "CPUs and PCIe",
-            f"a CPU for each machine, a PCIe Gen{self.chip.pcie} switch for each GPU and its adapters",
+            f"a CPU for each node, a PCIe Gen{self.chip.pcie} switch for each GPU and its NICs",
             "SimAI's files have neither",
         )

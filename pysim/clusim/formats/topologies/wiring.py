@@ -124,7 +124,7 @@ class _Wiring:
                 if key in seen and net.name:
                     self.draft.assume(
                         net.name,
-                        "one adapter, at the first CPU that lists it",
+                        "one NIC, at the first CPU that lists it",
                         "the file lists the same interface below several CPUs",
                     )
                     continue
@@ -149,7 +149,7 @@ class _Wiring:
             device.nets = [Net(line=device.line)]
             self.draft.assume(
                 device.text or "a device of class 0x02",
-                "a network adapter with one port",
+                "a NIC with one port",
                 "the file has no <net> elements; NCCL adds them when it runs",
             )
         self.nets += [(net, device, cpu) for net in device.nets]
@@ -201,7 +201,7 @@ class _Wiring:
         if len(hosts) > 1:
             self.draft.assume(
                 f"{len(hosts)} hosts",
-                "one machine; their CPUs are joined by GPU links and the network only",
+                "one node; their CPUs are joined by GPU links and the network only",
                 "the file has several host_hash values",
             )
 
@@ -280,7 +280,7 @@ class _Wiring:
     def _attach_nic(self, device: ImportedDevice, parent: str) -> None:
         names = [self.net_names[id(net)] for net in device.nets]
         gen = _slot_gen(max(self.adapters[name].gbps for name in names))
-        link = self._pcie(device, names[0], gen, 16, "enough for the rate of the adapter")
+        link = self._pcie(device, names[0], gen, 16, "enough for the rate of the NIC")
         self._told(device, names, link)
         if len(names) > 1:
             card = f"card{sum(n.startswith('card') for n, _ in self.extra)}"
@@ -350,7 +350,7 @@ class _Wiring:
             keys = nic_keys(self.draft, adapter, net.gdr)
             self.draft.node(name, "nic", **keys)
             if adapter.why:
-                self.draft.assume(name, f"adapter {keys['nic']}", adapter.why)
+                self.draft.assume(name, f"NIC {keys['nic']}", adapter.why)
             said = [net.name, device.text if device is not None else ""]
             said += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
             said += ["reduces in the network"] if net.collective else []
@@ -412,7 +412,7 @@ class _Wiring:
                 members,
                 "with --nodes, joined by "
                 + ", ".join(f"{key} {value}" for key, value in keys.items()),
-                "the file describes one machine; what such adapters are usually used with",
+                "the file describes one node; what such NICs are usually used with",
             )
 
 

@@ -64,9 +64,7 @@ def write_nvls_tree(context: Context) -> None:
     comm, writer = context.comm, context.writer
     heads = comm.nvls_heads
     if comm.group.num_nodes < 2 or not heads:
-        raise InputError(
-            f"nvlstree: {comm.name} has no heads in several machines; use ring or tree"
-        )
+        raise InputError(f"nvlstree: {comm.name} has no heads in several nodes; use ring or tree")
     for machine in comm.machines:
         check_units(context.fabric, tuple(comm.ranks[p] for p in machine.ranks), "nvlstree")
     trees = nvls_trees(heads, comm.group.num_nodes)
@@ -201,7 +199,7 @@ def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
 def write_collnet_chain(context: Context) -> None:
     """Write CollNetChain all-reduce on every channel."""
     if context.comm.group.num_nodes < 2:
-        raise InputError("collnetchain: all ranks are in one machine; use ring, tree or nvls")
+        raise InputError("collnetchain: all ranks are in one node; use ring, tree or nvls")
     writer = context.writer
     for part in context.parts:
         chains = [_chain(context, part.channel, m) for m in range(len(context.comm.machines))]

@@ -67,7 +67,7 @@ UNITS: dict[str, tuple[str, str]] = {
         "",
         "tier of node, as in classes of wires: gpu, switch, pcie, root, memory, nic, leaf",
     ),
-    "/fabric/node_zone": ("1", "machine of node, -1 for the network between machines"),
+    "/fabric/node_zone": ("1", "server of graph node, -1 for the network between nodes"),
     "/fabric/rank_endpoint": ("1", "endpoint of each rank"),
     "/tasks/name": ("", "task"),
     "/tasks/start": ("ps", "start of the task, -1 if it did not start"),

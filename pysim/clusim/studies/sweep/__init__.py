@@ -1,4 +1,4 @@
-"""Sweeps: a grid of runs, with one row per run in a Parquet table; an interrupted sweep can be continued."""
+"""Sweeps: grids of runs with one row per run in a Parquet table, which can be continued."""
 
 from clusim.studies.sweep.grid import SweepGrid, read_grid
 from clusim.studies.sweep.runner import SweepReport, sweep

@@ -188,13 +188,13 @@ def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dic
 
 
 def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
-    """Return a name, of a file in the folder of the grid as its path."""
+    """Return a name, or its path if it is a file in the folder of the grid."""
     own = home / name
     return str(own) if shipped(name) is None and own.is_file() else name
 
 
 def run_point(choice: Mapping[str, Any]) -> SweepPoint:
-    """Return the point of a collective; `choice` has a value of every word, and ``home``."""
+    """Return the point of a collective; `choice` has a value of every option, and ``home``."""
     shown, meant, home = _split(choice)
     env = (*meant.pop("env", ()), *windows(meant.pop("symmetric", False)))
     setup = Setup(
@@ -210,7 +210,7 @@ def run_point(choice: Mapping[str, Any]) -> SweepPoint:
 
 
 def train_point(choice: Mapping[str, Any]) -> SweepPoint:
-    """Return the point of training steps; names that begin with ``change.`` are keys of the workload."""
+    """Return the point of training steps; names after ``change.`` are keys of the workload."""
     shown, meant, home = _split(choice)
     prefix = "change."
     changes = {
@@ -229,7 +229,7 @@ MOST_BYTES = 4 << 20
 """Largest grid file [bytes]."""
 
 MOST_POINTS = 100_000
-"""Most runs of a sweep."""
+"""Maximum number of runs of a sweep."""
 
 Make = Callable[[Mapping[str, Any]], SweepPoint]
 _MAKE: dict[str, Make] = {"run": run_point, "train": train_point}
@@ -256,7 +256,7 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
     Raises
     ------
     InputError, TopologyError
-        It cannot be read; a line for each thing that is wrong, with its place.
+        The grid is invalid; the message has a line per problem, with its place.
     """
     where = os.fspath(path)
     note_input(path)
@@ -303,7 +303,7 @@ def _blocks(
 def _axes(
     kind: str, at: tuple[str | int, ...], block: dict[str, Any], problems: Problems
 ) -> dict[str, list[Any]] | None:
-    """Return the values of every name of a block; None if something is wrong with it."""
+    """Return the values of every option of a block; None if one is invalid."""
     known, before = BLOCKS[kind], len(problems.found)
     axes: dict[str, list[Any]] = {}
     for name, value in block.items():
@@ -330,7 +330,7 @@ def _axes(
 def _changes(
     at: tuple[str | int, ...], given: Any, problems: Problems
 ) -> dict[str, list[tuple[Cell, Any]]]:
-    """Return the axes of changes of a workload, each value with how its column shows it."""
+    """Return the axes of changes of a workload, each value with its displayed form."""
     if not isinstance(given, dict):
         problems.add(at, "must be a mapping of keys of the workload, such as parallel.tensor")
         return {}
@@ -344,7 +344,7 @@ def _changes(
 
 
 def _shown(value: Any) -> Cell:
-    """Return a value as a column has it: mappings and lists as YAML writes them in a line."""
+    """Return the displayed form of a value: YAML on one line for mappings and lists."""
     return value if isinstance(value, Cell) else json.dumps(value).replace('"', "")
 
 

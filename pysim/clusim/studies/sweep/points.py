@@ -79,7 +79,7 @@ def _ran(request: Request | TrainRequest) -> dict[str, Cell]:
 
 
 def _collected(request: Request) -> dict[str, Cell]:
-    """Return the row of a collective: times [us], bandwidths [GB/s], plan, busiest wires and errors."""
+    """Return the row of a collective: times [us], bandwidths [GB/s], plan, wires, errors."""
     result = result_of(request)
     found = result.to_json()
     algorithm = result.call.algorithm if result.call else ""

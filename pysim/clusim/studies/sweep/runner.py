@@ -24,7 +24,7 @@ from clusim.studies.sweep.points import Cell, SweepPoint, answered, still_true
 Row = dict[str, Cell]
 
 KEYS = {"point", "kind", "clusim", "files"}
-"""Columns that every such table has."""
+"""Columns of every table."""
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -82,7 +82,10 @@ def _alike(values: Iterable[Cell]) -> list[Cell]:
 Progress = Callable[[int, int], None]
 
 SAVE_S = 10.0
-"""The table is replaced this often [s]. Rows found since are in its journal, a line each, and survive a SIGKILL."""
+"""Interval at which the table is replaced [s].
+
+Later rows are lines of its journal, and survive a SIGKILL.
+"""
 
 AHEAD = 2
 """Points submitted per worker at a time: one runs, the others are queued."""
@@ -113,7 +116,7 @@ class SweepReport:
         return [row for row in self.rows if row.get("error")]
 
     def reasons(self) -> list[tuple[str, int]]:
-        """Return why points failed, each with their number, the commonest first."""
+        """Return errors and their number of points, in descending order."""
         return Counter(str(row["error"]) for row in self.failed).most_common()
 
     def to_json(self) -> dict[str, Any]:
@@ -191,7 +194,7 @@ def _locked(target: Path) -> Lock:
 
 
 def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row]:
-    """Yield rows as they are completed, in any order."""
+    """Yield rows in order of completion."""
     if spread is None:
         yield from map(answered, todo)
         return
@@ -205,7 +208,7 @@ def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row
 
 
 class _SweepTable:
-    """The rows found so far, by the names of their points, and the file they are in."""
+    """Rows found so far, by the names of their points, with their file."""
 
     def __init__(self, target: Path, grid: SweepGrid, again: bool) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""What-if studies: a baseline and its changes, each with the same plan and re-planned."""
+"""Studies of a baseline and its changes, each with the same plan and re-planned."""
 
 from __future__ import annotations
 

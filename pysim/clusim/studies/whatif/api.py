@@ -1,4 +1,4 @@
-"""What-if runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training steps."""
+"""Runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from clusim.workload.parallel.plan import make_plan
 
 @dataclass(frozen=True)
 class PerfRun:
-    """A program of nccl-tests on some machines."""
+    """Program of nccl-tests on some nodes."""
 
     where: PerfPlace
     test: Program
@@ -144,7 +144,7 @@ def _row(
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
             held = _tried(lambda: _ran(base, speed))
-            note = "no plan looks at it: planned anew is as held"
+            note = "NCCL's plan does not depend on it: re-planned is the same plan"
             return ChangeRow(name, first, held, held, notes=(note,))
         change = _on(base, speed)
     own = _held(base, change)
@@ -181,7 +181,7 @@ def _ran(asked: AnyAsked, speed: Speed | None, notes: list[str] | None = None) -
     if isinstance(asked, TrainRequest):
         step = stepped(asked)
         said += step.notes
-        # Replicated blocks are not simulated: their wires have no load.
+        # Wires of replicated blocks do not have a load.
         whole = isinstance(step, TrainingResult) and not step.fold.folded
         loads = wire_loads(step.result) if isinstance(step, TrainingResult) and whole else {}
         way = _mesh(asked, step.plan.mesh)
@@ -216,7 +216,7 @@ def _outcome(result: Result) -> ChangeOutcome:
 
 
 def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
-    """Return the result of the baseline's plan on the changed system; None if the plan itself was changed."""
+    """Return the result of the same plan on the changed system; None if the plan was changed."""
     if isinstance(base, Request) and isinstance(change, Request):
         machine = replace(
             base.setup,
@@ -240,7 +240,10 @@ def _held(base: AnyAsked, change: AnyAsked) -> ChangeOutcome | None:
 
 
 def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
-    """Return True if both have the same mesh; False also if one cannot be planned, which its row reports."""
+    """Return True if both have the same mesh; False if one cannot be planned.
+
+    The row of a change reports such an error.
+    """
     with suppress(ClusimError):
         plans = [make_plan(own.workload, own.setup.known) for own in (base, change)]
         return plans[0].mesh == plans[1].mesh
@@ -248,7 +251,7 @@ def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
 
 
 def _as_planned(base: Request, machine: Setup) -> ScheduleRequest:
-    """Return the baseline's schedule on another machine."""
+    """Return the baseline's schedule on another system."""
     return replace(base.of(planned(base).schedule), setup=machine)
 
 
@@ -258,7 +261,7 @@ def _tests(
     title: str,
     counted: Counted | None,
 ) -> WhatIf:
-    """Run every size of a program of nccl-tests, with every change."""
+    """Run every size of a program of nccl-tests with every change."""
     found = WhatIf(title, LAUNCHED)
     heads = sized_heads(base.where, base.test, base.options)
     for number, head in enumerate(heads):
@@ -302,7 +305,7 @@ def _test_row(
 
 
 def _test_outcome(run: PerfRun, result: Result) -> ChangeOutcome:
-    """Return an outcome by the time that the program would print."""
+    """Return an outcome with the time that nccl-tests reports."""
     own = _outcome(result)
     channels = result.call.channels if result.call is not None else 0
     host = host_of(run.where.setup.comm)

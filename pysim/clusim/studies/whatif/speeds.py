@@ -1,6 +1,6 @@
-"""Systems with faster or slower links, and runs with other faster components.
+"""Systems and runs with faster or slower components, and systems without a transport.
 
-Systems on which a transport is switched off: P2P, GPUDirect, PXN, host memory between ranks.
+Transports that can be off are P2P, GPUDirect, PXN, and host memory between ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "pxn": {"pxn": False},
     "shm": {"shm": False},
 }
-"""Features that can be off, and their topology keys; NCCL's variables set the same keys."""
+"""Transports that can be off, and their topology keys; NCCL's variables set the same keys."""
 
 _ACS = (
     "ACS sends traffic between devices below a PCIe switch up through the root complex, and routes of topologies do not"
@@ -32,7 +32,7 @@ _ACS = (
 
 
 class TransportOff:
-    """A transport that a system does without, as a change of its topology."""
+    """Transport that a system does not use, as a change of its topology."""
 
     of_links = True
 
@@ -40,7 +40,13 @@ class TransportOff:
         self.what = what
 
     def machine(self, fabric: Fabric) -> Fabric:
-        """Return a system without the transport; raises `InputError` if it is off already or has no alternative."""
+        """Return a system without the transport.
+
+        Raises
+        ------
+        InputError
+            The transport is already off, or data have no other path.
+        """
         keys = SWITCHES[self.what]
         if all(getattr(fabric, name) == value for name, value in keys.items()):
             raise InputError(f"{self.what} off: it is off already on {fabric.name}")
@@ -72,7 +78,10 @@ def switch_of(text: str) -> TransportOff | None:
 
 
 class Speed:
-    """Something that is `factor` times as fast: links by class or ends, or one of `clusim.analysis.whatif.THINGS`."""
+    """Component that is `factor` times as fast.
+
+    It is a class of links, links by their ends, or one of `clusim.analysis.whatif.THINGS`.
+    """
 
     def __init__(self, what: str, factor: Fraction) -> None:
         self.what, self.factor = what, factor
@@ -83,7 +92,7 @@ class Speed:
         return self.what not in THINGS
 
     def machine(self, fabric: Fabric) -> Fabric:
-        """Return a system with faster links; raises `InputError` if no link has that class or these ends."""
+        """Return a system with faster links; raise `InputError` if no link matches."""
         links, found = [], False
         for link in fabric.links:
             names = (link.cls, link.name, f"{link.a}-{link.b}", f"{link.b}-{link.a}")
@@ -100,7 +109,7 @@ class Speed:
         return replace(fabric, links=tuple(links))
 
     def job(self, job: Job) -> Job:
-        """Return a run in which something is faster that no plan looks at."""
+        """Return a run with a faster component on which plans do not depend."""
         arrays = {name: getattr(job.image, name) for name in DTYPES}
         fields = changed_image(arrays, Change(self.what, self.factor))
         fields = {name: values.astype(DTYPES[name]) for name, values in fields.items()}
@@ -108,7 +117,7 @@ class Speed:
 
 
 def speed_of(text: str) -> Speed | None:
-    """Return the meaning of ``nvlink x2``; None for another text."""
+    """Return the change in ``nvlink x2``; None for other text."""
     words = text.split()
     if len(words) != 2 or not words[1].lower().startswith("x"):
         return None

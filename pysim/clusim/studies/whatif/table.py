@@ -1,7 +1,4 @@
-"""Results of a baseline and its changes, side by side.
-
-The keys of their JSON are the types below.
-"""
+"""Results of a baseline and its changes, side by side, and the types of their JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class BaselineJson(OutcomeJson):
     Attributes
     ----------
     of : str
-        Which of several it is: a size of nccl-tests; empty where there is one.
+        Size of nccl-tests, if there are several runs; otherwise empty.
     """
 
     of: str
@@ -117,7 +114,7 @@ class ChangeOutcome:
 
     @property
     def cause(self) -> str:
-        """The first cause and its share, or why it cannot run."""
+        """Bottleneck and its share, or the error."""
         if self.error:
             return f"cannot run: {self.error}"
         first = self.verdict.headline if self.verdict is not None else None
@@ -126,7 +123,7 @@ class ChangeOutcome:
         return f"{self.verdict.share(first):.1%} {first.words()}"
 
     def to_json(self) -> OutcomeJson:
-        """Return it for a script."""
+        """Return the numbers for scripts."""
         return {
             "time_ps": self.time_ps or None,
             "plan": self.way,
@@ -164,7 +161,7 @@ class ChangeRow:
         if self.held is None:
             return lines
         if self.held.cause != self.planned.cause:
-            lines.append(f"plan held: {self.held.cause}")
+            lines.append(f"same plan: {self.held.cause}")
         planned = not self.planned.error and self.planned.time_ps
         if planned and self.planned.time_ps < self.base.time_ps <= self.held.time_ps:
             lines.append(
@@ -174,7 +171,7 @@ class ChangeRow:
         return lines
 
     def to_json(self) -> ChangeJson:
-        """Return it for a script."""
+        """Return the numbers for scripts."""
         return {
             "change": self.change,
             "of": self.of,
@@ -208,8 +205,8 @@ class WhatIf:
     rows: list[ChangeRow] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """Return the table, a line each."""
-        head: tuple[str, ...] = ("", "change", "plan held", "planned anew", "plan", "first cause")
+        """Return the lines of the table."""
+        head: tuple[str, ...] = ("", "change", "same plan", "re-planned", "plan", "bottleneck")
         table: list[tuple[str, ...]] = [head]
         told: list[list[str]] = [[]]
         for of, base in self.baseline:
@@ -230,7 +227,7 @@ class WhatIf:
         return lines
 
     def page(self) -> str:
-        """Return the same as a page."""
+        """Return the results as an HTML page."""
         groups = []
         for of, base in self.baseline:
             runs = [_compared("baseline", base, None, ())]
@@ -243,7 +240,7 @@ class WhatIf:
         return comparison_page(self.title, groups, self.time)
 
     def to_json(self) -> WhatIfJson:
-        """Return it for a script."""
+        """Return the numbers for scripts."""
         return {
             "baseline": [{"of": of, **own.to_json()} for of, own in self.baseline],
             "title": self.title,

@@ -1,1 +1,1 @@
-"""Layout and painting of pictures of fabrics; `draw` is the way in."""
+"""Layout and painting of pictures of topologies; `draw` is the entry point."""

@@ -1,7 +1,7 @@
-"""A fabric as a picture: CPUs, the PCIe tree, GPUs, adapters, NVSwitches, and the tiers of the network.
+"""Topology as a picture: CPUs, the PCIe tree, GPUs, NICs, NVSwitches, and the network tiers.
 
-A cluster is drawn as its network, with a box per machine, above one machine in full; parts that look alike are drawn
-once, with their number. Colours say what a link is, the legend its rate.
+A cluster is drawn as its network, with a box per node, above one node in full; parts that are drawn
+equally appear once, with their number. Colours mark the link class, the legend its rate.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def draw(fabric: Fabric) -> Figure:
         raise lacking("pictures", "matplotlib", "plot") from None
     from clusim.topology.drawing import paint
 
-    # Names are texts: a `$` in one starts no formula.
+    # Names are plain text: a `$` does not start a formula.
     with matplotlib.rc_context({"text.parse_math": False}):
         return paint.render(outline(fabric))
 
 
 def plot_fabric(fabric: Fabric, figure: str = "") -> Figure:
-    """Return the picture for notebooks; there is one, ``machine``, as wide as its boxes need."""
+    """Return the picture for notebooks; its name is ``machine``, its width fits the boxes."""
     if figure not in ("", "machine"):
         raise InputError(f"figure {figure!r}: a fabric has one picture, 'machine'")
     return draw(fabric)
 
 
 def save_picture(fabric: Fabric, path: Path) -> None:
-    """Write the picture to a file; its suffix says the format."""
+    """Write the picture to a file, in the format of its suffix."""
     picture_format(path)
     Plot(draw(fabric)).save(path, dpi=130)

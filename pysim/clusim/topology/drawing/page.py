@@ -1,7 +1,7 @@
 """Elements of a picture: boxes, lines, arcs and texts, with colours by link class, and the legend.
 
-All places are in units of a box's height. A box knows how wide its text makes it before anything is placed, so labels
-never overlap.
+All positions are in units of a box's height. A box computes its width from its text before placement, so
+labels never overlap.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DrawnBox:
 
     @property
     def width(self) -> float:
-        """Wide enough for the text."""
+        """Width of the text."""
         return max(1.3, 0.3 + CHAR * max(len(line) for line in self.lines))
 
 
@@ -79,13 +79,16 @@ class Arch:
 
     @property
     def end(self) -> float:
-        """The height of its far point."""
+        """Height of its far point."""
         return self.y + self.height if self.up else self.y - self.height
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words beside the boxes: ``title``, ``note`` at the left edge, ``small`` centred, ``right`` ending at `x`."""
+    """Words beside the boxes.
+
+    ``title``, ``note`` at the left edge, ``small`` centred, ``right`` ending at `x`.
+    """
 
     x: float
     y: float
@@ -94,7 +97,7 @@ class Text:
 
     @property
     def width(self) -> float:
-        """About as wide as it will be."""
+        """Approximate width of the text."""
         return len(self.words) * (0.26 if self.style == "title" else 0.19)
 
 
@@ -110,7 +113,7 @@ class Page:
     colours: dict[str, str] = field(default_factory=dict)
 
     def colour(self, link: Link) -> str:
-        """Return the colour of a link, and put its type into the legend."""
+        """Return the colour of a link, and add its type to the legend."""
         name = f"{link_name(link)}: {format_rate(link.rate)}, {format_time(link.latency_ps)}"
         cls = link.cls.rstrip("0123456789")
         colour = COLOURS.get(cls) or self.colours.get(cls)
@@ -132,7 +135,7 @@ class Page:
 
 
 def label(node: Node) -> list[str]:
-    """Return the lines of a node's box: its name and what it is."""
+    """Return the lines of a graph node's box: its name and kind."""
     name = node.name.partition("/")[2] or node.name
     what = node.endpoint.chip if node.endpoint is not None else node.model
     return [name, what] if what and what not in ("generic", "host") else [name]

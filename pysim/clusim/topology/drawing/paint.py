@@ -1,8 +1,7 @@
-"""A page as a matplotlib figure; this package is imported only when a picture is asked for.
+"""Page as a matplotlib figure; matplotlib is imported only when a picture is requested.
 
-One machine: CPUs above the PCIe tree, GPUs and adapters in one row, NVSwitches or direct links below.
-
-The network of a cluster, or of plain hosts: a row for each tier, a box for each machine.
+One node: CPUs above the PCIe tree, GPUs and NICs in one row, NVSwitches or direct links below. The
+network of a cluster, or of plain hosts: a row for each tier, a box for each node.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def _machine_boxes(view: Outline) -> tuple[list[DrawnBox], dict[str, DrawnBox]]:
     rest = view.machines[len(shown) :]
     if rest:
         box = DrawnBox(
-            [f"n{rest[0].zone}..{rest[-1].zone}", f"{len(rest)} more machines"], "more", dashed=True
+            [f"n{rest[0].zone}..{rest[-1].zone}", f"{len(rest)} more nodes"], "more", dashed=True
         )
         boxes |= {f"machine {machine.zone}": box for machine in rest}
         row.append(box)
@@ -114,7 +113,7 @@ MOST_ROOTS = 4
 
 
 def place_machine(page: Page, group: list[OutlinedMachine], view: Outline, base: float) -> float:
-    """Place a machine above the height `base`; return the height of its top."""
+    """Place a node above the height `base`; return the height of its top."""
     machine = group[0]
     roots = [(root, len(rest)) for root, rest in machine.shown_roots(MOST_ROOTS, 2)]
     depth = max(_depth(root) for root, _ in roots)
@@ -162,7 +161,7 @@ class _Rows(NamedTuple):
 
 
 def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
-    """Place a branch from `x` on, its top in row `level`; return where it ends."""
+    """Place a branch from `x` on, its top in row `level`; return its right end."""
     page, places, lift = rows
     children = [child for child in branch.children if child.node.kind != "memory"]
     memory = [child for child in branch.children if child.node.kind == "memory"]
@@ -187,7 +186,7 @@ def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
     centres: list[float] = []
     for group in groups:
         first = group[0]
-        # GPUs are in the lowest row, above their links; everything else is right below its switch.
+        # GPUs are in the lowest row, above their links; all other leaves are directly below their switch.
         below = 0 if kind_of(first.node) in ("gpu", "host") else max(0, level - 1)
         if len(group) > 1:
             stack = DrawnBox(
@@ -214,7 +213,7 @@ def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
 
 
 def _sides(page: Page, machine: OutlinedMachine, places: dict[str, DrawnBox], y: float) -> None:
-    """Draw links between CPUs above them; the label says what they are."""
+    """Draw links between CPUs above them, labelled with their type."""
     labels: dict[str, tuple[float, float]] = {}
     for link in machine.side_links:
         a, b = places.get(link.a), places.get(link.b)
@@ -231,7 +230,7 @@ def _sides(page: Page, machine: OutlinedMachine, places: dict[str, DrawnBox], y:
 
 
 def _room_below(machine: OutlinedMachine) -> float:
-    """Return the room that NVSwitches or arcs take below the GPUs."""
+    """Return the height of NVSwitches or arcs below the GPUs."""
     if machine.switches:
         return 1.0 + ROW * 0.9
     return 3.3 if machine.gpu_links else 0.6
@@ -340,7 +339,7 @@ ALIGNMENT = {"small": "center", "right": "right"}
 
 
 def render(view: Outline) -> Figure:
-    """Return the picture of a fabric."""
+    """Return the picture of a topology."""
     page = Page()
     bottom = 0.0
     for group in view.alike()[:2]:

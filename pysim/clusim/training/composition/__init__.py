@@ -1,1 +1,1 @@
-"""Training steps estimated from parts that the engine simulated before."""
+"""Training steps estimated from simulated parts."""

@@ -1,8 +1,8 @@
-"""A builder that knows at once when each task ends, from what the engine said of parts.
+"""Schedule builder that computes the end of each task at once, from simulated parts.
 
-**Model** Tasks of a rank and stream follow each other, and wait for what they depend on, as in the engine. A kernel
-beside communication goes on at the share of its pace that the engine found for kernels beside that communication.
-**Not modelled** Communication that other communication slows down.
+**Model** Tasks of a rank and stream run in order, and wait for their dependencies, as in the engine. A kernel
+concurrent with communication progresses at the reduced rate that the engine found for this communication.
+**Not modelled** Slow-down of communication by other communication.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clusim.workload.parallel.issue import STREAM
 
 
 class PhaseTime(NamedTuple):
-    """Simulated part: its time [ps], and the pace of kernels beside it as a share of their own."""
+    """Simulated part: its time [ps], and the relative rate of concurrent kernels."""
 
     time_ps: int
     share: float = 1.0
@@ -31,7 +31,7 @@ class PhaseTime(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """Repeated work of a rank: time of its kernels, time without communication [ps], operations."""
+    """Repeated work of a rank: kernel time with and without communication [ps], operations."""
 
     pattern: RankPattern
     kernel_ps: int
@@ -44,7 +44,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass
 class RankRows:
-    """Work of a rank as intervals [ps]; `again` are starts of repetitions."""
+    """Work of a rank as intervals [ps]; `again` contains the starts of repetitions."""
 
     compute: Pairs = field(default_factory=list)
     moving: Pairs = field(default_factory=list)
@@ -52,7 +52,7 @@ class RankRows:
     again: dict[Repeated, list[int]] = field(default_factory=dict)
 
     def spans(self) -> Spans:
-        """Return them as a breakdown needs them."""
+        """Return the intervals for a breakdown."""
         compute, moving, issuing = (
             np.array(rows, np.int64).reshape(-1, 2)
             for rows in (self.compute, self.moving, self.issuing)
@@ -62,16 +62,16 @@ class RankRows:
 
 
 class Clock(ScheduleBuilder):
-    """Takes tasks as a builder does, and keeps their ends instead of the tasks.
+    """Schedule builder that keeps the end times of tasks instead of the tasks.
 
     Attributes
     ----------
     end : list of int
-        When each task is done [ps].
+        End of each task [ps].
     passes : list of int
-        When each pass of a microbatch is done [ps].
+        End of each pass of a microbatch [ps].
     kernel_ps, alone_ps : int
-        Time of all kernels but those of what is done `again`, and without what communication takes from them [ps].
+        Time of all kernels except the repetitions of `again`, with and without slow-down by communication [ps].
     """
 
     def __init__(self, fabric: Fabric, name: str) -> None:
@@ -85,7 +85,7 @@ class Clock(ScheduleBuilder):
         self._until: dict[int, int] = {}
 
     def when(self, tasks: Iterable[int]) -> int:
-        """Return when all of these tasks are done [ps]."""
+        """Return the end of the last of some tasks [ps]."""
         latest = 0
         for task in tasks:
             if self.end[task] > latest:
@@ -93,15 +93,15 @@ class Clock(ScheduleBuilder):
         return latest
 
     def ready(self, rank: int, after: Iterable[int]) -> int:
-        """Return when a kernel of a rank could start that waits for these tasks [ps]."""
+        """Return the earliest start of a rank's kernel after some tasks [ps]."""
         return self.when((*self._last.get((rank, "compute"), ()), *after))
 
     def disturbed(self, rank: int, at_ps: int) -> bool:
-        """Return True if communication that slows kernels of a rank is under way then, or comes."""
+        """Return True if communication slows kernels of a rank at `at_ps` or later."""
         return self._until.get(rank, 0) > at_ps
 
     def _append(self, task: Task) -> int:
-        """Take a task that has all its dependencies, and see when it is done."""
+        """Add a task with complete dependencies, and compute its end."""
         start, index, rows = self.when(task.deps), len(self.end), self.rows[task.rank]
         end = start + task.delay_ps
         if task.stream == STREAM:
@@ -126,18 +126,18 @@ class Clock(ScheduleBuilder):
             self.passes.append(end)
 
     def _issued(self, deps: Iterable[int], rows: RankRows) -> None:
-        """Note how long a task with these dependencies waited for its host alone."""
+        """Record the interval in which a task with these dependencies waited only for its host."""
         issued = self.when(d for d in deps if d in self._hosts)
         ready = self.when(d for d in deps if d not in self._hosts)
         if issued > ready:
             rows.issuing.append((ready, issued))
 
     def _slowed(self, rank: int, start: int, work_ps: int) -> int:
-        """Return when a kernel is done that takes so long alone."""
+        """Return the end of a kernel that lasts `work_ps` if undisturbed."""
         own = [span for span in self._beside.get(rank, ()) if span[1] > start]
         if not own:
             return start + work_ps
-        # Kernels of a rank come in their order, so what is over by now slows none of them.
+        # Kernels of a rank run in order: intervals before this start affect no later kernel.
         self._beside[rank] = own
         at, left = start, float(work_ps)
         for edge in sorted({edge for low, high, _ in own for edge in (low, high) if edge > start}):
@@ -157,7 +157,7 @@ class Clock(ScheduleBuilder):
         took: PhaseTime,
         after: Mapping[int, tuple[int, ...]],
     ) -> dict[int, tuple[int, ...]]:
-        """Let ranks communicate together on a stream; return the task of each."""
+        """Add joint communication of ranks on a stream; return the task of each."""
         start, ends = 0, self.end
         for rank in ranks:
             for own in (self._last.get((rank, stream), ()), after.get(rank, ())):
@@ -180,7 +180,7 @@ class Clock(ScheduleBuilder):
         return found
 
     def again(self, rank: int, done: Repeated, name: str, start: int) -> int:
-        """Let a rank do what it did before, when it is `ready` for it."""
+        """Repeat earlier work of a rank at a time at which it is `ready`."""
         end, index = start + done.pattern.end_ps, len(self.end)
         self.rows[rank].again.setdefault(done, []).append(start)
         self._passed(name, end)

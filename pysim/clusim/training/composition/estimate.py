@@ -1,10 +1,10 @@
-"""Estimates of training steps: the plan's order of passes, with every part as the engine took it before.
+"""Estimates of training steps: the plan's order of passes, with times of simulated parts.
 
 Writes steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`.
 
-What ranks do by themselves takes the sum of their kernels. What they do together is a part that the engine simulated:
-alone, or beside kernels with the memory traffic that those of the stage have. Blocks of a stage that were done before,
-with nothing beside them, take as long again.
+Work of a single rank lasts as long as the sum of its kernels. Joint work is a part simulated by the engine, either in
+isolation or beside kernels with the stage's memory traffic. Repeated blocks of a stage without concurrent communication
+have the same time again.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from clusim.workload.pipeline_schedules import Action
 
 
 class _Done(NamedTuple):
-    """Work of a stage in one block or several, and its traffic."""
+    """Work and traffic of a stage in one or several blocks."""
 
     took: Repeated
     moved: dict[str, Volume]
 
 
 class _Known(NamedTuple):
-    """A message that was asked for before: its part, the ranks that stand for their stages, how often it is done."""
+    """A message requested before: its part, the representative ranks, its repetitions."""
 
     part: StepPart
     shown: list[int]
@@ -64,7 +64,7 @@ class _Known(NamedTuple):
 
 
 class StepEstimator(Emitter):
-    """Adds the steps of a plan to a clock."""
+    """Emitter that adds the steps of a plan to a clock."""
 
     def __init__(self, plan: ParallelPlan, clock: Clock, parts: StepParts) -> None:
         host = plan.host()
@@ -80,19 +80,22 @@ class StepEstimator(Emitter):
         self._busy = [_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
 
     def ranks(self, stage: int) -> list[int]:
-        """Return the rank that stands for a stage."""
+        """Return the representative rank of a stage."""
         return self._own[stage]
 
     def coupled(self, stage: int) -> list[tuple[int, ...]]:
-        """Return the ranks that communicate with that one."""
+        """Return the ranks that communicate with the representative rank."""
         return self.plan.mesh.coupled(stage)[:1]
 
     def folds(self, *, beside: bool = False) -> bool:
-        """Return that equal blocks are told apart."""
+        """Return True: equal blocks are identified."""
         return True
 
     def kernels(self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str) -> None:
-        """Add kernels; what comes behind an optimiser has nothing beside it until then."""
+        """Add kernels.
+
+        After an optimiser step, communication has no concurrent kernels until the next ones.
+        """
         if kernels:
             self._stepped.difference_update(ranks)
         super().kernels(ranks, kernels, name)
@@ -106,7 +109,7 @@ class StepEstimator(Emitter):
     def blocks(
         self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
     ) -> None:
-        """Do the blocks of a pass, at once if all of them were done before."""
+        """Add the blocks of a pass, in one piece if all were added before."""
         own = stage, len(prefix), id(blocks)
         if own in self._blocks and self.host is None:
             rank = self._own[stage][0]
@@ -124,12 +127,12 @@ class StepEstimator(Emitter):
             self._kept.append(blocks)
 
     def _again(self, stage: int, own: Any, name: str, begin: int) -> None:
-        """Do a block or several that were done before."""
+        """Repeat one or several earlier blocks."""
         rank = self._own[stage][0]
         self.tail[rank] = (self.clock.again(rank, self._blocks[own].took, name, begin),)
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
-        """Do the steps of a block, or what it took before."""
+        """Add the steps of a block, or the time of its first occurrence."""
         rank, own = self._own[stage][0], (stage, key)
         begin = self.clock.ready(rank, self.tail.get(rank, ()))
         if self.host is not None or self.clock.disturbed(rank, begin):
@@ -140,7 +143,7 @@ class StepEstimator(Emitter):
             self._blocks[own] = self._first(stage, steps, name, begin)
 
     def finish(self) -> None:
-        """Count what blocks that were done again moved and computed, and how long their kernels took."""
+        """Add the traffic, operations and kernel times of repeated blocks to the sums."""
         for (stage, *_), done in self._blocks.items():
             times = len(self.clock.rows[self._own[stage][0]].again.get(done.took, ()))
             self._count(done.moved, times)
@@ -151,7 +154,7 @@ class StepEstimator(Emitter):
             self._count(part.volumes(), sets * times)
 
     def _first(self, stage: int, steps: Sequence[Step], name: str, begin: int) -> _Done:
-        """Do a block for the first time and return what it is."""
+        """Add a block for the first time and return its work and traffic."""
         rank, clock, before = self.ranks(stage)[0], self.clock, self.traffic
         row = clock.rows[rank]
         sizes = len(row.compute), len(row.moving)
@@ -172,7 +175,7 @@ class StepEstimator(Emitter):
             self.traffic.setdefault(dim, Volume()).add(volume, times)
 
     def _communicate(self, stage: int, step: Comm) -> None:
-        """Let the ranks of a stage that communicate with its rank do so."""
+        """Add the communication of a stage's representative rank with its peers."""
         ranks = self.coupled(stage)[0]
         groups = [group for group in self.groups(step.dim, stage) if set(group) <= set(ranks)]
         if not groups:
@@ -200,7 +203,7 @@ class StepEstimator(Emitter):
         stream: str = "",
         after: Tails | None = None,
     ) -> Tails:
-        """Add a collective of each of some groups, side by side."""
+        """Add concurrent collectives, one per group."""
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
             own = [tuple(there[rank] for rank in group) for group in groups]
@@ -211,7 +214,7 @@ class StepEstimator(Emitter):
     def written_messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
-        """Add messages of the same size side by side."""
+        """Add concurrent messages of the same size."""
 
         def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
             own = [(there[one], there[two]) for one, two in pairs]
@@ -228,7 +231,7 @@ class StepEstimator(Emitter):
         after: Tails | None,
         write: Write,
     ) -> Tails:
-        """Do what groups do side by side, of whose ranks some stand for their stages."""
+        """Add concurrent communication of groups that contain representative ranks."""
         ranks = tuple(rank for group in groups for rank in group)
         shown = [rank for rank in ranks if rank in self.shown]
         if not shown:
@@ -257,7 +260,7 @@ class StepEstimator(Emitter):
         *,
         both: bool,
     ) -> Tails:
-        """Add messages between stages, of which equal ones are known."""
+        """Add messages between stages, reusing equal earlier ones."""
         known = self._known.get((stream, size_bytes, pairs[0]))
         if known is None or self.host is not None:
             return super().between(pairs, size_bytes, action, stream, both=both)
@@ -269,7 +272,7 @@ class StepEstimator(Emitter):
 
 
 def _sum(blocks: Sequence[_Done]) -> _Done:
-    """Return blocks that a rank does one behind the other as one."""
+    """Return consecutive blocks of a rank as one."""
     moved: dict[str, Volume] = {}
     for done in blocks:
         for dim, volume in done.moved.items():
@@ -286,7 +289,7 @@ def _sum(blocks: Sequence[_Done]) -> _Done:
 
 
 def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
-    """Return the memory traffic of the kernels of a stage's passes, while they run [bytes/s]."""
+    """Return the memory traffic of a stage's backward kernels while they run [bytes/s]."""
     kernels = {
         (id(layer), part): layer.kernels(part)
         for chunk in plan.stages[stage]
@@ -315,15 +318,15 @@ def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
     Parameters
     ----------
     kept : Kept or None
-        Where parts are; None is the user's folder.
+        Cache of parts; None is the user's folder.
 
     Returns
     -------
     StepEstimate
         Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), the
-        step is one part, which the engine simulates whole.
+        step is one part, which the engine simulates in full.
     """
-    # Passes are many small objects without circles.
+    # Passes are many small objects without reference cycles.
     with uncollected():
         return _estimated(request, kept or Kept())
 
@@ -348,7 +351,7 @@ def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
 
 
 def stepped(request: TrainRequest) -> StepResult:
-    """Answer a request: by an estimate if it asks for one, else by simulation."""
+    """Return the result of a request: estimated if `request.estimate`, otherwise simulated."""
     return estimated(request) if request.estimate else trained(request)
 
 
@@ -362,19 +365,19 @@ def estimate(
     Parameters
     ----------
     workload, fabric
-        As of `clusim.train`.
+        As for `clusim.train`.
     **options
         See `EstimateOptions`.
 
     Returns
     -------
     StepEstimate
-        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of what a simulated step has, but no wires.
+        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of a simulated step's results, without wires.
 
     Raises
     ------
     InputError
-        A name, size or option that has no meaning here, or with `strict_memory` too little memory.
+        An invalid name, size or option, or with `strict_memory` too little memory.
     """
     given: dict[str, Any] = dict(options)
     with guarded():
@@ -383,7 +386,7 @@ def estimate(
 
 
 def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
-    """Say for all that makes ranks of a stage differ whether it is there."""
+    """Yield True for each feature in use that makes ranks of a stage differ, otherwise False."""
     own = plan.workload
     yield bool(request.setup.broken.faults or plan.servers)
     yield bool(own.stragglers.ranks or own.stragglers.jitter or own.experts.skew)
@@ -391,7 +394,7 @@ def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
 
 
 def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
-    """Put a step together; with parts that were followed once more, with these as much longer as they may be off.
+    """Compose a step; if parts are extrapolated, again with these at their error limit.
 
     A step is a longest path, so that it loses no more where they are shorter.
     """
@@ -406,7 +409,7 @@ def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstim
 
 
 def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEstimate:
-    """Put a step together of parts at the granularity of the request."""
+    """Compose a step from parts at the granularity of the request."""
     clock = Clock(plan.fabric, plan.workload.name)
     emitter = StepEstimator(plan, clock, parts)
     writer = StepWriter(emitter)

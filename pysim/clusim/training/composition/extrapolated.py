@@ -1,9 +1,9 @@
-"""Parts that runs on fewer machines stand for: a collective of NCCL's, of the same GPUs of every machine.
+"""Parts extrapolated from fewer nodes: a NCCL collective of the same GPUs of every node.
 
-`clusim.simulation.approximate` decides which those are and on which machines they run,
-`clusim.simulation.extrapolate_machines` how their times are followed: a term for every level or step of the algorithm.
-What kernels beside them lose is followed by the same terms, as a GPU gives SMs to a collective for as long as this
-lasts, and memory to what it moves there, which grows with them. What is moved is counted as of a part that is written.
+`clusim.simulation.approximate` decides which parts are extrapolated and from which nodes,
+`clusim.simulation.extrapolate_machines` how: with one term per level or step of the algorithm.
+The loss of concurrent kernels is extrapolated by the same terms: a GPU cedes SMs to a collective for its duration, and
+memory bandwidth for its traffic, which grow with them. The traffic is counted as for a part that is simulated in full.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import ParallelPlan
 
 Write = Callable[[Emitter, Mapping[int, int]], Tails]
-"""Writes a part on ranks that may be called otherwise there."""
+"""Callable that emits a part on ranks renumbered by a mapping."""
 
 
 class PartRan(NamedTuple):
@@ -40,9 +40,9 @@ class PartRan(NamedTuple):
     Attributes
     ----------
     end_ps, kernels_ps : int
-        When the part and when the kernels beside it are done [ps]; 0 without kernels.
+        End of the part, and of the concurrent kernels [ps]; 0 without kernels.
     bound : float or None
-        Bound on the error of its time against exact packets; None is not known.
+        Error limit of its time against exact packets; None is unknown.
     """
 
     end_ps: int
@@ -51,7 +51,7 @@ class PartRan(NamedTuple):
 
 
 def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) -> PartRan:
-    """Run a part whose last tasks these are."""
+    """Run a part with these last tasks and these kernels."""
     result = result_of(request, RunOptions(bins=2, histories=False))
     ends = result.tasks.end_ps
     done, behind = (max((int(ends[task]) for task in own), default=0) for own in (tasks, kernels))
@@ -60,7 +60,7 @@ def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) 
 
 @dataclass
 class FollowedPart:
-    """A part that other runs stand for.
+    """An extrapolated part.
 
     Attributes
     ----------
@@ -74,7 +74,10 @@ class FollowedPart:
     note: str = ""
 
     def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
-        """Find the part beside kernels that take so long alone [ps] and move so much [bytes]; 0 is no kernels."""
+        """Extrapolate the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes].
+
+        0 is without concurrent kernels.
+        """
         runs: dict[Request, PartRan] = {}
 
         def on(request: Request, plan: NcclPlan | None) -> PartRan:
@@ -91,7 +94,7 @@ class FollowedPart:
 
 
 def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes: int) -> PartRan:
-    """Run a collective beside kernels of all its ranks."""
+    """Run a collective concurrently with kernels of all its ranks."""
     setup = request.setup
     builder = ScheduleBuilder(setup.known, "part")
     kernels = [
@@ -109,7 +112,7 @@ def followed_part(
     granularity: str | int,
     part: tuple[Sequence[int], Write],
 ) -> FollowedPart | None:
-    """Return how a part of these ranks is followed; None where all of it is simulated."""
+    """Return the extrapolation of a part of these ranks; None if it is simulated in full."""
     ranks, write = part
     if setup.nodes is None or len(ranks) <= MOST_RANKS:
         return None
@@ -124,14 +127,14 @@ def followed_part(
 
 @dataclass
 class _Asking(Emitter):
-    """Notes what NCCL would run and counts what it moves, but writes nothing.
+    """Emitter that records NCCL's choice and counts its traffic, without writing tasks.
 
     Attributes
     ----------
     gpus : list of tuple of int
-        Those of every machine that are in a communicator, for all communicators.
+        GPUs per node of each communicator, by their local number.
     own : Setup or None
-        That of the first communicator.
+        Setup of the first communicator.
     """
 
     setup: Setup = field(kw_only=True)
@@ -142,7 +145,7 @@ class _Asking(Emitter):
     others: bool = False
 
     def __post_init__(self) -> None:
-        """Number the GPUs of every machine."""
+        """Number the GPUs of every node."""
         super().__post_init__()
         self._number: list[int] = []
         seen: dict[int, int] = defaultdict(int)
@@ -151,7 +154,7 @@ class _Asking(Emitter):
             seen[zone] += 1
 
     def found(self, granularity: str | int) -> tuple[Fewer, NcclPlan] | None:
-        """Return which runs stand for what was asked for, and the plan of all of it."""
+        """Return the runs to extrapolate the recorded collective from, and its complete plan."""
         if self.others or self.own is None or self.moved is None or self.chosen is None:
             return None
         setup = replace(self.own, beside=tuple(self.gpus[1:]))
@@ -165,7 +168,7 @@ class _Asking(Emitter):
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
     ) -> tuple[Sequence[int], str]:
-        """Note a collective; return the tasks that it would have, and its algorithm."""
+        """Record a collective; return its ranks, and its algorithm."""
         group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
         gpus = self._of_each(group)
         if gpus is None or self.moved not in (None, moved) or not self._by_nccl(operation, options):
@@ -177,14 +180,14 @@ class _Asking(Emitter):
         return group, self.chosen.selection.algorithm.own if self.chosen is not None else ""
 
     def _choose(self, moved: CollectivePayload, gpus: tuple[int, ...]) -> None:
-        """Let NCCL choose what runs, as it does for the first of communicators that are beside each other."""
+        """Record NCCL's choice for the first of the concurrent communicators."""
         every = len(gpus) * self.plan.fabric.num_zones == self.plan.fabric.num_ranks
         self.moved, self.own = moved, self.setup if every else replace(self.setup, gpus=gpus)
         width = element(moved.dtype).size_bytes
         self.chosen = choose(self.own.comm, moved.operation, moved.bytes, element_bytes=width).plan
 
     def _of_each(self, group: Sequence[int]) -> tuple[int, ...] | None:
-        """Return which GPUs of every machine a group has, in its order; None where machines differ."""
+        """Return the GPUs of a group per node, by local number; None if nodes differ."""
         found: Mapping[int, list[int]] = defaultdict(list)
         for rank in group:
             found[self._zones[rank]].append(self._number[rank])
@@ -194,6 +197,6 @@ class _Asking(Emitter):
         return own.pop()
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
-        """Note what lasts longer than its messages."""
+        """Record whether a step lasts longer than its messages."""
         self.others = self.others or step.least_ps > 0
         return {}

@@ -1,13 +1,13 @@
-"""Parts of training steps, simulated once: communication alone, and beside kernels.
+"""Parts of training steps, simulated once: communication, with and without kernels.
 
-A part is what the ranks of a stage that communicate do together, written as the step itself has it and run by the
-engine. Its answer is kept by its content: where its ranks are, what is moved, and what the workload says of it.
+A part is the joint communication of some ranks of a stage, written as in the step and run by the engine. Its result is
+cached by content: location of the ranks, communication, and the settings of the workload.
 
-Cache of simulated parts on disk: one file per content, in a folder of this version of the model.
+Cache of simulated parts on disk: one file per content, one folder per model version.
 
-Files are written whole under another name and then renamed, and equal keys mean equal contents, so any number of
-processes may read and write at once. What another version of clusim wrote is never read. A file begins with the
-checksum of its question and answer; one that does not match is ignored, and written again with the new answer.
+Files are completely written under another name and then renamed, and equal keys mean equal contents, so any number of
+processes may read and write concurrently. Files of another version of clusim are never read. A file begins with the
+checksum of its question and answer; a file that does not match is ignored, and overwritten with the new answer.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from clusim.workload.parallel.symmetry import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
 PLACE = "CLUSIM_CACHE"
-"""Environment variable that names the folder instead."""
+"""Environment variable that overrides the folder."""
 
 
 def kept_folder() -> Path:
-    """Return the folder of all versions: `PLACE`, or the user's folder for caches on this platform."""
+    """Return the folder of all versions: `PLACE`, or the platform's user cache folder."""
     if given := os.environ.get(PLACE):
         return Path(given)
     if sys.platform == "darwin":
@@ -61,7 +61,7 @@ class Kept:
     Attributes
     ----------
     found, made : int
-        Answers that were there, and that were put there by this process.
+        Answers read from the cache, and answers added by this process.
     """
 
     folder: Path = field(default_factory=kept_folder)
@@ -75,7 +75,7 @@ class Kept:
         return self.folder / f"parts-{model_digest()}"
 
     def get(self, question: Any) -> Any:
-        """Return the answer to a question, whose text says all of it; None if there is none yet."""
+        """Return the answer to a question, identified by its complete text; None if it is missing."""
         key = _key(question)
         if key not in self._known:
             with suppress(OSError):
@@ -86,7 +86,10 @@ class Kept:
         return self._known.get(key)
 
     def put(self, question: Any, answer: Any) -> None:
-        """Keep an answer. A folder that cannot be written is no failure: it is then made again."""
+        """Store an answer.
+
+        A folder that cannot be written is ignored: the answer is then computed again.
+        """
         key = _key(question)
         self._known[key] = answer
         self.made += 1
@@ -96,12 +99,12 @@ class Kept:
             write_bytes(self.own / key, _checksum(key, text) + b"\n" + text)
 
     def sizes(self) -> tuple[int, int]:
-        """Return the number of files of all versions, and their bytes."""
+        """Return the number of files of all versions, and their size [bytes]."""
         files = [path for path in self.folder.glob("parts-*/*") if path.is_file()]
         return len(files), sum(path.stat().st_size for path in files)
 
     def clear(self) -> None:
-        """Remove what all versions have kept, and nothing else."""
+        """Remove only the cached files of all versions."""
         for path in self.folder.glob("parts-*"):
             shutil.rmtree(path, ignore_errors=True)
         self._known.clear()
@@ -116,21 +119,21 @@ def _key(question: Any) -> str:
 
 
 LONGER = 4
-"""Duration of kernels beside a part, relative to the part alone: longer than it takes beside them."""
+"""Duration of kernels beside a part, relative to the part in isolation: they outlast the slowed part."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepPart:
-    """Known facts of a part; equal only to itself.
+    """Known facts of a part, compared by identity.
 
     Attributes
     ----------
     moved : dict
         Calls and bytes sent by dimension.
     bound : float or None
-        Bound on the error of its time against exact packets; None is not known.
+        Error limit of its time against exact packets; None is unknown.
     followed : str
-        From which runs on fewer machines, if not all of it was simulated.
+        The runs on fewer nodes that it was extrapolated from; empty if simulated in full.
     """
 
     took: PhaseTime
@@ -145,16 +148,16 @@ class StepPart:
 
 @dataclass
 class StepParts:
-    """Parts of a plan, from those that are kept or from the engine.
+    """Parts of a plan, from the cache or from the engine.
 
     Attributes
     ----------
     bounds : list
-        `StepPart.bound` of all that were asked for.
+        `StepPart.bound` of all requested parts.
     simulated : int
-        Those that the engine had to run.
+        Number of parts that the engine had to run.
     longer : bool
-        Whether parts that were followed take as much longer as they may be off.
+        Whether extrapolated parts are lengthened by their error limit.
     """
 
     setup: Setup
@@ -191,14 +194,14 @@ class StepParts:
         write: Write,
         traffic_Bps: float | None = None,
     ) -> StepPart:
-        """Return what ranks take for what `write` writes.
+        """Return the part that `write` emits for some ranks.
 
         Parameters
         ----------
         what : object
-            Says all of it but where, as text.
+            Complete description except for the location; its repr is the cache key.
         traffic_Bps : float or None
-            Memory traffic of the kernels that it is beside [bytes/s]; None is alone.
+            Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
         """
         intensity = None if traffic_Bps is None else f"{traffic_Bps:.1e}"
         near = what, ranks, intensity
@@ -214,7 +217,7 @@ class StepParts:
         return found
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
-        """Return a part as it is kept."""
+        """Return a part from its cached form."""
         own = answer["followed"]
         times = 1 + FOLLOWED_ERROR if own and self.longer else 1
         took = PhaseTime(round(answer["time_ps"] * times), answer["share"])
@@ -222,7 +225,7 @@ class StepParts:
         return StepPart(took, moved, answer["bound"], own)
 
     def _ground(self, ranks: tuple[int, ...]) -> tuple[ParallelPlan, dict[int, int]]:
-        """Return the plan on no more machines than ranks are on, and what they are called there."""
+        """Return the plan on the nodes of some ranks only, and their rank numbers there."""
         zones = tuple(sorted({self._zones[rank] for rank in ranks}))
         if zones not in self._grounds:
             self._grounds[zones] = _on_machines(self.plan, zones)
@@ -231,7 +234,7 @@ class StepParts:
         return plan, {rank: called[rank] for rank in ranks}
 
     def _place(self, ranks: tuple[int, ...]) -> tuple[Any, ...]:
-        """Return where ranks are: for those of one machine it does not matter how many there are."""
+        """Return the location of ranks; inside one node it does not depend on the other nodes."""
         inside = len({self._zones[rank] for rank in ranks}) == 1
         nodes = None if inside else self.setup.nodes
         return self._machine, nodes, _places(self.plan.fabric).of(ranks).key
@@ -243,7 +246,7 @@ class StepParts:
         write: Write,
         intensity: str | None,
     ) -> dict[str, Any]:
-        """Run a part; beside kernels where these have memory traffic."""
+        """Run a part, beside kernels if `intensity` gives their memory traffic."""
         self.simulated += 1
         whose = ranks, write
         part = followed_part(self.setup, self.plan, self.granularity, whose) or self._written(
@@ -270,7 +273,7 @@ class StepParts:
 
 @dataclass
 class _WrittenPart:
-    """A part that is simulated on all its ranks, whatever these are called there."""
+    """A part that is simulated on all its ranks; `there` maps them to ranks of `plan`."""
 
     setup: Setup
     plan: ParallelPlan
@@ -281,7 +284,7 @@ class _WrittenPart:
     note: str = ""
 
     def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
-        """Run the part beside kernels that take so long alone [ps] and move so much [bytes]; 0 is no kernels."""
+        """Run the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes]; 0: no kernels."""
         builder = ScheduleBuilder(self.plan.fabric, "part")
         own = self.there.values()
         writer = Emitter(self.plan, builder, only=frozenset(own))
@@ -296,10 +299,10 @@ class _WrittenPart:
 
 
 def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
-    """Return a plan on a fabric that has only these machines, and all that is between machines.
+    """Return a plan on a fabric with only these nodes and the complete network between nodes.
 
-    Who else is there changes nothing of what these ranks do alone: NCCL looks at the machines of a group, and ways go
-    over the same switches. Ranks of other machines have negative numbers.
+    Idle nodes do not affect the communication of these ranks: NCCL considers the nodes of a group, and the paths
+    use the same switches. Ranks of removed nodes become negative.
     """
     whole = plan.fabric
     if len(zones) == whole.num_zones or whole.ring_orders is not None:
@@ -324,7 +327,7 @@ def _places(fabric: Fabric) -> EqualPlaces:
 
 
 def machine_of(setup: Setup) -> tuple[Any, ...]:
-    """Return what tells machines apart: the name of a preset with the files behind it, or all of a fabric."""
+    """Return the identity of a system: preset name and file digests, or the complete fabric."""
     if isinstance(setup.topology, Fabric):
         own = setup.topology
         return own.name, repr(own.nodes), repr(own.links), own.faults

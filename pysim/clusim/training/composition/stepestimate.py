@@ -11,16 +11,16 @@ from clusim.training.result import StepResult
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StepEstimate(StepResult):
-    """A training step made of parts that were simulated before.
+    """A training step composed of simulated parts.
 
     Attributes
     ----------
     parts, simulated : int
-        Parts that the step is made of, and those of them that had to be simulated now.
+        Number of parts of the step, and number simulated for this estimate.
     whole : bool
         The step is one part, which the engine simulated in full.
     followed, followed_ps : int
-        Those that were followed from runs on fewer machines, and by how much the step may be off for that [ps].
+        Number of parts extrapolated from runs on fewer nodes, and the resulting error limit of the step [ps].
     """
 
     parts: int
@@ -31,12 +31,12 @@ class StepEstimate(StepResult):
 
     @property
     def grain_bound(self) -> float | None:
-        """Error limit of the step for the bursts of its parts alone; None is not known."""
+        """Error limit of the step due to the bursts of its parts only; None is unknown."""
         return super().error_bound
 
     @property
     def error_bound(self) -> float | None:
-        """Error limit of the step; None if it is made of parts: parts do not slow each other down there."""
+        """Error limit of the step; None if composed of parts, without their mutual slow-down."""
         return self.grain_bound if self.whole else None
 
     @property
@@ -57,13 +57,13 @@ class StepEstimate(StepResult):
             rows.append(
                 (
                     "followed",
-                    f"{self.followed} parts from fewer machines; error limit {off} of {step}",
+                    f"{self.followed} parts from fewer nodes; error limit {off} of {step}",
                 )
             )
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers a script wants."""
+        """Return the numbers for JSON output."""
         own = {
             "parts": self.parts,
             "parts_simulated": self.simulated,

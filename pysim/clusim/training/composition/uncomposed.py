@@ -1,4 +1,4 @@
-"""Steps whose ranks differ, so that none stands for others: they are one part, which nothing else shares."""
+"""Steps with differing ranks: each is one part, shared with no other step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clusim.workload.parallel.volumes import Volume
 
 
 def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
-    """Return what the engine found for the steps of a request, simulated now if they were not before."""
+    """Return the engine's result for the steps of a request, simulated unless it is cached."""
     own = request.setup
     where = machine_of(own), own.nodes, str(own.faults)
     how = request.steps, request.folding, request.granularity, request.seed
@@ -50,7 +50,7 @@ def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate
 
 
 def _written(found: StepResult) -> dict[str, Any]:
-    """Return a result as it is kept."""
+    """Return a result in its cached form."""
     return {
         "step_ps": found.step_ps,
         "ranks": [astuple(row) for row in found.ranks],

@@ -1,6 +1,6 @@
-"""The page of the accuracy: a validation as Markdown, written whole.
+"""Accuracy page: a validation as a complete Markdown page.
 
-A validation as text.
+Validation as text.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _worst(point: Point) -> str:
 
 
 def remarks(report: Report, *, paths: bool = True) -> list[str]:
-    """Return what must be said of the rows: how they were simulated, what was assumed, what could not be predicted.
+    """Return remarks on the rows: approximations, assumptions, and rows without a prediction.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def remarks(report: Report, *, paths: bool = True) -> list[str]:
 
 
 def left_out_lines(report: Report, *, paths: bool = True) -> list[str]:
-    """Return why rows could not be predicted, a line for each reason; `paths` as in `remarks`."""
+    """Return the rows without a prediction, one line per reason; `paths` as in `remarks`."""
     lines: list[str] = []
     for title, rows in (
         ("of an unknown word", report.unknown),
@@ -129,7 +129,7 @@ def left_out_lines(report: Report, *, paths: bool = True) -> list[str]:
 
 
 def _alike(note: str) -> str:
-    """Return a note without what differs from size to size."""
+    """Return a note without its size-dependent part."""
     if note.startswith("bursts of"):
         return "in bursts of packets"
     return note.partition(",")[0] if note.startswith(FOLLOWED) else note
@@ -195,7 +195,7 @@ def write_page(
     command : str
         The command that writes it.
     plots : sequence of (str, Path)
-        What figures show, and where they are.
+        Captions and files of figures.
     """
     write_text(page, page_text(report, command, [(name, _link(page, to)) for name, to in plots]))
 
@@ -205,7 +205,7 @@ def _link(page: Path, target: Path) -> str:
 
 
 def page_text(report: Report, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the page; `plots` are figures by what they show, as links."""
+    """Return the page; `plots` are captions and links of figures."""
     blocks = [_INTRODUCTION.format(command=command, granularity=report.granularity)]
     for table in class_tables(report.points):
         blocks.append(_section(table))
@@ -253,7 +253,7 @@ def _cells(found: Score) -> list[str]:
 
 
 def _figures_of(points: Sequence[Point]) -> str:
-    """Return which figures were calibrated on the rows that are here."""
+    """Return the parameters that were calibrated on the rows of the points."""
     lines = ["## Which rows calibrated which figures", ""]
     lines += ["| rows | figures, by what they were read off |", "|---|---|"]
     for name, sources in calibrated_by(points).items():
@@ -263,5 +263,5 @@ def _figures_of(points: Sequence[Point]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text that Markdown shows as it is: names come from tables that others wrote."""
+    """Return text escaped for Markdown: names in external tables may contain markup."""
     return re.sub(r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False))

@@ -1,4 +1,4 @@
-"""A validation by classes of rows: what was left out of every calibration, what was not, and what that means."""
+"""Scores of a validation by classes of held-out and calibration rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusim.validation.collectives.scores import Point, by, score, statistics
 
 @dataclass(frozen=True, slots=True)
 class ClassLine:
-    """Rows of a class, and what must be said of them."""
+    """Rows of a class, and a remark on them."""
 
     name: str
     points: Sequence[Point]
@@ -29,12 +29,12 @@ class ClassLine:
 
 @dataclass(frozen=True, slots=True)
 class ClassTable:
-    """Classes of rows side by side.
+    """Table of several classes of rows.
 
     Attributes
     ----------
     text : str
-        What the classes are.
+        Description of the classes.
     """
 
     title: str
@@ -51,12 +51,12 @@ class ClassTable:
 
 
 def left_out(points: Sequence[Point]) -> list[Point]:
-    """Return the points whose rows calibrated no figure, and whose launch is known."""
+    """Return the points of held-out rows with a known launch."""
     return [point for point in points if not point.row_sets and not point.launch_open]
 
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
-    """Return the sets of rows that the points' rows are in, and what was calibrated on each: sources of figures."""
+    """Return the row sets of the points, each with the sources of the parameters calibrated."""
     names = dict.fromkeys(name for point in points for name in point.row_sets)
     found: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
     for figure in all_figures():
@@ -67,7 +67,7 @@ def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
 
 
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
-    """Return the tables of a validation; those that have no line are missing."""
+    """Return the tables of a validation, without empty ones."""
     out = left_out(points)
     tables = [
         _headline(points, out),
@@ -95,7 +95,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
         ),
         ClassTable(
             "Left-out rows by how they were simulated",
-            "Followed: along a line from runs of fewer machines or smaller sizes.",
+            "Followed: along a line from runs of fewer nodes or smaller sizes.",
             _placed(out, lambda p: "followed" if p.followed else "simulated whole"),
         ),
         _calibration(points),
@@ -106,7 +106,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
 
 
 def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
-    """Return a line for every class and for one machine and several of it."""
+    """Return a line for every class, separately for one node and for several."""
     found = []
     for name, own in by(points, key).items():
         for place, some in by(own, lambda p: p.place).items():
@@ -137,13 +137,13 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
 
 
 def _launches(unknown: Sequence[Point]) -> ClassTable:
-    """Return the rows whose launch is not known, as each of the launches they may have had."""
+    """Return the rows with an unknown launch, for each possible launch."""
     if not unknown:
         return ClassTable("Left-out rows of an unknown launch", "", [])
     inside = sum(point.within_launches for point in unknown)
     return ClassTable(
         "Left-out rows of an unknown launch",
-        "The same rows by the launches that they may have had. They are in no other table of left-out rows.",
+        "The same rows by the launches that they may have had. They are in no other table of held-out rows.",
         [
             ClassLine("the likeliest launch", unknown, f"{inside} measured times lie in the span"),
             ClassLine("the shortest of all", [_at(point, 0) for point in unknown]),
@@ -160,7 +160,7 @@ def _at(point: Point, end: int) -> Point:
 
 
 def _calibration(points: Sequence[Point]) -> ClassTable:
-    """Return the rows that calibrated figures, by the sets they are in; a row may be in several."""
+    """Return the calibration rows, by their row sets; a row may be in several."""
     known = [point for point in points if point.row_sets]
     lines = [ClassLine("all", known)] if known else []
     for name, sources in calibrated_by(known).items():
@@ -170,13 +170,13 @@ def _calibration(points: Sequence[Point]) -> ClassTable:
     return ClassTable(
         "Calibration rows",
         "Rows that figures were taken from or fitted to. Agreement with them is by construction, and says nothing of"
-        " other machines.",
+        " other nodes.",
         lines,
     )
 
 
 def _without(what: str, points: Sequence[Point], key: Callable[[Point], str]) -> ClassTable:
-    """Return every source or system with what it calibrated, scored by all its rows."""
+    """Return every source or system with a remark on its calibrations, scored by all its rows."""
     lines = []
     for name, own in by(points, key).items():
         names = [row_set for row_set in ROW_SETS if any(row_set in p.row_sets for p in own)]

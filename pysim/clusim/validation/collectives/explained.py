@@ -1,4 +1,4 @@
-"""Parts of the time of one measured row: launch and kernel, and the kernel's critical path."""
+"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clusim.validation.collectives.scores import Point
 from clusim.validation.collectives.validate import case_of, point_of
 
 ORDER = ("cost", "work", "stall")
-"""Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
+"""Parts of a kernel: latencies and fixed costs, data movement, and waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Term:
     part : str
         ``launch``, ``host``, or of the kernel ``stall``, ``cost``, ``work`` or ``followed``.
     us : float
-        How long [us].
+        Duration [us].
     counted : bool
-        Whether it is part of the sum; what the host takes behind the GPU is not.
+        Whether it is part of the sum; host time hidden by the GPU is not.
     """
 
     part: str
@@ -48,7 +48,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A row and the parts of its prediction; those that count add up to it."""
+    """A row and the parts of its prediction; the counted parts add up to it."""
 
     point: Point
     terms: list[Term]
@@ -96,7 +96,7 @@ def _spread(row: Row) -> str:
 
 
 def row_named(rows: Sequence[Row], name: str) -> Row:
-    """Return the row of a number, counted from 1, or of a place: ``table.csv:17`` or ``:17``, its line."""
+    """Return the row of a number, from 1, or of a file and line: ``table.csv:17`` or ``:17``."""
     if name.isdecimal() and 1 <= int(name) <= len(rows):
         return rows[int(name) - 1]
     found = [row for row in rows if row.where.endswith(name)] if ":" in name else []
@@ -135,7 +135,10 @@ def explained(row: Row, granularity: str | int) -> Explained:
 
 
 def _merged(table: ColumnTable) -> list[Term]:
-    """Return what is alike of all ranks and wires as one term, with how many steps of the path it is; longest first."""
+    """Return equal entries of all ranks and wires as one term, longest first.
+
+    A term contains its number of path segments.
+    """
     ordered = sorted(alike(table), key=lambda row: ORDER.index(row["group"]))
     return [
         Term(
@@ -152,7 +155,10 @@ def _times(count: int) -> str:
 
 
 def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
-    """Return what the critical path of the kernel, simulated whole, is charged to, and what that differs by."""
+    """Return the causes on the kernel's critical path, and the rest of its time.
+
+    The kernel is simulated in full for the path.
+    """
     with TemporaryDirectory() as place:
         trace = Path(place) / "row.h5"
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)

@@ -1,4 +1,4 @@
-"""Measured times of nccl-tests: from CSV files with one row per size, and from what the programs printed."""
+"""Measured times of nccl-tests, from CSV files (one row per size) and program outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
     *("nccl_version", "gpus_per_process", "threads_per_process", "iters", "harness", "cuda_graph"),
     *("size_bytes", "time_us", "spread_pct", "source"),
 )
-"""Columns of a CSV file that are used; others are ignored."""
+"""Columns of a CSV file that are read; others are ignored."""
 
 
 MOST_TIME_US = DURATION_END_PS // 10**6
@@ -61,32 +61,32 @@ class CurveGroup:
 
     @property
     def per_node(self) -> int:
-        """Return the GPUs of a machine that took part."""
+        """Return the participating GPUs per node."""
         return max(1, self.n_gpus // self.n_nodes)
 
     @property
     def launch_known(self) -> bool:
-        """True if it says what a process drives, or a program has only one way."""
+        """True if GPUs or threads per process are given, or the harness has only one launch."""
         return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
 
     @property
     def launch_class(self) -> str:
-        """Return what it was measured with, and how much of the launch is known."""
+        """Return the harness, and the known part of the launch."""
         if self.harness not in ("", "nccl-tests"):
             return self.harness
         name = self.harness or "harness not given"
         if not self.launch_known:
             return f"{name}, launch not given"
-        # A process that drives all GPUs of a machine by -g has one thread.
+        # A process that drives all GPUs of a node by -g has one thread.
         known = self.threads_per_process or self.gpus_per_process >= self.per_node
         return f"{name}, launch known" if known else f"{name}, threads not given"
 
     @property
     def launch(self) -> Launch:
-        """Return how it was launched; if that is not known, the likeliest.
+        """Return the launch; the likeliest if it is unknown.
 
-        That is what nccl-tests' own page begins with, one thread for all GPUs, in one machine; for other programs and
-        several machines one process per GPU.
+        On one node this is the launch at the top of nccl-tests' README, one thread for all GPUs; for other programs and
+        several nodes it is one process per GPU.
         """
         if self.launch_known:
             threads = max(1, self.threads_per_process)
@@ -96,7 +96,7 @@ class CurveGroup:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Return what is not known of the measurement, and what is assumed instead."""
+        """Return the unknown properties of the measurement, with their assumed values."""
         found = []
         if not self.nccl_version:
             found.append(f"release of NCCL not given: {LATEST} assumed")
@@ -108,13 +108,13 @@ class CurveGroup:
 
     @property
     def kind(self) -> str:
-        """Return the collective, and what was forced of algorithm and protocol."""
+        """Return the collective, and the forced algorithm and protocol."""
         words = (self.collective, self.algorithm, self.protocol)
         return " ".join(word for word in words if word != "auto")
 
     @property
     def title(self) -> str:
-        """Return what distinguishes it from others of its system, in short."""
+        """Return a short text that distinguishes it from other groups of its system."""
         words = [f"{self.n_nodes}x{self.n_gpus // self.n_nodes}", self.collective]
         words += [word for word in (self.algorithm, self.protocol) if word != "auto"]
         if self.channels:
@@ -130,7 +130,7 @@ class CurveGroup:
         return " ".join([*words, self.nccl_version]).strip()
 
     def env(self) -> tuple[tuple[str, str], ...]:
-        """Return the environment that forces what was forced."""
+        """Return the environment for the forced algorithm, protocol and channels."""
         algorithm, protocol = (
             "" if word == "auto" else word for word in (self.algorithm, self.protocol)
         )
@@ -144,9 +144,9 @@ class Row:
     Attributes
     ----------
     iters : int
-        Iterations that it is the mean of; programs take fewer of large sizes. 0 is not known.
+        Number of averaged iterations; programs run fewer for large sizes. 0 is unknown.
     spread_pct : float
-        How far its repetitions lie apart, of their median [%]; 0 is not known.
+        Spread of its repetitions, relative to their median [%]; 0 is unknown.
     """
 
     group: CurveGroup
@@ -159,7 +159,7 @@ class Row:
 
     @property
     def row_sets(self) -> tuple[str, ...]:
-        """Return the sets of rows that calibrated figures and have this one; none: it was left out."""
+        """Return the row sets that calibrated parameters and contain this row; empty: held out."""
         group = self.group
         names = ("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels")
         columns = {name: getattr(group, name) for name in (*names, "nccl_version")}
@@ -178,7 +178,7 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     Parameters
     ----------
     system : str or None
-        Of CSV files, only the rows of this system; for outputs of nccl-tests, which do not say, what they ran on.
+        Restricts CSV files to rows of this system, and names the system of nccl-tests outputs, which do not contain it.
     """
     rows: list[Row] = []
     for path in paths:
@@ -203,7 +203,10 @@ def _names(reader: csv.DictReader[str], path: str) -> Sequence[str]:
 
 
 def _read(reader: csv.DictReader[str], path: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table; raises `InputError` for what is no CSV, such as a cell of 128 KiB."""
+    """Yield the rows of a table.
+
+    Raises `InputError` for invalid CSV, such as a cell of 128 KiB.
+    """
     while True:
         try:
             row = next(reader, None)
@@ -289,7 +292,7 @@ def _spread(values: dict[str, str], where: str) -> float:
 
 
 def _program(word: str) -> str:
-    """Return the collective of a word, as nccl-tests has it; a word that nobody knows is left for `setup_of`."""
+    """Return the collective of a word by nccl-tests' name; `setup_of` reports unknown words."""
     try:
         return program_named(word).name
     except InputError:
@@ -322,7 +325,7 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
         if not run.listed:
             raise InputError(
                 f"{path}:{run.line}: {len(run.devices)} of {run.n_ranks or 'an unknown number of'} ranks are listed, so"
-                " the number of machines is unknown; keep all lines '# Rank' in front of the table"
+                " the number of nodes is unknown; keep all lines '# Rank' in front of the table"
             )
         hosts = len({device.host for device in run.devices})
         group = CurveGroup(
@@ -345,7 +348,7 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
 
 
 def _release(library: str) -> str:
-    """Return the release behind a number as 22807."""
+    """Return the version of a code such as 22807."""
     if not library.isdecimal():
         return ""
     number = int(library)
@@ -355,7 +358,7 @@ def _release(library: str) -> str:
 
 
 def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
-    """Return the rows by what they have in common, in the order of sizes."""
+    """Return the rows by their common properties, in the order of sizes."""
     found: dict[CurveGroup, list[Row]] = {}
     for row in rows:
         found.setdefault(row.group, []).append(row)
@@ -363,9 +366,9 @@ def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
 
 
 def setup_of(group: CurveGroup) -> Setup:
-    """Return the machines of a group: its system is a preset, of which so many GPUs of so many machines take part.
+    """Return the setup of a group: its system's preset, with its numbers of nodes and GPUs.
 
-    Raises `InputError` for a collective, algorithm, protocol, release or system that nobody knows, and for GPUs that
+    Raises `InputError` for an unknown collective, algorithm, protocol, version or system, and for GPUs that
     the system does not have.
     """
     program_named(group.collective)
@@ -388,7 +391,7 @@ def setup_of(group: CurveGroup) -> Setup:
     per_node, rest = divmod(group.n_gpus, nodes)
     if rest or per_node > has:
         raise InputError(
-            f"{group.system}: {group.n_gpus} GPUs on {nodes} machines; each has {has}, and all must use as many"
+            f"{group.system}: {group.n_gpus} GPUs on {nodes} nodes; each has {has}, and all must use as many"
         )
     return replace(
         one, nodes=nodes if nodes > 1 else None, per_node=per_node if per_node < has else None
@@ -396,7 +399,10 @@ def setup_of(group: CurveGroup) -> Setup:
 
 
 def _is_rack(fabric: Fabric) -> bool:
-    """Return True if NVLink alone joins the CPUs of a machine: measurements then count its trays as nodes."""
+    """Return True if only NVLink joins the CPUs of a node.
+
+    Measurements then count its trays as nodes.
+    """
     alone = {
         node.name: {node.name} for node in fabric.nodes if node.tier == "root" and node.zone == 0
     }

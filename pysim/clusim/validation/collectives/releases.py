@@ -1,8 +1,8 @@
-"""Measurements that do not say NCCL's release: predictions for every one that they may have had.
+"""Measurements without NCCL version: predictions for every possible version.
 
-Of the releases since NCCL knows the GPU, the newest of those that run a collective alike stands for them. One that
-cannot run what the measurement forces is none, and neither is one that would need much longer for the largest size than
-was measured: there the wires decide, and a prediction is a bound.
+Of the versions that support the GPU and run a collective in the same way, the newest represents all. A version
+is excluded if it cannot run the forced algorithm, or if it would need much longer for the largest size than was
+measured: there the wires decide, and a prediction is a bound.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from clusim.validation.collectives.scores import Point, TimeSpan, times_us
 from clusim.validation.collectives.validate import Report
 
 LARGE_BYTES = 64 << 20
-"""From which size on wires decide."""
+"""Size from which the wires decide."""
 
 TOO_SLOW = 1.25
-"""By which factor a release must be slower than what was measured, to be ruled out."""
+"""Minimum factor over the measured time at which a version is excluded."""
 
 OLDEST = (2, 7)
-"""First release with sends and receives, which is looked at."""
+"""Oldest version considered: the first with sends and receives."""
 
 _KNOWS = {"hopper": "speeds of hopper", "blackwell": "speeds of blackwell"}
-"""Architecture -> what NCCL does since it knows it."""
+"""Architecture -> the feature that NCCL introduced with its support."""
 
 Kernels = Mapping[Request, PerfKernel | Failure]
 Others = Mapping[Point, Sequence[Request]]
@@ -47,7 +47,7 @@ def with_releases(
     jobs: Jobs = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Return a report whose points without a release have the span of all that they may have had."""
+    """Return a report with ranges over all possible versions, for points without a version."""
     others: dict[Point, list[Request]] = {}
     for group, points in report.by_group().items():
         if not group.nccl_version:
@@ -85,12 +85,12 @@ def _widened(point: Point, cases: Sequence[Request], found: Kernels) -> Point:
 
 
 def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]:
-    """Return a request by other releases, one for each way in which they would run it otherwise than `case` does.
+    """Return a request with other versions, one for each plan unlike the plan of `case`.
 
     Parameters
     ----------
     setups : iterable of Setup
-        Its machines with other releases, newest first; by default those with all that know its GPUs.
+        Its nodes with other versions, newest first; by default all versions that support its GPUs.
     """
     known = {_what(case)}
     found = []
@@ -107,7 +107,7 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
 
 
 def _releases(setup: Setup) -> Iterator[Version]:
-    """Yield releases that know the GPUs, newest first: the last before each that does something new."""
+    """Yield versions that support the GPUs, newest first: the last before each new feature."""
     first = FEATURES.get(_KNOWS.get(setup.comm.architecture, ""), OLDEST)
     for major, minor in sorted(set(FEATURES.values()), reverse=True):
         if (major, minor - 1) >= first:
@@ -115,7 +115,7 @@ def _releases(setup: Setup) -> Iterator[Version]:
 
 
 def _what(case: Request) -> object:
-    """Return what a case runs, so that equal ones take equally long."""
+    """Return a key of a case's plan: equal keys have equal times."""
     comm = case.setup.comm
     size = element(case.dtype).size_bytes
     plan = choose(comm, case.operation, case.size_bytes, element_bytes=size).plan
@@ -126,7 +126,7 @@ def _what(case: Request) -> object:
 
 
 def ruled_out(curve: Others, found: Kernels) -> set[str]:
-    """Return the releases that a curve cannot be of: they would take too long for its largest size."""
+    """Return the versions that are too slow for the largest size of a curve."""
     out: set[str] = set()
     largest = max((point.row.size_bytes for point in curve), default=0)
     for point, cases in curve.items():

@@ -1,4 +1,4 @@
-"""The forms of predictions of measured collectives in JSON: all rows, and what the time of one is made of."""
+"""JSON forms of predictions of measured collectives, and of the time breakdown of one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class RegimesJson(TypedDict):
 
 
 class ClassNameJson(TypedDict):
-    """A class of rows, and what must be said of it."""
+    """A class of rows, and a remark on it."""
 
     name: str
     remark: NotRequired[str]
 
 
 class ClassTableJson(TypedDict):
-    """Classes of rows side by side; of each the score of all its rows and of every regime of size.
+    """Classes of rows, each with the score of all its rows and of every regime of size.
 
     Attributes
     ----------
     text : str
-        What the classes are.
+        Description of the classes.
     """
 
     title: str
@@ -66,14 +66,14 @@ class CurveJson(TypedDict):
 
 
 class CurveScoresJson(CurveJson, RegimesJson):
-    """A group of rows and how far off they are.
+    """Errors of a group of rows.
 
     Attributes
     ----------
     points : int
-        How many rows.
+        Number of rows.
     notes : list of str
-        What was assumed, and what was simulated instead.
+        Assumptions, and approximations of the simulation.
     """
 
     points: int
@@ -86,17 +86,17 @@ class PointRowJson(CurveJson):
     Attributes
     ----------
     spread_pct : float or None
-        How far apart its repetitions are [%].
+        Spread of its repetitions [%].
     predicted_low_us, predicted_high_us : float or None
-        Over all that the row may have had of what it does not say, which is `unknown` [us].
+        Range over all possible values of properties that the row does not give, which are `unknown` [us].
     error_pct : float
-        By how much the prediction is too long [%].
+        Signed error of the prediction [%]; + is too long.
     ran : str
         Algorithm and protocol.
     calibrated : list of str
-        The sets of rows that calibrated figures and have this one.
+        The sets of rows that calibrated parameters and contain this row.
     followed : bool
-        Whether the time was followed along a line from other runs.
+        Whether the time was extrapolated from other runs.
     where : str
         File and line.
     """
@@ -119,7 +119,7 @@ class PointRowJson(CurveJson):
 
 
 class LeftOutRowJson(TypedDict):
-    """A row without a prediction, and why."""
+    """A row without a prediction, and the reason."""
 
     where: str
     reason: str
@@ -135,17 +135,17 @@ class ValidationJson(TypedDict):
     groups : list
         Rows of one system, collective and launch.
     overall, single_node, multi_node : object
-        Scores of all rows, and of those on one machine and on several.
+        Scores of all rows, of rows on one node and of rows on several nodes.
     calibrated_by : dict
-        The sets of rows among them that calibrated figures: the sources of these.
+        Sets of the rows that calibrated parameters -> the sources of these parameters.
     worst : list
-        The rows that are farthest off, as a ratio.
+        The rows with the largest error, as a ratio.
     thinned : int
-        Rows beyond the sizes per group.
+        Rows omitted to limit the sizes per group.
     granularity : str
-        How finely the kernels were simulated.
+        Granularity of the simulated kernels.
     unknown, failed, unusable : list
-        Rows with a word that nobody knows, that could not be simulated, or without a time or size.
+        Rows with an unknown word, that could not be simulated, or without a time or size.
     """
 
     tables: list[ClassTableJson]
@@ -164,18 +164,18 @@ class ValidationJson(TypedDict):
 
 
 class ExplainedJson(TypedDict):
-    """Parts of the time of one measured row.
+    """Time breakdown of one measured row.
 
     Attributes
     ----------
     spread_pct : float or None
-        How far apart its repetitions are [%].
+        Spread of its repetitions [%].
     error_pct : float
-        By how much the prediction is too long [%].
+        Signed error of the prediction [%]; + is too long.
     ran : str
         Algorithm and protocol.
     terms : list
-        Parts of the prediction; those that count add up to it.
+        Parts of the prediction; the counted parts add up to it.
     """
 
     where: str

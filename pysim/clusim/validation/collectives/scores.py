@@ -1,18 +1,17 @@
 """Errors of predictions: one measure for any number of rows, and the classes of rows.
 
-**Counting.** The error of a row is that of its time, in percent; + is predicted too long. Median and mean are of the
-absolute errors, the bias is the mean of the signed ones. Beside them stands a mean by spread: a measurement whose
-repetitions lie `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as met, that
-is as 0, and the row counts 100 / (100 + s). Rows without a spread count whole.
+**Counting.** The error of a row is the error of its time, in percent; + is predicted too long. Median and mean use the
+absolute errors, the bias is the mean of the signed errors. A further mean considers the spread: a measurement with
+repetitions `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as 0, and the
+row has the weight 100 / (100 + s). Rows without a spread have the weight 1.
 
-**Classes.** Rows below 1 MiB, below 64 MiB and above; on one machine or several; that calibrated a figure or were
-left out.
+**Classes.** Rows below 1 MiB, below 64 MiB and above; on one node or several; calibration rows or held-out rows.
 
-Unknown launches of measurements: a prediction for every launch that a row may have had.
+Unknown launches of measurements: a prediction for every possible launch of a row.
 
-**Launch** If nothing is known, a job has one process that drives all GPUs of its machine by one thread (``-g``) or by a
-thread for each (``-t``), or one process per GPU; its iterations may be a CUDA graph. All of them share the kernel.
-**Not modelled** Hosts, adapters and drivers that were not said either.
+**Launch** Without information, a job has one process that drives all GPUs of its node by one thread (``-g``) or by one
+thread each (``-t``), or one process per GPU; its iterations may be a CUDA graph. All launches share the kernel.
+**Not modelled** Unknown hosts, NICs and drivers.
 """
 
 from __future__ import annotations
@@ -31,20 +30,23 @@ from clusim.validation.collectives.measurements import CurveGroup, Row
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """The shortest and the longest prediction for what a row does not say [us], and what that is."""
+    """Shortest and longest prediction [us] over the unknown properties of a row.
+
+    `why` names these properties.
+    """
 
     low_us: float
     high_us: float
     why: str
 
     def wider(self, times_us: Iterable[float], why: str) -> TimeSpan:
-        """Return it with more times, for another reason."""
+        """Return the span extended by more times, for another reason."""
         times = [self.low_us, self.high_us, *times_us]
         return TimeSpan(min(times), max(times), f"{self.why} and {why}" if self.why else why)
 
 
 def span_json(found: TimeSpan | None) -> dict[str, Any]:
-    """Return the columns of a span; they are empty where all is known."""
+    """Return the columns of a span; None values if everything is known."""
     if found is None:
         return {"predicted_low_us": None, "predicted_high_us": None, "unknown": None}
     low, high = round(found.low_us, 3), round(found.high_us, 3)
@@ -52,7 +54,7 @@ def span_json(found: TimeSpan | None) -> dict[str, Any]:
 
 
 def launches(group: CurveGroup) -> list[Launch]:
-    """Return how measurements may have been launched: one way if it is known, the likeliest first if not."""
+    """Return the possible launches of measurements: the known one, or the likeliest first."""
     if group.launch_known:
         return [group.launch]
     graph, has = group.cuda_graph, group.per_node
@@ -61,7 +63,7 @@ def launches(group: CurveGroup) -> list[Launch]:
 
 
 def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[float]:
-    """Return what would be printed for a kernel, by every launch that the row may have had [us]."""
+    """Return the reported time of a kernel for every possible launch of the row [us]."""
     known = host, operation, kernel.time_ps, kernel.channels
     ways = launches(row.group)
     return [replace(row.harness, launch=way).time_ps(*known) / 1e6 for way in ways]
@@ -84,17 +86,17 @@ class Point:
     predicted_us : float
         Time of an iteration [us].
     algorithm, protocol : str
-        What ran, as NCCL names it.
+        Executed algorithm and protocol, by NCCL's names.
     notes : tuple of str
-        What was done instead of simulating what NCCL would run, and what had to be assumed.
+        Approximations of the simulation, and assumptions.
     family : str
         Architecture of the GPUs.
     followed : bool
-        Whether the time was followed along a line from other runs.
+        Whether the time was extrapolated from other runs.
     machines : int
-        Machines that were simulated; 0 is what the row says. A rack whose trays NVLink joins is one.
+        Number of simulated nodes; 0 is the row's number. A rack with trays joined by NVLink is one.
     span : TimeSpan or None
-        Over all that the row may have had of what it does not say.
+        Range over all possible values of properties that the row does not give.
     """
 
     row: Row
@@ -109,12 +111,12 @@ class Point:
 
     @property
     def error_pct(self) -> float:
-        """Return by how much the prediction is too long [%]."""
+        """Return the signed error of the prediction [%]; + is too long."""
         return 100 * (self.predicted_us / self.row.time_us - 1)
 
     @property
     def place(self) -> str:
-        """Return True if one machine took part or several."""
+        """Return the class by number of nodes: one or several."""
         return place_of(self.machines or self.row.group.n_nodes)
 
     @property
@@ -124,7 +126,7 @@ class Point:
 
     @property
     def within_launches(self) -> bool:
-        """True if the measured time lies between those of the launches it may have had."""
+        """True if the measured time is in the range of its possible launches."""
         span = self.span
         return (
             self.launch_open
@@ -134,7 +136,7 @@ class Point:
 
     @property
     def launch_open(self) -> bool:
-        """True if nccl-tests measured it, launched in a way that the row does not say."""
+        """True if nccl-tests measured it with an unknown launch."""
         group = self.row.group
         return (
             not group.launch_known and group.harness in ("", "nccl-tests") and self.span is not None
@@ -142,12 +144,12 @@ class Point:
 
     @cached_property
     def row_sets(self) -> tuple[str, ...]:
-        """The sets of rows that calibrated figures and have this one."""
+        """The sets of rows that calibrated parameters and contain this row."""
         return self.row.row_sets
 
     @property
     def way(self) -> str:
-        """Algorithm and protocol that ran."""
+        """Executed algorithm and protocol."""
         return f"{self.algorithm} {self.protocol}".strip()
 
 
@@ -160,13 +162,13 @@ class Score:
     n : int
         Rows.
     median_abs_pct, mean_abs_pct, bias_pct : float or None
-        Of the absolute errors; mean of the signed ones.
+        Median and mean of the absolute errors; mean of the signed errors.
     by_spread_pct : float or None
-        Mean of the absolute errors beyond the spread of repetitions, rows that spread weighing less.
+        Mean of the absolute errors beyond the spread of repetitions; rows with a large spread have less weight.
     spread, met : int
-        Rows whose spread is known, and those of them whose error is within it.
+        Rows with a known spread, and the part with an error within it.
     followed : int
-        Rows whose time was followed along a line from other runs.
+        Rows with extrapolated times.
     """
 
     n: int
@@ -179,7 +181,7 @@ class Score:
     followed: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return it by the names of the attributes."""
+        """Return the scores by attribute name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -211,7 +213,7 @@ def statistics(points: Sequence[Point]) -> dict[str, Score]:
 
 
 def by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
-    """Return the points by what they have in common, in the order of its names."""
+    """Return the points by key, sorted by its value."""
     found: dict[str, list[Point]] = {}
     for point in points:
         found.setdefault(key(point), []).append(point)

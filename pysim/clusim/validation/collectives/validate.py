@@ -1,6 +1,6 @@
-"""Predictions and measurements of collectives: every row, and the rows without a prediction.
+"""Predictions and measurements of collectives, and the rows without a prediction.
 
-The file that says what error to expect: written from a validation, read by `clusim.simulation.expected`.
+File of expected errors, from a validation; read by `clusim.simulation.expected`.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from clusim.validation.collectives.scores import (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All points, and what has none.
+    """All points, and the rows without one.
 
     Attributes
     ----------
     failed : list of (Row, str)
-        Rows that could not be simulated and why.
+        Rows that could not be simulated, with the reason.
     unusable : list of (Row, str)
         Rows without a time or a size.
     thinned : int
-        Rows beyond the sizes per group.
+        Rows omitted to limit the sizes per group.
     unknown : list of (Row, str)
-        Rows with a system, collective, algorithm, protocol or release that nobody knows.
+        Rows with an unknown system, collective, algorithm, protocol or NCCL version.
     granularity : str
-        How finely the kernels were simulated.
+        Granularity of the simulated kernels.
     """
 
     points: list[Point]
@@ -64,18 +64,18 @@ class Report:
     granularity: str = QUICK
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
-        """Return the points by what they have in common."""
+        """Return the points by their common properties."""
         found: dict[CurveGroup, list[Point]] = {}
         for point in self.points:
             found.setdefault(point.row.group, []).append(point)
         return found
 
     def worst(self, count: int = 10) -> list[Point]:
-        """Return the points that are farthest off, as ratio."""
+        """Return the points with the largest errors, as a ratio."""
         return sorted(self.points, key=_off, reverse=True)[:count]
 
     def curves(self) -> list[Curve]:
-        """Return the points as curves of a figure."""
+        """Return the points as curves for drawings."""
         found = []
         for group, points in self.by_group().items():
             sizes = [point.row.size_bytes for point in points]
@@ -85,7 +85,7 @@ class Report:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return every point, groups, scores by class, and what was left out."""
+        """Return every point, groups, scores by class, and omitted rows."""
         return {
             "tables": [table.to_json() for table in class_tables(self.points)],
             "groups": [_group_json(group, points) for group, points in self.by_group().items()],
@@ -160,7 +160,10 @@ def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:
-    """Return at most `most` rows: evenly over those of each regime, which get shares as equal as they can use."""
+    """Return at most `most` rows, spread evenly within each regime.
+
+    The shares of the regimes are as equal as their numbers of rows allow.
+    """
     if len(rows) <= most:
         return list(rows)
     parts = [
@@ -169,7 +172,7 @@ def thinned(rows: Sequence[Row], most: int) -> list[Row]:
     shares = [0] * len(parts)
     left = most
     while left:
-        # The large ones first: they are what users ask about.
+        # Large sizes first: they matter most to users.
         for index in reversed(range(len(parts))):
             if left and shares[index] < len(parts[index]):
                 shares[index] += 1
@@ -178,7 +181,7 @@ def thinned(rows: Sequence[Row], most: int) -> list[Row]:
 
 
 def _spread(rows: Sequence[Row], count: int) -> list[Row]:
-    """Return `count` rows evenly over all, with the last."""
+    """Return `count` rows, evenly spaced and including the last."""
     if count == 1:
         return [rows[len(rows) // 2]]
     return [rows[round(at * (len(rows) - 1) / (count - 1))] for at in range(count)]
@@ -199,7 +202,7 @@ def validate(
     sizes : int
         Most sizes of a group; 0 is all.
     jobs : int or Executor or None
-        Worker processes, or whoever takes work; None is one per core.
+        Number of worker processes, or an executor; None is one per core.
     """
     if sizes < 0:
         raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")
@@ -234,7 +237,7 @@ def case_of(row: Row, setup: Setup, granularity: str | int = QUICK) -> Request:
 
 
 def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
-    """Return a row beside what its harness would print for a kernel."""
+    """Return a row with the time that its harness would report for a kernel."""
     host = kernel.host or host_of(case.setup.comm)
     time_ps = row.harness.time_ps(host, case.operation, kernel.time_ps, kernel.channels)
     return Point(
@@ -264,11 +267,11 @@ def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
 
 
 LEAST = 8
-"""Rows that a class must have."""
+"""Minimum number of rows of a class."""
 
 
 def _classes(points: Sequence[Point]) -> list[ErrorClass]:
-    """Return the errors of every class that has rows enough."""
+    """Return the errors of every class with enough rows."""
     found: dict[tuple[str, str, str, str, str], list[Point]] = {}
     for point in left_out(points):
         group = point.row.group
@@ -286,12 +289,12 @@ def _classes(points: Sequence[Point]) -> list[ErrorClass]:
 
 
 def write_data(report: Report, target: Path, measurements: Sequence[Path]) -> None:
-    """Write the classes of a validation and where they are from.
+    """Write the classes of a validation and their origin.
 
     Parameters
     ----------
     measurements : sequence of Path
-        The files whose rows were predicted.
+        The files with the predicted rows.
     """
     names = [item.name for item in fields(ErrorClass)]
     classes = [[getattr(item, name) for name in names] for item in _classes(report.points)]

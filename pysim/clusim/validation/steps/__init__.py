@@ -1,1 +1,1 @@
-"""Measured training steps: rows of a table as workloads, predicted, and how far off that is."""
+"""Measured training steps as workloads, their predictions, and the errors."""

@@ -1,6 +1,6 @@
-"""Measured rows as workloads on machines, and what had to be assumed of each.
+"""Measured rows as workloads on systems, with the assumptions of each.
 
-The machines of measured rows: a preset, what the words of its hardware change of the chip, GPUs per machine.
+The system of a row: a preset, changes of the chip by the words of its hardware, and GPUs per node.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PRESETS = (
     (("mi300x",), "mi300x"),
     (("l40s",), "l40s-x8"),
 )
-"""Words of the column hardware -> the preset whose machines are like it; its chip is that of the words."""
+"""Words of the column hardware -> the preset with similar nodes; its chip is replaced by the column's."""
 
 _SIZE = re.compile(r"(?<![\w.])(?:\d+-)?(\d+)\s*GB(?!/s)\b", re.IGNORECASE)
 _RATE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*TB/s", re.IGNORECASE)
 _POWER = re.compile(r"(?<![\w.])(\d+)\s*W(?:\s+limit)?\b")
 _USED = ("dgx", "hgx", "sxm", "nvidia", "limit", "1", "eos")
-"""Words of hardware that say no more than the names of machines and chips do."""
+"""Words of hardware without information beyond the names of systems and chips."""
 
 ROUNDED = 0.08
 """Tolerance between a GPU's memory and the GB in its common name."""
@@ -51,18 +51,18 @@ ROUNDED = 0.08
 
 @dataclass(frozen=True, slots=True)
 class RowMachines:
-    """The machines of a row.
+    """The system of a row.
 
     Attributes
     ----------
     topology : str
-        Preset they are like.
+        Most similar preset.
     each : int
-        GPUs of every machine that take part.
+        Participating GPUs per node.
     nodes : int
-        Number of machines.
+        Number of nodes.
     chip : tuple of (str, value)
-        What replaces the chip of the preset, as in a topology's ``chips``; empty is nothing.
+        Replacement of the preset's chip, as in a topology's ``chips``; empty keeps it.
     """
 
     topology: str
@@ -71,13 +71,13 @@ class RowMachines:
     chip: tuple[tuple[str, Any], ...] = ()
 
     def setup(self, nodes: int) -> Setup:
-        """Return so many of them, joined by the preset's network."""
+        """Return the setup of `nodes` nodes, joined by the preset's network."""
         if not self.chip:
             return Setup(self.topology, nodes if nodes > 1 else None)
         return Setup(_changed(self.topology, self.chip, nodes))
 
     def placed(self, gpus: int) -> tuple[int, list[int] | None]:
-        """Return the machines that so many GPUs need, and which GPUs they are; None is all of these machines."""
+        """Return the nodes for a number of GPUs, and the GPUs used; None is all their GPUs."""
         nodes = min(self.nodes, -(-gpus // self.each))
         while nodes < self.nodes and gpus % nodes:
             nodes += 1
@@ -89,12 +89,12 @@ class RowMachines:
 
 
 def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
-    """Return the machines of a row; what its words do not say, or what is not used of them, is added to `notes`.
+    """Return the system of a row; adds changes of the chip and unused words to `notes`.
 
     Raises
     ------
     InputError
-        No preset is like it, or its words contradict each other: a memory that no such chip has, without its rate.
+        No preset is similar, or its words contradict each other: a memory that no such chip has, without its rate.
     """
     preset = _preset(row)
     has, name = _ranks(preset), _chip_of(preset)
@@ -128,7 +128,7 @@ def _preset(row: StepRow) -> str:
 
 
 def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
-    """Return the figures of a chip that the words of a row give and that the chip does not have."""
+    """Return the parameters in the words of a row that differ from the chip's."""
     found: dict[str, Any] = {}
     rate, power = _RATE.search(row.hardware), _POWER.search(row.hardware)
     if rate is not None:
@@ -163,7 +163,7 @@ def _chip_of(preset: str) -> str:
 
 @lru_cache(maxsize=16)
 def _changed(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabric:
-    """Return so many machines of a preset with another chip in the place of its GPUs."""
+    """Return `nodes` nodes of a preset with another chip in place of its GPUs."""
     data = yaml.safe_load(loaded(preset, None).source_text)
     own = str(dict(chip)["base"])
     if len(chip) > 1:
@@ -183,7 +183,7 @@ _FRAMEWORKS = (
     (("megatron", "nemo"), "megatron"),
     (("maxtext", "jax", "alpa", "t5x"), "jax"),
 )
-"""Words of the column framework -> the host that issues as it does; PyTorch otherwise."""
+"""Words of the column framework -> the host with similar issue costs; PyTorch otherwise."""
 
 
 _EAGER = (
@@ -196,7 +196,7 @@ _EAGER = (
     "deepspeed",
     "huggingface",
 )
-"""Words of the column framework that issue as PyTorch does."""
+"""Words of the column framework with PyTorch's issue costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +208,9 @@ class StepCase:
     workload : Workload
         With the measured number of replicas.
     nodes : int
-        Number of its machines.
+        Number of its nodes.
     notes : tuple of str
-        What was assumed, because the row does not say it.
+        Assumptions on properties that the row does not give.
     """
 
     row: StepRow
@@ -221,7 +221,7 @@ class StepCase:
 
 
 def case_of(row: StepRow) -> StepCase:
-    """Return the case of a row; raises `InputError` if there is none."""
+    """Return the case of a row; raises `InputError` if it cannot be simulated."""
     notes = [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
     for name, text in row.unread:
         if name in NEEDED or name == "step_s":
@@ -316,7 +316,7 @@ def _attention(row: StepRow, notes: list[str]) -> str:
 
 
 def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
-    """Return whose fused attention a row ran."""
+    """Return the fused attention library of a row."""
     word = row.attention.lower()
     if _attention(row, []) == "plain":
         return {}
@@ -326,7 +326,7 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
         notes.append(f"attention {library}, as LLM Foundry's benchmark scripts had it")
         return {"attention_library": library}
     if row.framework.lower().startswith("nemo container 24.0"):
-        # Before Transformer Engine took FlashAttention 3.
+        # Before Transformer Engine adopted FlashAttention 3.
         library = "flash2" if row.context > 1 else "cudnn"
         notes.append(f"attention not said: {library} assumed, as it is older than FlashAttention 3")
         return {"attention_library": library}
@@ -334,7 +334,7 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
     if named and "not stated" not in word:
         return {"attention_library": named[0]}
     if framework_of(row) in ("pytorch", "torch-compile") and "cudnn" not in word:
-        # What its own fused attention is built on (2.2 and later).
+        # PyTorch's fused attention is built on it (2.2 and later).
         return {"attention_library": "flash2"}
     return {}
 
@@ -344,17 +344,17 @@ _FOUNDRY_FLASH = ("1b", "3b", "7b", "70b")
 (``scripts/train/benchmarking/sweep.py`` at 5e85bd62)."""
 
 _FOUNDRY_GRADIENTS = ("1b", "3b")
-"""Models of which it shards gradients and optimiser, and of all others the weights too."""
+"""Models with sharded gradients and optimiser in that sweep; other models also shard weights."""
 
 
 def _foundry_sweeps(row: StepRow, models: tuple[str, ...]) -> bool:
-    """Return True if a row is of the sweep, and its model one of these."""
+    """Return True if a row is of the sweep and its model in `models`."""
     swept = row.n_gpus >= 128 and "h100" in row.hardware.lower()
     return swept and row.model.lower().rpartition("-")[2] in models
 
 
 _SCRIPTED = ("nemo container 24.03.01", "nemo container 24.05", "nemo container 24.07")
-"""Releases whose scripts reduce gradients of 16 bits and compute nothing again (24.03 reduced 32)."""
+"""Releases with scripts that reduce gradients of 16 bits and do not recompute (24.03 reduced 32)."""
 
 
 def _recompute(row: StepRow, notes: list[str]) -> str:
@@ -370,14 +370,17 @@ def _recompute(row: StepRow, notes: list[str]) -> str:
 
 
 def _nemo_scripts(row: StepRow) -> bool:
-    """Return True if a row is of a container whose training scripts NVIDIA published: NeMo-Framework-Launcher."""
+    """Return True if NVIDIA published the training scripts of a row's container.
+
+    The scripts are in NeMo-Framework-Launcher.
+    """
     return row.framework.lower().startswith(_SCRIPTED)
 
 
 def _gradient_bits(row: StepRow, notes: list[str]) -> int:
     """Return the bits of the gradients that ranks reduce.
 
-    NeMo's scripts of 2024 have ``grad_sync_dtype=bf16``, those of Megatron-Bridge ``grad_reduce_in_fp32: false``.
+    NeMo's scripts of 2024 set ``grad_sync_dtype=bf16``, Megatron-Bridge's scripts ``grad_reduce_in_fp32: false``.
     """
     if "mode DEFAULT" in row.notes:
         return 32
@@ -408,18 +411,18 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
             notes.append("sharding not said: distributed optimiser assumed")
             return {"kind": "distributed-optimizer", "overlap": overlap}
         notes.append("sharding not said: plain data parallelism assumed")
-    # Megatron-DeepSpeed reduces its gradients behind the last backward pass.
+    # Megatron-DeepSpeed reduces its gradients after the last backward pass.
     return {"kind": "ddp", "overlap": overlap and _megatron(row) != "megatron-deepspeed"}
 
 
 def _megatron(row: StepRow) -> str:
-    """Return the Megatron of a row; empty is none."""
+    """Return the Megatron variant of a row; empty for other frameworks."""
     word = framework_of(row)
     return word if word.startswith("megatron") else ""
 
 
 def framework_of(row: StepRow) -> str:
-    """Return the framework whose host issues the work of a row."""
+    """Return the framework that determines the host overhead of a row."""
     word, mode = row.framework.lower(), row.compile.lower()
     if mode.startswith("cuda-graph") and "part" not in mode:
         return "cuda-graph"

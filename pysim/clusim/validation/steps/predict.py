@@ -1,25 +1,23 @@
-"""The predicted step of a measured row, on as few of its machines as tell it.
+"""Predicted step of a measured row, from the fewest nodes that determine it.
 
-**Model** Steps of up to two machines are simulated as they are. Beyond them, replicas do the same work side by side:
-with plain data parallelism or sharded optimisers what a step takes grows with ``1 - 1/d`` for `d` replicas, the share
-of a ring that is not a rank's own; it is continued on that line from one and two replicas. Where one machine holds
-several replicas, and with sharded weights, whose gathers fill the links between any two machines alike, two machines
-stand for all. A microbatch more, and in sharded models a layer more, takes as long as the one before once there are a
-few: steps with many are continued on those lines too. **Not modelled** Contention of many machines in the network
-between them.
+**Model** Steps of up to two nodes are simulated unchanged. Beyond, replicas do the same work concurrently:
+with plain data parallelism or sharded optimisers the step time grows with ``1 - 1/d`` for `d` replicas, the share
+of a ring that other ranks hold; it is extrapolated in this term from one and two replicas. Where one node holds
+several replicas, and with sharded weights, whose gathers load the links between any two nodes equally, two nodes
+represent all. Each further microbatch, and in sharded models each further layer, adds the same time once there are a
+few: steps with many are extrapolated linearly. **Not modelled** Contention of many nodes in the network between them.
 
-Operations of a step as the source of a measured row counts them: a time from TFLOP/s per GPU.
+A time given as TFLOP/s per GPU requires the operations of a step as the source of the row counts them.
+Sources differ in their counting (formulas and code read at these releases):
 
-Sources differ in what they count (formulas and code read at these releases):
-
-- Megatron-LM of 2021 counts full recomputation and whole attention: ``96 B s l h^2 (1 + s / 6h + V / 16 l h)``
+- Megatron-LM of 2021 counts full recomputation and unmasked attention: ``96 B s l h^2 (1 + s / 6h + V / 16 l h)``
   (arXiv 2104.04473, section 5.1).
-- Megatron-Core until 2025 (core_v0.8.0, ``num_floating_point_operations``) counts neither recomputation nor the mask:
+- Megatron-Core until 2025 (core_v0.8.0, ``num_floating_point_operations``) ignores recomputation and the mask:
   ``12 B s l h^2 (1 + g / n + s / h + gated f / h + V / 2 l h)``.
 - NeMo (``nemo/utils/flops_formulas.py``, causal) and Megatron-Bridge (``flop_utils.py``) count no recomputation and
-  half of the attention with a causal mask: what clusim counts as useful.
+  half of the attention with a causal mask, as clusim's useful operations.
 
-Rates of other frameworks are refused.
+Rates of other frameworks are rejected.
 """
 
 from __future__ import annotations
@@ -39,12 +37,12 @@ from clusim.workload.parallel.plan import ParallelPlan, model_of
 
 
 def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[float, str]:
-    """Return the operations of a step of all GPUs as a row's source counts them, and how [FLOP].
+    """Return the operations of a step of all GPUs [FLOP] as the row's source counts, and how.
 
     Parameters
     ----------
     useful : float
-        Operations of the step without recomputation and without what a mask leaves out [FLOP].
+        Operations of the step without recomputation and without masked attention [FLOP].
     """
     framework = row.framework.lower()
     if "nemo" in framework or "megatron-bridge" in framework:
@@ -67,21 +65,21 @@ def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[floa
 
 
 MOST_GPUS = 128
-"""GPUs that are simulated at most."""
+"""Maximum number of simulated GPUs."""
 
 FEW = 2
-"""Microbatches per stage from which, and twice as many, a step with more is continued."""
+"""Microbatches per stage from which, with twice this number, longer steps are extrapolated."""
 
 DEPTH = (1, 2)
-"""Layers from which models that are gathered layer by layer are continued."""
+"""Numbers of layers from which models gathered layer by layer are extrapolated."""
 
 DIRECT = 2
-"""Machines up to which a step is simulated as it is."""
+"""Nodes up to which a step is simulated unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpredicted:
-    """A row without a prediction, and why."""
+    """A row without a prediction, and the reason."""
 
     row: StepRow
     reason: str
@@ -94,9 +92,9 @@ class _Run:
     Attributes
     ----------
     fixed_s : float
-        What a step takes once, however many microbatches it has: optimiser and host [s].
+        Time that is independent of the number of microbatches: optimiser and host [s].
     full_flops, peak_flops : float
-        Operations of the whole model in the measured step per GPU, and the peak of a GPU [FLOP/s].
+        Operations of the complete model in the measured step per GPU, and the peak of a GPU [FLOP/s].
     """
 
     step_s: float
@@ -126,7 +124,7 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
 
 
 def _fitting(case: StepCase) -> StepCase:
-    """Return a case with the least recomputation that fits into memory, if its row does not say which."""
+    """Return a case with the least recomputation that fits into memory, if not given."""
     if not any(note.startswith("recomputation not said") for note in case.notes):
         return case
     fabric = case.machines.setup(case.nodes).known
@@ -139,7 +137,7 @@ def _fitting(case: StepCase) -> StepCase:
 
 
 def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]]:
-    """Return the step of a case, and what was simulated instead of it."""
+    """Return the step of a case, and notes on a reduced simulation."""
     sizes = case.workload.parallel
     data = sizes.data or 1
     if case.nodes <= DIRECT:
@@ -171,7 +169,7 @@ def _divisor(count: int, least: int) -> int:
 
 
 def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
-    """Simulate a step with fewer replicas, each of which does what it does in the row."""
+    """Simulate a step with `data` replicas, each with the same work as in the row."""
     own = case.workload
     replica = own.parallel.tensor * own.parallel.pipeline * own.parallel.context
     gpus = replica * data
@@ -193,7 +191,7 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
         return _Run(*times, plan.chip.name, full, plan.chip.peak_flops)
 
     if depth:
-        # Every microbatch gathers and scatters the same; the optimiser steps once.
+        # Gathers and scatters are equal for every microbatch; the optimiser steps once.
         one = simulate(1)
         more_s = (count - 1) * (one.step_s - one.fixed_s)
         return replace(one, step_s=one.step_s + more_s, host_s=one.host_s * count)
@@ -212,7 +210,7 @@ def _fixed_s(plan: ParallelPlan) -> float:
 
 
 def _depth(own: Workload) -> list[int] | None:
-    """Return the layers to simulate instead of all, of models that are gathered layer by layer."""
+    """Return the numbers of layers to simulate, for models gathered layer by layer."""
     if ZERO.get(own.data.kind) != 3 or own.parallel.pipeline > 1:
         return None
     model = model_of(own.model)

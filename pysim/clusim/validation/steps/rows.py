@@ -1,6 +1,6 @@
-"""Measured training steps: rows of a CSV table, a column for everything that is known of a run.
+"""Measured training steps: rows of a CSV table, one column per known property of a run.
 
-The model of a measured row: dimensions from its columns, what columns do not say from its public model card.
+Model of a measured row: dimensions from its columns and the public model card.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clusim.base.limits import MOST_RANKS, read_text, real, whole
 from clusim.hardware.calibration import row_sets_of
 
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
-"""Columns without which a table is none of training steps."""
+"""Required columns of a table of training steps."""
 
 MOST_STEP_S = 1e6
 """Longest time of a step [s]."""
@@ -28,7 +28,7 @@ _MOST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A measured step; fields are the columns of the table, an unknown number is 0 and an unknown word empty.
+    """A measured step; fields are the table's columns, unknown numbers 0, unknown words empty.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ class StepRow:
     step_s : float
         Time of a step [s]; from `tokens_per_s_per_gpu` where the table has only that.
     tflops_per_gpu : float
-        Rate as the source counts operations [10^12/s], which gives a time where there is no other.
+        Rate as the source counts operations [10^12/s], used for the time if there is no other source.
     micro_batch : int
         Samples of a microbatch per data-parallel rank.
     chunks : int
         Virtual stages per rank.
     unread : tuple of (str, str)
-        Columns that should have a number and have a text, and the text; their numbers are 0.
+        Numeric columns with invalid text, and the text; their numbers are 0.
     """
 
     where: str = ""
@@ -83,7 +83,7 @@ class StepRow:
 
     @property
     def measured_s(self) -> float:
-        """Time of a step [s], 0 if the row does not say, or only by its TFLOP/s."""
+        """Time of a step [s]; 0 if the row does not contain it, or only as TFLOP/s."""
         if self.step_s:
             return self.step_s
         pace = self.tokens_per_s_per_gpu * self.n_gpus
@@ -91,7 +91,7 @@ class StepRow:
 
     @property
     def row_sets(self) -> tuple[str, ...]:
-        """Names of the sets of measurements that calibrated figures and have this row."""
+        """Names of the row sets that calibrated parameters and contain this row."""
         columns: dict[str, str | int] = {
             item.name: getattr(self, item.name)
             for item in fields(self)
@@ -118,7 +118,7 @@ def is_step_table(path: str | Path) -> bool:
 
 
 def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
-    """Return the rows of tables; what should be a number and is none is `StepRow.unread`."""
+    """Return the rows of tables; invalid numbers are in `StepRow.unread`."""
     rows: list[StepRow] = []
     for path in paths:
         note_input(Path(path))
@@ -146,7 +146,7 @@ def _row(values: Mapping[str, str | None], where: str) -> StepRow:
 
 
 def _number(text: str, name: str) -> float | None:
-    """Return the number of a column, None if it is none or cannot be one of it."""
+    """Return the number of a column, None if it is invalid or out of range."""
     counted = name in _COUNTS
     value = real(text, 0, _MOST_NUMBER.get(name, _MOST if counted else 1e15))
     if value is None or not counted:
@@ -156,7 +156,10 @@ def _number(text: str, name: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """Known models by the beginning of their names: the shipped model that they resemble, and the differences."""
+    """Known models by the beginning of their names.
+
+    Each is the shipped model that it resembles, with the differences.
+    """
 
     begins: tuple[str, ...]
     base: str
@@ -171,7 +174,7 @@ _DEEPSEEK_V2 = {
 _QWEN3 = {"experts": 128, "top_k": 8, "head_size": 128}
 
 _NEMO_20B = {"layers": 44, "hidden": 6144, "heads": 48, "kv_heads": 48, "intermediate": 24576}
-"""As the scripts of NeMo-Framework-Launcher 24.07 have it (gpt3/20b.yaml)."""
+"""As in the scripts of NeMo-Framework-Launcher 24.07 (gpt3/20b.yaml)."""
 
 _CARDS = (
     _Card(("gpt3-20b",), "gpt3-175b", _NEMO_20B),
@@ -190,14 +193,14 @@ _CARDS = (
     _Card(("qwen3_235b", "qwen3 235b"), "mixtral-8x7b", {**_QWEN3, "expert_size": 1536}),
     _Card(("llama", "nemotron4", "nemotron-4", "qwen2", "qwen3 "), "llama3-8b"),
 )  # fmt: skip
-"""The first that fits: dimensions of experts from public model cards, which tables of steps do not print."""
+"""Cards in order of precedence, with expert dimensions from public model cards: step tables omit these."""
 
 _UNKNOWN = ("lora", "mamba", "hybrid", "nemotron_3", "nemotron 3", "moonlight", "not stated")
-"""Words of models, or of fine tuning, that are not modelled or not said."""
+"""Words of models, or of fine tuning, that are not modelled or not specified."""
 
 
 def model_spec(row: StepRow) -> dict[str, Any]:
-    """Return what a workload says of the model of a row; raises `InputError` for one that is not known."""
+    """Return the workload's model section for a row; raises `InputError` for an unknown model."""
     name = row.model.lower()
     for word in _UNKNOWN:
         if word in name or (word == "mamba" and word in row.compile.lower()):

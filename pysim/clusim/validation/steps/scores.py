@@ -1,4 +1,4 @@
-"""Errors of predicted steps: percent, and the order of plans of one model."""
+"""Errors of predicted steps in percent, and rank correlation of layouts of one model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class StepPoint:
     host_s : float
         Part of the prediction in which GPUs wait for the host, mean over ranks [s].
     chip : str
-        The GPU that was simulated.
+        The simulated GPU.
     notes : tuple of str
-        What was assumed of the row, and what was simulated instead of it.
+        Assumptions on the row, and approximations of the simulation.
     """
 
     row: StepRow
@@ -36,17 +36,17 @@ class StepPoint:
 
     @property
     def error_pct(self) -> float:
-        """Return by how much the prediction is too long [%]."""
+        """Return the signed error of the prediction [%]; + is too long."""
         return 100 * (self.predicted_s / self.measured_s - 1)
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """The sets of rows that calibrated figures and have this one."""
+        """The sets of rows that calibrated parameters and contain this row."""
         return self.row.row_sets
 
     @property
     def plans_of(self) -> tuple[object, ...]:
-        """Key of rows that are alternatives: system, model, sequence and number of GPUs."""
+        """Key of rows with alternative layouts: system, model, sequence and number of GPUs."""
         row = self.row
         return (
             *(row.source, row.hardware, row.n_gpus, row.model, row.layers, row.hidden, row.seq),
@@ -68,10 +68,10 @@ class StepScore:
     n : int
         Rows.
     mean_abs_pct, median_abs_pct, bias_pct : float or None
-        Mean and median of the absolute errors, and mean of the signed ones; + is predicted too long.
+        Mean and median of the absolute errors, and mean of the signed errors; + is predicted too long.
     kendall_tau : float or None
-        Of the throughput of plans of one model on one number of GPUs: pairs in the right order less those in the wrong
-        one, over all pairs.
+        For the throughput of layouts of one model on one number of GPUs: pairs in the right order minus pairs in the
+        wrong order, over all pairs.
     """
 
     n: int
@@ -81,14 +81,16 @@ class StepScore:
     kendall_tau: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it by the names of the attributes."""
+        """Return the scores by attribute name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def kendall_tau(points: Sequence[StepPoint]) -> float | None:
-    """Return the rank correlation of measured and predicted throughput within what `plans_of` says; None without pairs.
+    """Return the rank correlation of measured and predicted throughput; None without pairs.
 
-    Pairs that measured alike do not count; pairs that are predicted alike count as neither right nor wrong.
+    Only rows with equal `plans_of` are compared.
+
+    Pairs with equal measurements do not count; pairs with equal predictions contribute 0.
     """
     alike: dict[tuple[object, ...], list[StepPoint]] = {}
     for point in points:
@@ -120,7 +122,7 @@ def step_score(points: Sequence[StepPoint]) -> StepScore:
 def _place(point: StepPoint) -> str:
     row = point.row
     if row.n_nodes <= 1 and row.n_gpus <= 8:
-        return "one machine"
+        return "one node"
     return "to 64 GPUs" if row.n_gpus < 64 else "64 to 512 GPUs" if row.n_gpus <= 512 else "more"
 
 
@@ -132,7 +134,7 @@ def _parallelism(point: StepPoint) -> str:
 
 
 def _family(word: str) -> str:
-    """Return the name of a framework without its release."""
+    """Return the name of a framework without its version."""
     return word.partition("(")[0].partition(",")[0].strip() or "not given"
 
 

@@ -1,4 +1,4 @@
-"""A validation of training steps as text: lines for a terminal, and a section of the page of the accuracy."""
+"""Validation of training steps as terminal lines, and as a section of the accuracy page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusim.validation.steps.scores import StepPoint, StepScore, step_groups, st
 from clusim.validation.steps.validate import StepReport
 
 HEADING = "## Steps that others published"
-"""First line of the section; it goes to the end of its page."""
+"""First line of the section, which extends to the end of its page."""
 
 MEANING = (
     "error of the time of a step in %: mean and median of the absolute error; bias: mean, + is predicted too long; tau:"
@@ -23,9 +23,9 @@ _WIDTH = 46
 
 
 def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
-    """Return scores, groups, the worst rows, and what was assumed or left out."""
+    """Return scores, groups, the worst rows, assumptions and omitted rows."""
     head = f"{'':{_WIDTH}}{'n':>6}{'mean':>8}{'median':>8}{'bias':>8}{'tau':>8}"
-    lines = [head, _line("left-out rows", step_score(report.left_out))]
+    lines = [head, _line("held-out rows", step_score(report.left_out))]
     lines.append(_line("calibration rows", step_score(report.calibration)))
     last = ""
     for by, name, own in step_groups(report.left_out):
@@ -50,7 +50,7 @@ def _line(name: str, found: StepScore) -> str:
 
 
 def row_line(point: StepPoint | Unpredicted) -> str:
-    """Return the line of a row; a star marks rows that calibrated a figure."""
+    """Return the line of a row; a star marks calibration rows."""
     name = point.row.id or PurePath(point.row.where).name
     if isinstance(point, Unpredicted):
         return f"  {name:{_WIDTH}.{_WIDTH}}  not predicted: {point.reason}"
@@ -74,7 +74,7 @@ def _remarks(report: StepReport) -> list[str]:
 
 
 def left_out_steps(report: StepReport) -> list[str]:
-    """Return why rows could not be predicted, a line for each reason."""
+    """Return the rows without a prediction, one line per reason."""
     reasons: dict[str, list[str]] = {}
     for item in report.unpredicted:
         where = item.row.id or PurePath(item.row.where).name
@@ -83,7 +83,7 @@ def left_out_steps(report: StepReport) -> list[str]:
 
 
 def write_section(report: StepReport, page: Path, command: str) -> None:
-    """Write the section into a page, in place of the one that it has."""
+    """Write the section into a page, in place of an existing section."""
     before = page.read_text(encoding="utf-8").partition(HEADING)[0] if page.exists() else ""
     start = (
         before.rstrip("\n") + "\n\n"
@@ -102,11 +102,11 @@ def section(report: StepReport, command: str) -> str:
         "[training.md](training.md#against-measurements) says what such a table holds. Errors are those of the time of",
         "a step, in percent; bias is the mean of the signed ones, + is predicted too long; tau is Kendall's, of the",
         "throughput of plans of one model on one number of GPUs. Rows behind a figure (calibration rows) are scored",
-        "apart; every group has left-out rows only.",
+        "apart; every group has held-out rows only.",
         "",
         "| | rows | mean | median | bias | tau |",
         "|---|---|---|---|---|---|",
-        _row("**left-out rows**", report.left_out),
+        _row("**held-out rows**", report.left_out),
         _row("calibration rows", report.calibration),
     ]
     for by, name, own in step_groups(report.left_out):

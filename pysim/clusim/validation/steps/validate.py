@@ -1,8 +1,8 @@
-"""Predictions and measurements of steps: every row, and the rows without a prediction.
+"""Predictions and measurements of steps, and the rows without a prediction.
 
-The form of predictions of measured steps in JSON (`clusim.validation.steps.validate`).
+JSON form of predictions of measured steps (`clusim.validation.steps.validate`).
 
-Writes the file that says what error of a step to expect, from a validation.
+Writer of the file of expected step errors, from a validation.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class StepPointRowJson(TypedDict):
     where : str
         File and line.
     error_pct : float
-        By how much the prediction is too long [%].
+        Signed error of the prediction [%]; + is too long.
     host_wait_s : float
         Part of the prediction in which GPUs wait for the host [s].
     calibrated : list of str
-        The sets of rows that calibrated figures and have this one.
+        The sets of rows that calibrated parameters and contain this row.
     notes : list of str
-        What was assumed, and what was simulated instead.
+        Assumptions, and approximations of the simulation.
     """
 
     id: str
@@ -86,13 +86,13 @@ class StepReportJson(TypedDict):
     Attributes
     ----------
     overall, calibration : object
-        Of the rows that were left out of every calibration, and of those that were not.
+        Scores of held-out rows, and of calibration rows.
     groups : list
-        Of the rows that were left out, by what they have in common.
+        Scores of held-out rows, by their common properties.
     skipped : int
-        Rows that were not looked at, because fewer were asked for.
+        Rows omitted because fewer were requested.
     granularity : str
-        How finely the steps were simulated.
+        Granularity of the simulated steps.
     """
 
     overall: _Scored
@@ -106,14 +106,14 @@ class StepReportJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """All points, and what has none.
+    """All points, and the rows without one.
 
     Attributes
     ----------
     skipped : int
-        Rows that were not looked at, because fewer were asked for.
+        Rows omitted because fewer were requested.
     granularity : str
-        How finely the steps were simulated.
+        Granularity of the simulated steps.
     """
 
     points: list[StepPoint]
@@ -123,20 +123,20 @@ class StepReport:
 
     @property
     def left_out(self) -> list[StepPoint]:
-        """Return the points of rows that calibrated no figure."""
+        """Return the points of held-out rows."""
         return [point for point in self.points if not point.calibrated]
 
     @property
     def calibration(self) -> list[StepPoint]:
-        """Return the points of rows that did."""
+        """Return the points of calibration rows."""
         return [point for point in self.points if point.calibrated]
 
     def worst(self, count: int = 10) -> list[StepPoint]:
-        """Return the points that are farthest off."""
+        """Return the points with the largest errors."""
         return sorted(self.points, key=lambda point: -abs(point.error_pct))[:count]
 
     def to_json(self) -> StepReportJson:
-        """Return scores of the rows that were left out and of those that calibrated, groups and every point."""
+        """Return scores of held-out rows and of calibration rows, groups and every point."""
         return {
             "overall": step_score(self.left_out).to_json(),
             "calibration": step_score(self.calibration).to_json(),
@@ -187,12 +187,12 @@ def validate_steps(
     Parameters
     ----------
     most : int
-        Predict so many rows, spread over the table; 0 is all.
+        Maximum number of rows, spread over the table; 0 is all.
     jobs : int or Executor or None
-        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
+        Number of worker processes, or an executor; None is one per core, 1 works in this process.
     tell : callable or None
-        Called with every row, in their order, as soon as it and those before it are known; which it is, and of how
-        many.
+        Called with every row, its index and the number of rows, in their order, as soon as it and all earlier rows are
+        known.
     """
     chosen = _spread(rows, most)
     work = partial(predicted, granularity=granularity)
@@ -225,7 +225,7 @@ LEAST = 4
 
 
 def write_step_data(report: StepReport, target: Path, measurements: Sequence[Path]) -> None:
-    """Write the classes of a validation and where they are from."""
+    """Write the classes of a validation and their origin."""
     found: dict[tuple[str, str], list[StepPoint]] = {}
     for point in report.left_out:
         framework = framework_of(point.row)

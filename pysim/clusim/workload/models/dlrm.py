@@ -1,8 +1,8 @@
 """DLRM: embedding tables spread over the ranks, dense layers on all of them (arXiv 1906.00091).
 
-**Model** Each rank looks up its tables for the whole batch; an all-to-all gives every rank all tables of its own part
-of the batch, under the bottom layers. The gradient goes back by another one. **Not modelled** Row-wise cut tables,
-caches.
+**Model** Each rank looks up its tables for the complete batch; an all-to-all provides every rank with
+all tables for its part of the batch, during the bottom layers. A second all-to-all returns the gradient.
+**Not modelled** Row-wise split tables, caches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CRITEO = (
 
 @dataclass(frozen=True, slots=True)
 class Dlrm:
-    """DLRM as in MLPerf unless said otherwise; `pooling` rows are looked up per table and sample."""
+    """DLRM, by default as in MLPerf; `pooling` rows are looked up per table and sample."""
 
     name: str = "dlrm"
     dense: int = 13
@@ -38,7 +38,7 @@ class Dlrm:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model."""
+        """Number of parameters of the model."""
         return sum(layer.parameters for layer in self.build(Shard()))
 
     @property
@@ -51,7 +51,10 @@ class Dlrm:
         return shard.batch
 
     def build(self, shard: Shard) -> list[Layer]:
-        """Return the layers of a rank; `shard.expert` ranks share the tables, each with the mean number of rows."""
+        """Return the layers of a rank.
+
+        The `shard.expert` ranks share the tables, each with the mean number of rows.
+        """
         if shard.tensor > 1 or shard.context > 1:
             raise InputError(f"{self.name}: only data and table (expert) parallelism")
         b, n, e = shard.batch, shard.expert, shard.precision.bytes

@@ -1,7 +1,7 @@
-"""Reads the ``config.json`` of a Hugging Face model.
+"""Reader of the ``config.json`` of a Hugging Face model.
 
-A key that is not there means the default of a class in *transformers*, which is not installed; guessing it would give
-another model, so a missing key is an error that names it.
+A missing key implies the default of a class in *transformers*, which is not installed. A guess could
+yield another model, so a missing key is an error that names it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALIASES = {
     "head_size": ("head_dim",),
     "segments": ("type_vocab_size",),
 }
-"""Names under which configurations have the same number."""
+"""Alternative keys of the same number in configurations."""
 
 WORDS = {
     "activation": ("hidden_act", "hidden_activation", "activation_function"),
@@ -45,7 +45,7 @@ LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
 
 _GATED = ("silu", "swish", "swiglu", "geglu")
 _PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "opt", "bert")
-"""Types with biases, as many heads of keys as of queries, and feed-forward blocks of two matrices."""
+"""Types with biases, equally many heads of keys and queries, and feed-forward blocks of two matrices."""
 
 ABSENT = "its default is not in the file, add it"
 LARGEST, MOST_LAYERS = 2**31, 2**16
@@ -55,7 +55,7 @@ MOST_BYTES = 4 << 20
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; raises `ValueError` if a key is there twice."""
+    """Return a JSON object; raise `ValueError` if a key is repeated."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -79,7 +79,7 @@ def read_config(path: str | Path) -> Transformer:
 
 @dataclass(frozen=True)
 class _Config:
-    """A configuration, and where it comes from."""
+    """Configuration with its source."""
 
     data: Mapping[str, Any]
     where: str
@@ -89,7 +89,7 @@ class _Config:
         return InputError(f"{self.where}: {message}")
 
     def missing(self, names: tuple[str, ...], why: str = ABSENT) -> InputError:
-        """Return the error that none of these keys is there."""
+        """Return the error that all these keys are missing."""
         other = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
         return self.wrong(f"{names[0]!r}{other} is missing; {why}")
 
@@ -111,7 +111,7 @@ class _Config:
         return None
 
     def need(self, what: str) -> int:
-        """Return a number; raises `InputError` if no key has it."""
+        """Return a number; raise `InputError` if no key has it."""
         value = self.find(what)
         if value is None:
             raise self.missing(ALIASES.get(what, (what,)))
@@ -128,7 +128,7 @@ class _Config:
         return value.lower()
 
     def flag(self, key: str) -> bool | None:
-        """Return a truth value, or None if it is not there."""
+        """Return a truth value, or None if the key is missing."""
         value = self.data.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(f"{key!r} is {value!r:.40}; must be true or false")
@@ -181,7 +181,7 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
 
 
 def _check_kind(own: _Config, kind: str) -> None:
-    """Raise an error for what is no transformer of like layers."""
+    """Raise an error for models that are not transformers with equal layers."""
     if own.flag("is_encoder_decoder"):
         raise own.wrong(
             f"{kind or 'this'} has an encoder and a decoder; only one of them can be read"

@@ -1,10 +1,10 @@
-"""Writes the steps of a layer: what is done forwards comes back, reversed, in the backward pass.
+"""Writer of the steps of a layer: forward steps have counterparts, in reverse, in the backward pass.
 
-**Tensor parallelism**: between blocks activations are whole on every rank, or cut along the sequence; inside a block
-they are cut by features (heads, inner size). `Recorder.column` leads from whole to cut, `Recorder.row` back. A matrix
-cut by columns does the first, one cut by rows the second, without communication but the sum it ends with; every other
-use gathers its input or scatters its sums. What is communicated is the least that hands every layer the inputs and
-gradients it needs:
+**Tensor parallelism**: between blocks activations are complete on every rank, or split along the
+sequence; inside a block they are split by features (heads, inner size). `Recorder.column` leads from
+complete to split, `Recorder.row` back. A matrix split by columns does the first, one split by rows the
+second, without communication except the final sum; every other use gathers its input or scatters its
+sums. The communication is the minimum that provides every layer with its inputs and gradients:
 
 =================  ===========================  ===========================================
 style              `column`: forward, backward  `row`: forward, backward
@@ -15,13 +15,15 @@ column             -, AR(k)                     AG(k) + AG(n), RS(k)
 row                RS(n), AG(n) + AG(k)         AR(n), -
 =================  ===========================  ===========================================
 
-AR, AG, RS are all-reduce, all-gather and reduce-scatter of all inputs (k) or outputs (n) of the layer. The second
-gather of sequence parallelism is for the weight gradient: inputs are kept cut (arXiv 2205.05198). Layers that follow
-each other without anything whole between them gather or scatter once each way.
+AR, AG, RS are all-reduce, all-gather and reduce-scatter of all inputs (k) or outputs (n) of the layer.
+The second gather of sequence parallelism is for the weight gradient: inputs are kept split (arXiv
+2205.05198). Consecutive layers without a complete tensor between them gather or scatter once in each
+direction.
 
-**Overlapped** (PyTorch's async tensor parallelism, user buffers of Transformer Engine): what is gathered before a
-product goes round the ranks in as many parts as there are, each under the product of another part, and so do the sums
-behind one. The second gather runs under the input gradient, the scatter under the weight gradient anyway.
+**Overlapped** (PyTorch's async tensor parallelism, user buffers of Transformer Engine): the gather
+before a product circulates among the ranks in one part per rank, each during the product of another
+part; the same holds for the sums after a product. The second gather overlaps the input gradient, the
+scatter the weight gradient in any case.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ from clusim.workload.recipes import casts, gathered_bytes, input_bytes
 
 
 class Attention(NamedTuple):
-    """Attention of `rows` queries to `columns` keys per sample and head; sizes of queries (and keys) and values."""
+    """Attention of `rows` queries to `columns` keys per sample and head.
+
+    Sizes of queries (and keys) and of values.
+    """
 
     heads: int
     kv_heads: int
@@ -61,7 +66,10 @@ class Attention(NamedTuple):
 
 
 class Recorder:
-    """Collects the steps of a layer; every call adds to `forward` and puts its backward steps before the others."""
+    """Recorder of the steps of a layer.
+
+    Every call appends to `forward` and puts its backward steps before the others.
+    """
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -76,7 +84,7 @@ class Recorder:
     def layer(
         self, name: str, kind: str, tensors: list[Tensor], output_bytes: int, kept: Activations
     ) -> Layer:
-        """Return the layer written so far; `kept` is for matrices that are cut in pairs."""
+        """Return the layer written so far; `kept` is for matrices that are split in pairs."""
         more, full = self._kept, self._kept if kept.full == kept.none else 0
         kept = Activations(kept.none + more, kept.selective + more, kept.full + full)
         backward = [step for group in reversed(self._back) for step in group]
@@ -92,11 +100,11 @@ class Recorder:
         )
 
     def module(self, name: str, first: int, freed: int) -> None:
-        """Say that the steps since the `first`-th can be computed again, which frees so many bytes."""
+        """Record that the steps from `first` on can be recomputed, which frees `freed` bytes."""
         self._modules.append(Module(name, first, len(self.forward), freed))
 
     def pair(self, forward: list[Step], backward: list[Step]) -> None:
-        """Add steps and what they mean in the backward pass, with the casts that their products need."""
+        """Add steps and their counterparts in the backward pass, with casts for their products."""
         self.forward += self._cast(forward)
         self._back.append(self._cast(backward))
 
@@ -116,7 +124,7 @@ class Recorder:
         *,
         inside: Inside = "",
     ) -> None:
-        """Add a kernel that moves elements, and one that moves `back` elements in the backward pass."""
+        """Add a kernel that moves elements, and one that moves `back` elements backwards."""
         one = memory_kernel(name, read, written, self.element_bytes, inside=inside)
         two = memory_kernel(
             f"{name} backward",
@@ -128,38 +136,38 @@ class Recorder:
         self.pair([one], [two.as_part("input")])
 
     def norm(self, name: str, elements: int, *, forked: bool = False) -> None:
-        """Add a norm of so many elements.
+        """Add a norm of this number of elements.
 
-        Backwards it reads input and gradient and writes a gradient; an eager framework's reads both again for the
-        gradients of the weights. If its input also goes past it (`forked`), the gradient of that way is added: by a
-        kernel of its own, or while the norm's is written.
+        Backwards it reads input and gradient and writes a gradient; an eager framework's reads both again for
+        the gradients of the weights. If its input also bypasses it (`forked`), the gradient of that branch is
+        added: by a separate kernel, or while the norm's is written.
         """
         back = 5 if self.shard.eager else 3
         if forked and self.shard.sums:
-            # Written first, it comes last in the backward pass.
+            # Written first, so it is last in the backward pass.
             self.behind(f"{SUMMED} {name}", 3 * elements)
         elif forked:
             back += 1
         self.memory(name, elements, elements, back * elements)
 
     def behind(self, name: str, elements: float) -> None:
-        """Add a kernel that moves elements to the backward pass alone."""
+        """Add a kernel that moves elements to the backward pass only."""
         kernel = memory_kernel(name, elements, 0, self.element_bytes)
         self.pair([], [kernel.as_part("input")])
 
     def linear(self, name: str, product: Gemm, *, inside: Inside = "", elements: int = 0) -> None:
-        """Add a linear layer that communicates nothing."""
+        """Add a linear layer without communication."""
         forward, back, weight = linear(name, self.shard, product, inside=inside, elements=elements)
         self.pair([forward], [back, weight])
 
     def plain(self, name: str, m: int, n: int, k: int) -> None:
-        """Add a linear layer that every rank of the tensor dimension does alike."""
+        """Add a linear layer that every rank of the tensor dimension computes in full."""
         self.linear(name, Gemm(1, m, n, k))
 
     def column(self, name: str, m: int, n: int, k: int, *, cut: bool = False) -> None:
-        """Add a linear layer of whole inputs whose outputs are cut, `n` of them on each rank.
+        """Add a linear layer with complete inputs and split outputs, `n` of them on each rank.
 
-        With `cut` only parts of the inputs are there, as behind another layer; `k` is the whole of them.
+        With `cut` only parts of the inputs are present, as after another layer; `k` is their total.
         """
         shard = self.shard
         if shard.tensor == 1:
@@ -173,10 +181,10 @@ class Recorder:
             self._columns_of_whole(name, m, n, k)
 
     def row(self, name: str, m: int, n: int, k: int) -> None:
-        """Add a linear layer of cut inputs, `k` of them on each rank, whose outputs are whole."""
+        """Add a linear layer with split inputs, `k` of them on each rank, and complete outputs."""
         shard = self.shard
         if shard.tensor > 1 and shard.style == "column":
-            # Every rank computes a part of the outputs, which the next layer needs whole.
+            # Every rank computes a part of the outputs; the next layer needs all.
             own = shard.cut(n, shard.tensor, "tensor parallelism: output size")
             self._columns_of_parts(name, m, own, k * shard.tensor)
             self.pair([Comm("tensor", "all_gather", m * n * self.element_bytes, name)], [])
@@ -189,9 +197,10 @@ class Recorder:
         self.leave(m * n, name, gradient_bytes=gathered_bytes(shard.precision, gradients=True))
 
     def _rows_in_pieces(self, name: str, m: int, n: int, k: int) -> None:
-        """Compute a part of the tokens while the sums of the one before go on; backwards while gradients come.
+        """Compute a part of the tokens during the sums of the previous part.
 
-        A rank adds what arrives to what it has made, and sends the sum on.
+        A rank adds the arriving sum to its result and forwards it. Backwards, products overlap the arriving
+        gradients.
         """
         parts = self.shard.tensor
         forward, back, _ = linear(name, self.shard, Gemm(1, m // parts, n, k))
@@ -211,7 +220,7 @@ class Recorder:
         self.pair(steps, [*self._while_parts_come(name, back, size), weight])
 
     def _while_parts_come(self, name: str, kernel: Kernel, size: int) -> list[Step]:
-        """Return a kernel for each part of the tokens, under which the next one comes from the neighbour [bytes]."""
+        """Return a kernel per part of the tokens; during each the next part arrives [bytes]."""
         found: list[Step] = []
         for _ in range(self.shard.tensor - 1):
             key = self._key(name)
@@ -223,9 +232,10 @@ class Recorder:
         return [*found, kernel]
 
     def _columns_of_whole(self, name: str, m: int, n: int, k: int) -> None:
-        """Each rank has some columns: its input gradient is a part of the sum.
+        """Add a layer with some columns on each rank, whose input gradient is a partial sum.
 
-        With sequence parallelism inputs are kept cut along the sequence, and gathered again for the weight gradient.
+        With sequence parallelism inputs are kept split along the sequence, and gathered again for the weight
+        gradient.
         """
         forward, back, weight = linear(name, self.shard, Gemm(1, m, n, k))
         size, key = m * k * self.element_bytes, self._key(name)
@@ -252,7 +262,10 @@ class Recorder:
         )
 
     def _columns_of_parts(self, name: str, m: int, n: int, k: int) -> None:
-        """Gather the inputs, keep them, and compute `n` columns; of the input gradient every rank needs its part."""
+        """Add a layer that gathers and keeps its inputs, and computes `n` columns.
+
+        Of the input gradient every rank needs its part.
+        """
         forward, back, weight = linear(name, self.shard, Gemm(1, m, n, k))
         size, key = m * k * self.element_bytes, self._key(name)
         self._kept += round((m * k - m * k // self.shard.tensor) * self.input_bytes)
@@ -261,7 +274,7 @@ class Recorder:
         self.pair([whole, forward], [back, part, weight, Wait(key, part="input")])
 
     def _rows_of_whole(self, name: str, m: int, n: int, k: int, *, cut: bool) -> None:
-        """Each rank has the rows of its part of the inputs: its outputs are parts of sums, of which it keeps `n`."""
+        """Add a layer with the rows of a rank's inputs: outputs are partial sums, `n` are kept."""
         tensor = self.shard.tensor
         own = self.shard.cut(k, tensor, "tensor parallelism: input size")
         forward, back, weight = linear(name, self.shard, Gemm(1, m, n * tensor, own))
@@ -281,9 +294,9 @@ class Recorder:
         self.pair([forward, scatter], [gather, back, whole, weight, Wait(key, part="input")])
 
     def leave(self, elements: int, name: str = "", gradient_bytes: float = 0.0) -> None:
-        """Sum `elements` over the tensor dimension; with sequence parallelism every rank keeps its part.
+        """Sum `elements` over the tensor ranks; with sequence parallelism each keeps its part.
 
-        Gradients that are gathered then are of `gradient_bytes` each, or as the elements.
+        Gradients that are then gathered have `gradient_bytes` each, or the size of the elements.
         """
         shard = self.shard
         if shard.tensor == 1:
@@ -302,7 +315,7 @@ class Recorder:
         self.pair([Comm("tensor", "all_gather", size_bytes, "expert tokens")], [back])
 
     def after_experts(self, size_bytes: int) -> None:
-        """Sum what parts of experts computed."""
+        """Sum the outputs of partial experts."""
         if self.shard.tensor == 1:
             return
         if not self.shard.sequence_parallel:
@@ -325,11 +338,11 @@ class Recorder:
         self.pair([Comm("context", "all_gather", size_bytes, "keys")], [scatter])
 
     def gather_keys_again(self, size_bytes: int) -> None:
-        """Gather them again before the backward pass of what was written last."""
+        """Gather keys and values again before the backward pass of the last steps."""
         self.pair([], [Comm("context", "all_gather", size_bytes, "keys again", part="input")])
 
     def swap(self, name: str, size_bytes: int) -> None:
-        """Exchange what ranks of the context dimension have of `name`, and gradients back."""
+        """Exchange `name` among the ranks of the context dimension, and gradients back."""
         core = not self.shard.flash
         back = Comm("context", "alltoall", size_bytes, f"{name} gradient", part="input")
         self.pair([Comm("context", "alltoall", size_bytes, name, core=core)], [back])
@@ -337,7 +350,7 @@ class Recorder:
     def start(
         self, dim: Dim, operation: str, forward_bytes: int, backward_bytes: int, name: str
     ) -> None:
-        """Start a communication that runs under what follows; `finish` ends it."""
+        """Start a communication that overlaps the following steps; `finish` ends it."""
         key = self._key(name)
         self._open = key
         self.pair(
@@ -349,15 +362,15 @@ class Recorder:
         )
 
     def finish(self, _name: str) -> None:
-        """Wait for the communication started last."""
+        """Wait for the last started communication."""
         self.pair([Wait(self._open, core=True)], [self._backward_start])
 
     def flash(self, attention: Attention, *, causal: bool) -> None:
         """Add fused attention.
 
-        Rows that are a part of the sequence are balanced under a causal mask: of 2n chunks rank i has chunks i and
-        2n - 1 - i, which meet equally many keys on every rank. Masks of kernels are aligned at the last key; with
-        (columns + rows) / 2 keys they leave the same work.
+        Rows that are a part of the sequence are balanced under a causal mask: of 2n chunks rank i has chunks i
+        and 2n - 1 - i, which meet equally many keys on every rank. Masks of kernels are aligned at the last key;
+        with (columns + rows) / 2 keys they yield the same work.
         """
         batch = self.shard.batch
         heads, kv, rows, columns, query, value = attention

@@ -16,7 +16,10 @@ Size = tuple[int, int, int]
 
 
 def gpt(name: str, size: Size, *, vocab: int = 50257, positions: int = 2048) -> Transformer:
-    """Return a GPT: plain feed-forward blocks of four times the hidden size, biases, dropout, learned positions."""
+    """Return a GPT model.
+
+    Plain feed-forward blocks of four times the hidden size, biases, dropout, learned positions.
+    """
     layers, hidden, heads = size
     return Transformer(
         name, layers, hidden, heads, heads, hidden // heads, 4 * hidden, vocab,
@@ -31,7 +34,7 @@ def llama(name: str, size: Size, kv_heads: int, inner: int, vocab: int = 128256)
 
 
 def mixtral(name: str, size: Size, inner: int, vocab: int) -> Transformer:
-    """Return a Mixtral: eight experts, of which a token visits two."""
+    """Return a Mixtral model: eight experts, two per token."""
     layers, hidden, heads = size
     return Transformer(
         name,

@@ -1,10 +1,11 @@
 """Recurrent networks: layers of LSTM cells between an embedding and a head, over a sequence of tokens.
 
-**Hardware** cuDNN multiplies the inputs of all steps at once; the recurrent product and the cell wait for the step
-before. Backwards likewise, with the weight gradients of all steps at the end. Layers of several GPUs work as a wave
-over (layer, time): the sequence is cut into pieces, and a layer does a piece while the next one does the piece before.
-**Model** The same; two biases a layer as cuDNN has them. **Not modelled** Waves over layers of one GPU; persistent
-kernels, which keep recurrent weights in registers; dropout.
+**Hardware** cuDNN multiplies the inputs of all steps at once; the recurrent product and the cell wait
+for the previous step. Backwards likewise, with the weight gradients of all steps at the end. Layers of
+several GPUs work as a wave over (layer, time): the sequence is split into pieces, and a layer processes
+a piece while the next one processes the previous piece.
+**Model** The same; two biases per layer as in cuDNN. **Not modelled** Waves over layers of one GPU;
+persistent kernels, which keep recurrent weights in registers; dropout.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, line
 from clusim.workload.models.parts import Recorder
 
 GATES = 4
-"""Products of an LSTM cell: input, forget and output gate, and what comes in."""
+"""Products of an LSTM cell: input, forget and output gate, and candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A language model of LSTM layers."""
+    """Language model of LSTM layers."""
 
     name: str = "lstm"
     layers: int = 2
@@ -33,7 +34,7 @@ class Recurrent:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model."""
+        """Number of parameters of the model."""
         return sum(layer.parameters for layer in self.build(Shard()))
 
     def samples(self, shard: Shard) -> int:
@@ -58,10 +59,10 @@ class Recurrent:
         rec, h, b = Recorder(shard), self.hidden, shard.batch
         tokens, wide = self.samples(shard), GATES * self.hidden
         rec.linear("inputs", Gemm(1, tokens, wide, h))
-        # Of all steps, behind the backward passes of the last of them.
+        # Weight gradient over all steps, after the last of their backward passes.
         rec.pair([], [linear("recurrent", shard, Gemm(1, tokens, wide, h))[2]])
         forward, back, _ = linear("recurrent", shard, Gemm(1, b, wide, h))
-        # Reads both products and the cell's state, writes gates, state and output; backwards the gradients of these.
+        # Reads both products and the cell's state, writes gates, state and output; backwards their gradients.
         cell = memory_kernel("cell", b * (2 * wide + h), b * (wide + 2 * h), shard.precision.bytes)
         undone = memory_kernel(
             "cell backward", b * (wide + 4 * h), b * (wide + h), shard.precision.bytes

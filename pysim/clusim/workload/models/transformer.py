@@ -1,12 +1,14 @@
 """Transformers: GPT, BERT, Llama, and mixtures of experts such as Mixtral and DeepSeek-V3.
 
-**Hardware** The kernels a framework launches: matrix products, fused or plain attention, normalisation, activation,
-dropout and residual additions, each with its memory traffic. **Model** Tensor parallelism as in Megatron-LM: matrices
-are cut by columns, then by rows, with one all-reduce behind the second (arXiv 1909.08053); with sequence parallelism
-an all-gather before and a reduce-scatter behind (arXiv 2205.05198). The input gradient is reduced while the weight
-gradient is computed. Context parallelism passes keys and values around a ring under the attention kernels, gathers
-them (arXiv 2407.21783), or exchanges heads for tokens (Ulysses, arXiv 2309.14509). Experts get their tokens by
-all-to-all. **Not modelled** Fused kernels of particular libraries; the loss of work when experts drop tokens.
+**Hardware** The kernels launched by a framework: matrix products, fused or plain attention,
+normalisation, activation, dropout and residual additions, each with its memory traffic. **Model** Tensor
+parallelism as in Megatron-LM: matrices are split by columns, then by rows, with one all-reduce after the
+second (arXiv 1909.08053); with sequence parallelism an all-gather before and a reduce-scatter after
+(arXiv 2205.05198). The input gradient is reduced while the weight gradient is computed. Context
+parallelism passes keys and values around a ring during the attention kernels, gathers them (arXiv
+2407.21783), or exchanges heads for tokens (Ulysses, arXiv 2309.14509). Experts receive their tokens by
+all-to-all. **Not modelled** Fused kernels of particular libraries; the reduced work when experts drop
+tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from clusim.workload.recipes import input_bytes, output_bytes
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, V3): ranks of the projections and dimensions of a head."""
+    """Multi-head latent attention (DeepSeek-V2, V3): projection ranks and head dimensions."""
 
     q_rank: int
     kv_rank: int
@@ -42,20 +44,20 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A transformer by its dimensions.
+    """Transformer by its dimensions.
 
     Attributes
     ----------
     kv_heads : int
         Heads of keys and values.
     intermediate : int
-        Inner size of the dense feed-forward block; `gated` ones have three matrices.
+        Inner size of the dense feed-forward block; `gated` blocks have three matrices.
     positions : int
         Learned positions; 0 is rotary.
     experts, top_k, expert_size, shared_experts : int
-        Mixture of experts: how many, how many a token visits, their inner size, and how many every token visits.
+        Mixture of experts: number, experts per token, inner size, and experts shared by all tokens.
     dense_layers : int
-        First layers that are dense all the same.
+        First layers that remain dense.
     """
 
     name: str
@@ -86,7 +88,7 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model."""
+        """Number of parameters of the model."""
         return sum(layer.parameters for layer in self.build(Shard()))
 
     def samples(self, shard: Shard) -> int:
@@ -94,7 +96,7 @@ class Transformer:
         return shard.batch * shard.sequence
 
     def check(self, shard: Shard) -> None:
-        """Raise `InputError` unless the model can be, and can be cut like this."""
+        """Raise `InputError` if the model or its partition is invalid."""
         self.check_numbers()
         shard.cut(self.heads, shard.tensor, "tensor parallelism: attention heads")
         if self.kv_heads % shard.tensor and shard.tensor % self.kv_heads:
@@ -139,7 +141,7 @@ class Transformer:
             )
 
     def build(self, shard: Shard) -> list[Layer]:
-        """Return the layers of a rank: embedding, blocks, head; like blocks are one object."""
+        """Return the layers of a rank: embedding, blocks, head; equal blocks are one object."""
         self.check(shard)
         dense = self._block(shard, moe=False) if self.dense_layers or not self.experts else None
         moe = self._block(shard, moe=True) if self.experts else None
@@ -196,8 +198,11 @@ class Transformer:
         return rec.layer("head", "head", tensors, 0, acts)
 
     def _loss(self, rec: Recorder, shard: Shard, logits: int) -> None:
-        """Write cross-entropy; unfused, every operation reads and writes 32-bit logits: cast, greatest, difference,
-        exponent, sum and quotient, and backwards product and cast."""
+        """Write cross-entropy.
+
+        Unfused, every operation reads and writes 32-bit logits: cast, maximum, difference, exponent, sum and
+        quotient, and backwards product and cast.
+        """
         if shard.fused_loss:
             rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
             return
@@ -231,9 +236,9 @@ class Transformer:
         return rec.layer("block", "moe" if moe else "block", tensors, self._handed(shard), acts)
 
     def _residual(self, rec: Recorder, shard: Shard) -> int:
-        """Write bias, dropout and the residual addition; return the bytes of the mask that is kept.
+        """Write bias, dropout and the residual addition; return the bytes of the kept mask.
 
-        Without dropout the gradient goes both ways as it is.
+        Without dropout the gradient is passed unchanged to both branches.
         """
         local = shard.local_tokens * self.hidden
         if not self.dropout:
@@ -244,7 +249,7 @@ class Transformer:
         return local
 
     def _attention_kept(self, shard: Shard) -> int:
-        """Return what attention keeps besides its scores: its input, queries, keys, values and output [bytes]."""
+        """Return the kept tensors of attention except scores: input, Q, K, V and output [bytes]."""
         n = shard.tokens
         heads, kv = self._local_heads(shard)
         query, value = self._head_sizes()
@@ -257,12 +262,12 @@ class Transformer:
         return round(n * (own * shard.precision.bytes + made)) + self._normed(shard)
 
     def _normed(self, shard: Shard) -> int:
-        """Return what is kept of the input of attention [bytes]: in 8 bits by each layer that reads it."""
+        """Return the kept input of attention [bytes]: in 8 bits, one copy per layer that reads it."""
         readers = 2 if self.latent is not None and shard.precision.recipe else 1
         return round(readers * shard.local_tokens * self.hidden * input_bytes(shard.precision))
 
     def _scores(self, shard: Shard) -> int:
-        """Return what plain attention keeps of its scores: softmax, dropout and its mask [bytes]."""
+        """Return the kept scores of attention: softmax, dropout and its mask [bytes]."""
         heads, _ = self._local_heads(shard)
         scores = shard.batch * heads * (shard.sequence // shard.context) * shard.sequence
         if shard.flash:
@@ -326,7 +331,7 @@ class Transformer:
         ]
 
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
-        """Write scores, softmax and values, fused or not, with what context parallelism adds."""
+        """Write scores, softmax and values, fused or not, with context parallelism."""
         query, value = self._head_sizes()
         part, whole, parts = shard.sequence // shard.context, shard.sequence, shard.context
         token = shard.batch * part * shard.precision.bytes
@@ -337,7 +342,7 @@ class Transformer:
             self._attend(rec, shard, Attention(heads, kv, part, whole, query, value))
             rec.gather_keys_again(ring * parts)
         elif parts > 1 and shard.around == "ulysses":
-            # Where a rank has fewer heads of keys than there are ranks, each is sent to several.
+            # If a rank has fewer heads of keys than there are ranks, each head is sent to several.
             there = max(kv, parts)
             rec.swap("heads", token * (heads * query + there * (query + value)))
             few = Attention(heads // parts, there // parts, whole, whole, query, value)
@@ -358,7 +363,7 @@ class Transformer:
             rec.plain_attention(attention, dropout=self.dropout)
 
     def _feed_forward(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
-        """Write the dense block; return its parameters and what it keeps [bytes]."""
+        """Write the dense block; return its parameters and the bytes kept."""
         own = self.intermediate // shard.tensor
         wide, n, h = (2 if self.gated else 1) * own, shard.tokens, self.hidden
         operand = input_bytes(shard.precision)
@@ -373,7 +378,7 @@ class Transformer:
         return tensors, n * wide * shard.precision.bytes + round(inputs)
 
     def _experts(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
-        """Write router, dispatch, experts and combine; return parameters and what is kept [bytes]."""
+        """Write router, dispatch, experts and combine; return parameters and the bytes kept."""
         h, e, t = self.hidden, shard.precision.bytes, shard.tensor
         operand = input_bytes(shard.precision)
         cut = shard.sequence_parallel
@@ -425,14 +430,17 @@ class Transformer:
         return tensors, kept + shared
 
     def _shared_kept(self, shard: Shard, inner: int) -> int:
-        """Return what the shared experts keep [bytes]; their input is the router's, but for an 8-bit copy of it."""
+        """Return the bytes kept by shared experts.
+
+        Their input is the router's and not counted, except an 8-bit copy.
+        """
         operand = input_bytes(shard.precision)
         copy = shard.local_tokens * self.hidden * operand if shard.precision.recipe else 0
         made = shard.tokens * inner * (2 * shard.precision.bytes + operand)
         return round(made + copy)
 
     def _exchange(self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]) -> None:
-        """Exchange tokens among experts: each of a token's experts gets it, or with DeepEP each rank that has one."""
+        """Exchange tokens with each of their experts, or with DeepEP with each rank that has one."""
         own, tokens, e = shard.deepep, shard.local_tokens, shard.precision.bytes
         if own is None or shard.expert == 1:
             rec.exchange(kind, tokens * self.top_k * self.hidden * e)
@@ -445,7 +453,7 @@ class Transformer:
             how = False, own.blocks, least, size.across, own.low_latency
             return Comm("expert", "alltoall", size.inside, name, "", part, *how)
 
-        # Gradients come back the other way about.
+        # Gradients return in the opposite mode: combine for dispatch, and vice versa.
         back: Literal["dispatch", "combine"] = "combine" if kind == "dispatch" else "dispatch"
         rec.pair([once(kind, kind, "forward")], [once(back, f"{kind} gradient", "input")])
 

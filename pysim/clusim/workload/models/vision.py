@@ -1,8 +1,9 @@
-"""A perceptron and ResNet-50.
+"""Multilayer perceptron and ResNet-50.
 
-**Model** Convolutions are matrix products over the output pixels, which read every input pixel once; normalisation and
-activation move memory. Batch normalisation over several ranks gathers mean, deviation and count of every channel
-before it normalises, and sums two gradients of each channel up backwards, as PyTorch's SyncBatchNorm does.
+**Model** Convolutions are matrix products over the output pixels, which read every input pixel once;
+normalisation and activation move memory. Batch normalisation over several ranks gathers mean, deviation
+and count of every channel before it normalises, and sums two gradients of each channel backwards, as in
+PyTorch's SyncBatchNorm.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from clusim.workload.models.parts import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Perceptron:
-    """Linear layers with activations in between; with tensor parallelism they alternate between columns and rows."""
+    """Linear layers with activations in between.
+
+    With tensor parallelism they alternate between columns and rows.
+    """
 
     name: str
     sizes: tuple[int, ...] = (784, 512, 256, 10)
@@ -29,7 +33,7 @@ class Perceptron:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model."""
+        """Number of parameters of the model."""
         return sum(layer.parameters for layer in self.build(Shard()))
 
     @property
@@ -79,7 +83,7 @@ class ResNet:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model."""
+        """Number of parameters of the model."""
         return sum(layer.parameters for layer in self.build(Shard()))
 
     @property
@@ -150,7 +154,10 @@ class ResNet:
 
 
 class _Conv(NamedTuple):
-    """A convolution of `into` to `out` channels with a square kernel, on `side` x `side` pixels of its output."""
+    """Convolution of `into` to `out` channels with a square kernel.
+
+    Its output has `side` x `side` pixels.
+    """
 
     name: str
     into: int
@@ -161,7 +168,7 @@ class _Conv(NamedTuple):
 
 
 def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv) -> int:
-    """Add convolution, normalisation and activation; return what they keep [bytes]."""
+    """Add convolution, normalisation and activation; return the bytes kept."""
     name, into, out, kernel, side, stride = conv
     shard = rec.shard
     pixels, window = shard.batch * side * side, into * kernel * kernel
@@ -173,7 +180,7 @@ def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv) -> int:
 
 
 def _normalise(rec: Recorder, name: str, elements: int, channels: int) -> None:
-    """Add batch normalisation and activation, with what ranks that normalise together tell each other in between."""
+    """Add batch normalisation and activation, with the exchange of ranks that share samples."""
     ranks, single = rec.shard.norm, 4
     if ranks == 1:
         rec.memory(name, 2 * elements, elements, 4 * elements)

@@ -1,1 +1,1 @@
-"""Parallelism: what a plan makes the ranks do, as tasks and collectives of a schedule."""
+"""Parallelism layouts: the work of all ranks as tasks and collectives of a schedule."""

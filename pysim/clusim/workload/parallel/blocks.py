@@ -1,9 +1,10 @@
-"""Writes equal blocks of work once: pauses stand for the others.
+"""Writer of replicated blocks: equal blocks of work are simulated once, pauses replace the others.
 
-A *block* is what a stage does between two messages for one microbatch, or messages of the same size that the ranks of
-a stage send side by side. Where nothing else is issued meanwhile, it can be simulated once and stand as a pause of the
-same length: `Folder` does that, and counts. Ranks of a block that are done at the same time wait for the same pause, so
-what is folded costs as many tasks as it has different ends.
+A *block* is the work of a stage between two messages for one microbatch, or the messages of equal size
+that the ranks of a stage send in parallel. If no other work is issued at the same time, it can be
+simulated once and replaced by a pause of the same length: `Folder` does this and counts the blocks.
+Ranks of a block that end at the same time wait for the same pause, so a replicated block costs one task
+per distinct end time.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from clusim.workload.parallel.volumes import Volume
 
 @dataclass
 class BlockEmitter(Emitter):
-    """Adds the steps of a plan to a schedule, folded where `folder` says so."""
+    """Writer of the steps of a plan, with equal blocks replicated if `folder` allows it."""
 
     def folds(self, *, beside: bool = False) -> bool:
-        """Return True if equal blocks are folded: all ranks must take the same time every time."""
+        """True if equal blocks are replicated: kernels must always last equally long on all ranks."""
         folder = self.folder
         return folder is not None and self.uniform and (folder.reductions or not beside)
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
-        """Do the steps of a block, folded if that is possible."""
+        """Add the steps of a block, replicated if possible."""
         folder = self.folder
         if folder is None or not self.uniform:
             super().block(stage, steps, key, name)
@@ -49,14 +50,14 @@ class BlockEmitter(Emitter):
                 self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
 
     def _alone(self, stage: int, ranks: Sequence[int], steps: Sequence[Step]) -> Alone:
-        """Write steps on some ranks of a stage as a schedule of their own."""
+        """Write steps on some ranks of a stage as a separate schedule."""
         builder = ScheduleBuilder(self.plan.fabric, "block")
         writer = Emitter(self.plan, builder, only=frozenset(ranks), nccl=self.nccl)
         writer.run(stage, steps, "block")
         return Alone(builder.build(), writer.tail, writer.traffic, writer.flops)
 
     def _run_on(self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str) -> None:
-        """Do steps on some ranks of a stage only."""
+        """Add steps on some ranks of a stage only."""
         only, groups = self.only, self._groups
         self.only, self._groups = frozenset(ranks), {}
         self.run(stage, steps, name)
@@ -76,7 +77,7 @@ class BlockEmitter(Emitter):
         self._folded(FoldedBlock(tasks, waits, found, self.folder.last))
 
     def _folded(self, block: FoldedBlock) -> None:
-        """Count a block that pauses stand for."""
+        """Count a block that pauses replace."""
         assert self.folder is not None
         self.folder.blocks.append(block)
         for dim, moved in block.found.traffic.items():
@@ -86,7 +87,7 @@ class BlockEmitter(Emitter):
     def _alike(
         self, ranks: Sequence[int], values: Mapping[int, Any], issue: Issue | None
     ) -> list[tuple[tuple[int, ...], Any]]:
-        """Return the ranks for which one pause may stand, with the value that they share."""
+        """Return the ranks that can share a pause, with their common value."""
         if issue is not None:
             return [((rank,), values[rank]) for rank in ranks]
         one = values[ranks[0]]
@@ -98,7 +99,7 @@ class BlockEmitter(Emitter):
         return [(tuple(own), value) for value, own in found.items()]
 
     def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
-        """Add kernels only: every rank starts for itself, and takes what it takes alone."""
+        """Add a block of kernels only; every rank starts independently."""
         assert self.folder is not None
         if not kernels:
             return
@@ -117,7 +118,7 @@ class BlockEmitter(Emitter):
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
-        """Add messages of the same size side by side, one for each pair of ranks; folded if that is wanted."""
+        """Add parallel messages of equal size, one per pair of ranks, replicated if requested."""
         folder = self.folder
         if folder is None or not (self.uniform and folder.messages and folder.wanted()):
             return super().messages(exchange, pairs, waits, stream)
@@ -136,7 +137,7 @@ class BlockEmitter(Emitter):
         stream: str = "",
         after: Tails | None = None,
     ) -> Tails:
-        """Add a collective of each of some groups, side by side; folded if that is wanted."""
+        """Add one collective for each group, in parallel, replicated if requested."""
         folder = self.folder
         if folder is None or not (groups and self.folds(beside=True) and folder.wanted()):
             return super().collectives(exchange, groups, stream, after)
@@ -151,7 +152,7 @@ class BlockEmitter(Emitter):
     def _fold_beside(
         self, exchange: Exchange, stream: str, waits: Tails, write: Callable[[Emitter], Tails]
     ) -> Tails:
-        """Add what ranks exchange side by side, as `write` writes it, folded; the next kernels do not wait for it."""
+        """Add the exchange that `write` writes, replicated; the next kernels do not wait for it."""
         assert self.folder is not None
         ranks = tuple(waits)
         self._enqueue(exchange, waits)
@@ -181,7 +182,7 @@ class BlockEmitter(Emitter):
         name: str,
         given: tuple[tuple[int, ...], Issue | None],
     ) -> int:
-        """Add what stands for a block at these ranks; `given` is what it waits for, and what its host does."""
+        """Add the pause of a block at these ranks; `given` holds dependencies and host work."""
         after, issue = given
         host = self._issue(ranks[0], issue, name)
         task = self.builder.delay(ranks[0], time_ps, name=f"{name}{SUFFIX}", after=after)
@@ -190,7 +191,7 @@ class BlockEmitter(Emitter):
         return task
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
-        """Add a step of the optimiser over so many parameters."""
+        """Add an optimiser step over this number of parameters."""
         if elements > 0 and self.folds() and self.folder is not None and self.folder.wanted():
             kernel, own = self.plan.optimizer.kernel(elements), tuple(ranks)
             self._fold_kernels(own, [kernel], name)

@@ -1,13 +1,14 @@
-"""Checkpoints inside steps: weights and states over each GPU's link to its host, and from there to storage.
+"""Checkpoints inside steps: weights and states over each GPU's link to its host, then to storage.
 
-**Hardware** Ranks with the same states share the writing (PyTorch's distributed checkpoints, Megatron-LM's fully
-parallel saving). Synchronous writing stops the job until all is written, and streams: a piece is written while the next
-one is copied. Asynchronous writing stops a rank until its part is copied to the host's memory (``async_save``). Copies
-may also go under the passes of the next step, which read the same weights, and the optimiser waits for them (CheckFreq,
-FAST 2021; DataStates-LLM, HPDC 2024). **Model** The same: copies take each GPU's part of the way to the host's memory,
-one after the other with what offloading copies there; storage takes what all GPUs together write. Copies under passes
-go in as many pieces as there are passes of layers, so that offloaded activations find their turn. **Not modelled**
-Pinned memory that must be made first; serialisation; the planning of a checkpoint; other traffic on PCIe.
+**Hardware** Ranks with the same states share the writing (PyTorch's distributed checkpoints,
+Megatron-LM's fully parallel saving). Synchronous writing stops the job until all data are written, and
+streams: a piece is written while the next one is copied. Asynchronous writing stops a rank until its
+part is copied to host memory (``async_save``). Copies may also overlap the passes of the next step,
+which read the same weights, and the optimiser waits for them (CheckFreq, FAST 2021; DataStates-LLM, HPDC
+2024). **Model** The same: copies use each GPU's part of the path to host memory, in sequence with the
+copies of offloading; storage receives the writes of all GPUs together. Copies during passes are divided
+into one piece per pass of a layer, so that offloaded activations can interleave. **Not modelled**
+Allocation of pinned memory; serialisation; the planning of a checkpoint; other traffic on PCIe.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from clusim.workload.pipeline_schedules import Action
 from clusim.workload.spec import complain
 
 LONGEST_S = 1_000_000
-"""Longest writing of a checkpoint [s]: more is a slip of the pen."""
+"""Limit on the writing time of a checkpoint [s]: more is an input error."""
 
 STORAGE = "states to storage"
-"""Stream of what is written."""
+"""Stream of writes to storage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint of a plan.
+    """Checkpoint of a plan.
 
     Attributes
     ----------
     bytes : int
         Weights and states of every parameter once.
     copied : tuple of int
-        What a rank of each stage copies to its host [bytes].
+        Copy of a rank of each stage to its host [bytes].
     rate_Bps, write_Bps : float
-        A GPU's copies to its host, and writing of all GPUs together [B/s].
+        Rate of a GPU's copies to its host, and of the writes of all GPUs together [B/s].
     """
 
     bytes: int
@@ -51,17 +52,17 @@ class Checkpoint:
 
     @property
     def copy_s(self) -> float:
-        """Until the last rank has copied its part [s]."""
+        """Time until the last rank has copied its part [s]."""
         return max(self.copied) / self.rate_Bps
 
     @property
     def write_s(self) -> float:
-        """Until all is written [s]."""
+        """Time until all data are written [s]."""
         return self.bytes / self.write_Bps
 
 
 def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
-    """Return the checkpoint of a plan, or None if its workload says nothing of any."""
+    """Return the checkpoint of a plan, or None if its workload does not request one."""
     spec = plan.workload.checkpoints
     if spec is None:
         return None
@@ -84,7 +85,10 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
 
 
 def _share(plan: ParallelPlan, stage: int) -> Fraction:
-    """Return what part of all parameters a rank of a stage copies: those of its stage, divided over the stage."""
+    """Return the share of all parameters that a rank of a stage copies.
+
+    The ranks of a stage share its parameters evenly.
+    """
 
     def held(index: int) -> Fraction:
         tensors = [t for chunk in plan.stages[index] for layer in chunk for t in layer.tensors]
@@ -98,7 +102,7 @@ def _share(plan: ParallelPlan, stage: int) -> Fraction:
 
 
 class Saving:
-    """The copies of a stage's states, as they are when a step begins, under the passes of that step."""
+    """Copies of a stage's states at the start of a step, during the passes of that step."""
 
     def __init__(self, emitter: Emitter, stage: int, checkpoint: Checkpoint) -> None:
         self.emitter, self.ranks = emitter, emitter.ranks(stage)
@@ -108,7 +112,7 @@ class Saving:
         self._copied: Tails = {}
 
     def begin(self, passes: Sequence[Action]) -> None:
-        """Begin a step of these passes: at once with a single copy, or with a piece for each pass of a layer."""
+        """Begin a step with these passes: a single copy at once, or a piece per pass of a layer."""
         turns = sum(len(self._chunks[action.chunk]) for action in passes)
         shared = self.emitter.plan.workload.offload.activations
         self._pieces, self._made = turns if shared else 1, 0
@@ -116,7 +120,7 @@ class Saving:
         self.turn()
 
     def turn(self) -> None:
-        """Copy the next piece, if there is one left."""
+        """Copy the next piece, if any remain."""
         if self._made == self._pieces:
             return
         low, high = (self.copy_ps * n // self._pieces for n in (self._made, self._made + 1))
@@ -128,14 +132,14 @@ class Saving:
             self._copied[rank] = (task,)
 
     def end(self) -> None:
-        """Copy what is left, and let the optimiser wait for it."""
+        """Copy the remaining pieces; the optimiser waits for them."""
         while self._made < self._pieces:
             self.turn()
         self.emitter.join(self._copied)
 
 
 def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, written: bool) -> None:
-    """Copy the states of all ranks behind a step; if they are to be `written` all wait until they are."""
+    """Copy the states of all ranks after a step; if `written`, wait until they are in storage."""
     before = {stage: emitter.ranks(stage) for stage in range(emitter.plan.mesh.pipeline)}
     everyone = [rank for ranks in before.values() for rank in ranks]
     first = everyone[0]
@@ -157,7 +161,7 @@ def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, written: bool) -> N
             *(rank, round(checkpoint.write_s * 1e12)), stream=STORAGE, name=STORAGE, after=(ready,)
         )
         emitter.tail[rank] = (*emitter.tail[rank], task)
-    # All go on together: the slowest copy may take longer than the writing.
+    # All continue together: the slowest copy may last longer than the writing.
     done = emitter.builder.marker(
         *(first, "checkpoint written"), after=[t for rank in everyone for t in emitter.tail[rank]]
     )

@@ -1,4 +1,7 @@
-"""Contradictions of a workload with itself, its model or its topology, each with its place in the file."""
+"""Checks for contradictions of a workload with its settings, model or topology.
+
+Each error names its place in the file.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from clusim.workload.pipeline_schedules import Crew, layout_of, order
 from clusim.workload.spec import Workload, complain
 
 WHOLE_WEIGHTS = ("ddp", "distributed-optimizer")
-"""Kinds of data parallelism that Megatron-LM has for weights in 8 bits."""
+"""Kinds of data parallelism with 8-bit weights in Megatron-LM."""
 
 
 def check_kind(workload: Workload, model: Model) -> None:
-    """Raise an error for what only some kinds of models have."""
+    """Raise an error for settings that only some kinds of models support."""
     own = workload.pipeline
     if workload.offload.optimizer and workload.data.kind == "parameter-server":
         raise complain(workload, ("offload", "optimizer"), "servers step, not workers")
@@ -39,7 +42,7 @@ def check_kind(workload: Workload, model: Model) -> None:
 
 
 def check_weights(workload: Workload) -> None:
-    """Raise an error for weights in 8 bits that nothing could be done with."""
+    """Raise an error for 8-bit weights without 8-bit products or with gathers of 16 bits."""
     if workload.primary_weights != "fp8":
         return
     message = ""
@@ -54,7 +57,7 @@ def check_weights(workload: Workload) -> None:
 
 
 def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
-    """Raise an error for checkpoints that are said twice or not at all, or that no step can have."""
+    """Raise an error for checkpoints that are ambiguous, missing or impossible in a step."""
     own, spec = workload.checkpoint, workload.checkpoints
     if workload.reliability is not None and spec is None:
         raise complain(workload, ("reliability",), "'checkpoint' is missing")
@@ -115,7 +118,7 @@ def check_servers(workload: Workload, fabric: Fabric) -> None:
 
 
 def check_chunks(workload: Workload) -> None:
-    """Raise an error for chunks without a schedule that has them, and for layers that are given twice."""
+    """Raise an error for chunks without a schedule for them, and for layers given twice."""
     own = workload.pipeline
     if own.layers is not None and own.partition != "even":
         raise complain(
@@ -152,7 +155,7 @@ def _check_replicas(workload: Workload) -> None:
 
 
 def check_turns(workload: Workload, crew: Crew, microbatches: int) -> None:
-    """Raise an error for microbatches that the workers of a stage cannot share out evenly."""
+    """Raise an error for microbatches that the workers of a stage cannot share evenly."""
     for stage, workers in enumerate(crew.replicas):
         if microbatches % workers:
             message = (
@@ -184,7 +187,7 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
 
 
 def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model) -> int:
-    """Return how many machines exchange tokens; raise an error for exchanges that are not modelled like this."""
+    """Return the number of nodes that exchange tokens; raise for exchanges not modelled."""
     own = workload.experts
     if own.exchange != "deepep":
         for key in ("sms", "dispatch", "machines", "low_latency"):
@@ -201,11 +204,11 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model)
     groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
     shapes = {tuple(len(ranks) for ranks in spread(group, zone)) for group in groups}
     if len(shapes) > 1 or any(len(set(shape)) > 1 for shape in shapes):
-        message = "deepep: the ranks of a group must be as many on each of its machines"
+        message = "deepep: the ranks of a group must be as many on each of its nodes"
         raise complain(workload, ("experts", "exchange"), message)
     machines = len(next(iter(shapes)))
     pool = model.experts * min(own.machines or machines, machines) // machines
     if pool < model.top_k:
-        message = f"{own.machines} machines have {pool} experts, a token goes to {model.top_k}"
+        message = f"{own.machines} nodes have {pool} experts, a token goes to {model.top_k}"
         raise complain(workload, ("experts", "machines"), message)
     return machines

@@ -1,11 +1,12 @@
-"""Data parallelism with whole weights on every rank: buckets of gradients as in PyTorch's DDP, and ZeRO 1 and 2.
+"""Data parallelism with complete weights on every rank: gradient buckets of DDP, ZeRO 1 and 2.
 
-**Hardware** DDP (VLDB 2020) fills buckets with parameters in the reverse of their order, 25 MiB each and the first 1
-MiB; when the gradients of a bucket are there, its all-reduce starts beside the rest of the backward pass. ZeRO 1 and
-the distributed optimiser of Megatron-LM replace it by a reduce-scatter, and gather the weights after the step; ZeRO 2
-keeps only its part of the gradients and so reduces every microbatch. With fewer shards than replicas (instances of the
-distributed optimiser) what a rank has of a sum is added up over the copies, once a step. **Model** The same; gradients
-of a layer are there when its backward pass is done. **Not modelled** Copies into buckets; buffers of unused parameters.
+**Hardware** DDP (VLDB 2020) fills buckets with parameters in reverse order, 25 MiB each and the first 1
+MiB; when the gradients of a bucket are complete, its all-reduce starts during the rest of the backward
+pass. ZeRO 1 and the distributed optimiser of Megatron-LM replace it by a reduce-scatter, and gather the
+weights after the step; ZeRO 2 keeps only its part of the gradients and therefore reduces every
+microbatch. With fewer shards than replicas (instances of the distributed optimiser) a rank's part of a
+sum is reduced over the copies, once a step. **Model** The same; gradients of a layer are complete when
+its backward pass ends. **Not modelled** Copies into buckets; buffers of unused parameters.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from clusim.workload.recipes import handed_bytes
 
 
 class Bucket(NamedTuple):
-    """Gradients that are reduced together: their layers, number of elements, and whether they are of experts.
+    """Gradients that are reduced together: layers, number of elements, and a flag for experts.
 
     Attributes
     ----------
     factors : int
-        Elements whose products are of 8 bits if products can be.
+        Elements whose products use 8 bits if products can.
     """
 
     layers: frozenset[tuple[int, int]]
@@ -42,7 +43,7 @@ def fill_buckets(
     *,
     expert: bool = False,
 ) -> list[Bucket]:
-    """Return the buckets of a stage in the order in which they are filled; layers are (chunk, index)."""
+    """Return the buckets of a stage in the order of filling; layers are (chunk, index)."""
     found: list[Bucket] = []
     layers: set[tuple[int, int]] = set()
     elements, factors, limit = 0, 0, first_bytes
@@ -63,7 +64,7 @@ def fill_buckets(
 
 
 class DataParallel:
-    """Work that data parallelism adds to a stage; this one adds only the optimizer."""
+    """Work that data parallelism adds to a stage; the base class adds only the optimizer."""
 
     def __init__(self, emitter: Emitter, stage: int) -> None:
         self.emitter, self.stage = emitter, stage
@@ -71,39 +72,39 @@ class DataParallel:
         self.chunks = emitter.plan.stages[stage]
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
-        """Return True if passes of this kind have to be written layer by layer."""
+        """True if passes of this kind have to be written layer by layer."""
         return False
 
     def completes(self, kind: str) -> bool:
-        """Return True if passes of this kind give weight gradients."""
+        """True if passes of this kind produce weight gradients."""
         return kind in (("W", "BW") if self.plan.splits_backward else ("B",))
 
     def begin(self) -> None:
         """Start a step."""
 
     def before(self, kind: str, chunk: int, index: int) -> None:
-        """Be called before a pass of a layer."""
+        """Add work before a pass of a layer."""
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
-        """Be called after a pass of a layer; `last` is the last microbatch."""
+        """Add work after a pass of a layer; `last` marks the last microbatch."""
 
     def post(self) -> None:
-        """Give others what they wait for before this step can end."""
+        """Post results that other workers need before this step can end."""
 
     def ready(self) -> bool:
-        """Return True if others have given what this step waits for."""
+        """True if other workers have posted the results that this step waits for."""
         return True
 
     def finish(self) -> None:
-        """End a step: what is left to reduce, the optimiser, new weights."""
+        """End a step: remaining reductions, the optimiser, new weights."""
         self.complete()
         self.step()
 
     def complete(self) -> None:
-        """Reduce what is left, and wait for it."""
+        """Reduce the remaining gradients, and wait for them."""
 
     def step(self) -> None:
-        """Step, and hand out new weights."""
+        """Add the optimiser step, and distribute the new weights."""
         self.optimize()
 
     def optimize(self) -> None:
@@ -122,7 +123,7 @@ class Unfilled:
         self._missing = [set(bucket.layers) for bucket in buckets]
 
     def __bool__(self) -> bool:
-        """Return True if any bucket waits."""
+        """True if any bucket waits."""
         return any(self._missing)
 
     def filled(self, chunk: int, index: int) -> list[int]:
@@ -135,7 +136,7 @@ class Unfilled:
         return found
 
     def rest(self) -> list[int]:
-        """Return the buckets that still wait, which are taken as they are."""
+        """Return the buckets that still wait, in their present state."""
         found = [number for number, missing in enumerate(self._missing) if missing]
         for number in found:
             self._missing[number].clear()
@@ -165,7 +166,7 @@ class Replicated(DataParallel):
         self.done: list[Tails] = []
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
-        """Hook into the passes that make gradients complete."""
+        """True for the passes that complete gradients."""
         if not self.buckets or not self.overlap:
             return False
         return self.completes(kind) and (last or self.every)
@@ -182,7 +183,7 @@ class Replicated(DataParallel):
             self.unfilled = Unfilled(self.buckets)
 
     def reduce(self, bucket: Bucket, *, last: bool = True) -> Tails:
-        """Add the reduction of a bucket, behind what the ranks have done so far."""
+        """Add the reduction of a bucket after the ranks' previous work."""
         operation = "reduce_scatter" if self.scatter else "allreduce"
         algorithm = "driver" if self.own.kind == "driver" else None
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
@@ -205,7 +206,7 @@ class Replicated(DataParallel):
         return "expert_replica" if bucket.expert else "replica"
 
     def complete(self) -> None:
-        """Reduce what is left, and wait for it."""
+        """Reduce the remaining buckets, and wait for them."""
         if not (self.every and self.overlap):
             for number in self.unfilled.rest():
                 self.done.append(self.reduce(self.buckets[number]))
@@ -213,7 +214,7 @@ class Replicated(DataParallel):
             self.emitter.join(done)
 
     def step(self) -> None:
-        """Step, and gather the weights if every rank has stepped only a part."""
+        """Add the optimiser step, and gather the weights if each rank stepped only a part."""
         self.optimize()
         if self.scatter:
             gathered = [self._gather(bucket) for bucket in self.buckets]

@@ -1,7 +1,8 @@
-"""Writes steps of layers as tasks: kernels on the compute stream, collectives on one stream per dimension.
+"""Writer of layer steps: kernels on the compute stream, one collective stream per dimension.
 
-All ranks of a pipeline stage do the same steps side by side. Consecutive kernels become one task, whose time is the
-sum of theirs; the engine lengthens it when communication takes SMs or memory bandwidth away.
+All ranks of a pipeline stage execute the same steps in parallel. Consecutive kernels become one task
+that lasts the sum of their times; the engine lengthens it when communication occupies SMs or memory
+bandwidth.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from clusim.workload.spec import complain
 Tails = dict[int, tuple[int, ...]]
 
 Block = tuple[list[Step], tuple[str, tuple[int, ...]]]
-"""Steps that are done one after the other, and what tells them from those of other blocks."""
+"""Consecutive steps, and the key that distinguishes them from those of other blocks."""
 
 STREAM = dict.fromkeys(
     ("replica", "expert_replica", "shard", "expert_shard", "copy", "expert_copy"), "data"
@@ -45,16 +46,16 @@ STREAM = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective or message of a dimension, as far as the way of parallelism says how it is done.
+    """Collective or message of a dimension, as far as the parallelism determines it.
 
     Attributes
     ----------
     bytes : int
-        Size as `clusim.schedule.CollectiveCall` has it [bytes].
+        Size as in `clusim.schedule.CollectiveCall` [bytes].
     algorithm, dtype : str or None
-        None is what the workload says.
+        None uses the workload's setting.
     channels, protocol : int and str
-        Of 0 channels the library chooses both.
+        With 0 channels the library chooses both.
     """
 
     dim: str
@@ -69,22 +70,22 @@ class Exchange:
 
 @dataclass
 class Emitter:
-    """Adds the steps of a plan to a schedule.
+    """Writer of the steps of a plan into a schedule.
 
     Attributes
     ----------
     tail : dict
         Tasks that the next kernel of a rank waits for.
     traffic : dict
-        What each dimension moves.
+        Traffic of each dimension.
     flops : int
         Operations of all kernels, recomputation included.
     only : frozenset of int or None
-        Ranks to write; the groups of others are left out. None is all.
+        Ranks to write; groups of other ranks are omitted. None writes all.
     nccl : Communicators or None
-        Writes what NCCL chooses, if the workload wants that and does not say how a dimension communicates.
+        Plans by NCCL, used if the workload requests them and does not specify how a dimension communicates.
     host : HostThreads or None
-        What issues the work; None takes no time.
+        Host threads that issue the work; with None, issuing costs no time.
     """
 
     plan: ParallelPlan
@@ -122,7 +123,7 @@ class Emitter:
 
     @property
     def uniform(self) -> bool:
-        """True if all ranks take the same time for the same kernels, every time."""
+        """True if the same kernels always last equally long on all ranks."""
         return not self._slow and not self._jitter and len(set(self.loads)) <= 1
 
     def groups(self, dim: str, stage: int) -> list[tuple[int, ...]]:
@@ -144,13 +145,13 @@ class Emitter:
         return self.plan.mesh.coupled(stage)
 
     def backward(self, layer: Layer) -> list[Step]:
-        """Return the backward steps of a layer, with what is computed again."""
+        """Return the backward steps of a layer, recomputation included."""
         if id(layer) not in self._backward:
             self._backward[id(layer)] = backward_steps(layer, self.plan.workload.recompute)
         return self._backward[id(layer)]
 
     def run(self, stage: int, steps: Iterable[Step], name: str) -> None:
-        """Let all ranks of a stage do `steps`; what is left open afterwards is waited for."""
+        """Add `steps` on all ranks of a stage; communication still open at the end is waited for."""
         ranks, pending = self.ranks(stage), []
         for step in steps:
             if isinstance(step, Kernel):
@@ -167,7 +168,7 @@ class Emitter:
         self.kernels(ranks, pending, name)
 
     def _beside(self, stage: int, both: Beside, name: str) -> None:
-        """Do two rows of steps in turns, from one communication to the next; each waits only for its own."""
+        """Interleave two rows of steps at each communication; each row waits only for itself."""
         before = dict(self.tail)
         tails = [dict(before), dict(before)]
         rows = [_turns(both.one), _turns(both.two)]
@@ -207,7 +208,7 @@ class Emitter:
             self.flops += flops
 
     def _issue(self, rank: int, issue: Issue | None, name: str) -> tuple[int, ...]:
-        """Add what the host of a rank does for a run of kernels; of a pass that is launched whole, for the first."""
+        """Add the host work for a run of kernels; for a pass launched at once, only for the first."""
         if self.host is None or issue is None:
             return ()
         if self.host.host.framework.whole:
@@ -217,13 +218,13 @@ class Emitter:
         return (self.host.issue(rank, issue, name),)
 
     def _behind(self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None) -> None:
-        """Let the next kernels wait for a task of the GPU, and for the host that has issued it."""
+        """Make the next kernels wait for a task of the GPU, and for the host that issued it."""
         if self.host is not None and issue is not None and host:
             self.host.issued(rank, task, issue.launches)
         self.tail[rank] = (task, *host)
 
     def busy(self, ranks: Iterable[int], time_ps: int, name: str) -> None:
-        """Let hosts do something besides issuing kernels, before they go on."""
+        """Add host work other than issuing kernels, before the hosts continue."""
         if self.host is None or not time_ps:
             return
         for rank in ranks:
@@ -231,7 +232,7 @@ class Emitter:
             self.tail[rank] = (*self.tail.get(rank, ()), task)
 
     def synchronize(self, ranks: Iterable[int], name: str = "") -> None:
-        """Let hosts wait until their GPUs have done all they were given; with a `name` that moment is marked."""
+        """Make hosts wait until their GPUs are idle; a `name` marks that time."""
         if self.host is None:
             return
         for rank in ranks:
@@ -273,7 +274,7 @@ class Emitter:
             self.join(done)
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
-        """Return what lasts as long as the thread blocks of a communication need, beside its messages."""
+        """Add delays of the minimum CTA time of a communication, parallel to its messages."""
         found: Tails = {}
         for rank in group if step.least_ps else ():
             task = self.builder.delay(
@@ -287,7 +288,7 @@ class Emitter:
         return found
 
     def join(self, done: Tails) -> None:
-        """Let the next kernels of ranks wait for these tasks too."""
+        """Make the next kernels of ranks wait for these tasks."""
         for rank, tasks in done.items():
             self.tail[rank] = (*self.tail.get(rank, ()), *tasks)
 
@@ -298,7 +299,7 @@ class Emitter:
         stream: str = "",
         after: Tails | None = None,
     ) -> Tails:
-        """Add a collective of a group, behind what its ranks have done so far; return its tasks by rank."""
+        """Add a collective of a group after its ranks' previous work; return its tasks by rank."""
         operation, size_bytes = exchange.operation, exchange.bytes
         own = dim_of(exchange.dim)
         options = self._options(own, operation, size_bytes)
@@ -335,7 +336,7 @@ class Emitter:
         return {rank: (task,) for rank, task in zip(group, tasks, strict=True)}
 
     def _enqueue(self, exchange: Exchange, waits: Tails) -> None:
-        """Let the hosts of ranks enqueue a collective or message, which then waits for that as well."""
+        """Enqueue a collective or message on the hosts of ranks; it then waits for that as well."""
         if self.host is None:
             return
         own_ps = self.host.host
@@ -352,7 +353,10 @@ class Emitter:
         stream: str = "",
         after: Tails | None = None,
     ) -> Tails:
-        """Add a collective of each of some groups, side by side; those of ranks not in `after` wait for their last."""
+        """Add one collective for each group, in parallel.
+
+        Ranks not in `after` wait for their last tasks.
+        """
         found: Tails = {}
         for group in groups:
             waits = {r: (after or {}).get(r, self.tail.get(r, ())) for r in group}
@@ -362,7 +366,7 @@ class Emitter:
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
     ) -> tuple[Sequence[int], str]:
-        """Add a collective, as NCCL would do it or as the workload says; return its tasks and algorithm."""
+        """Add a collective by NCCL's plan or the workload's setting; return tasks and algorithm."""
         if self.nccl is None or not self._by_nccl(operation, options):
             tasks = self.builder.collective(operation, size, stream=stream, after=waits, **options)
         else:
@@ -372,7 +376,7 @@ class Emitter:
         return tasks, self.builder.last_call.algorithm or ""
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
-        """Return True if NCCL chooses how: the workload says nothing about it."""
+        """True if NCCL chooses the algorithm, as the workload does not set it."""
         chosen = {"channels", "protocol", "algorithm"} & set(options)
         return self.nccl is not None and not chosen and self.nccl.knows(operation)
 
@@ -399,13 +403,16 @@ class Emitter:
 
     @staticmethod
     def _message_channels(size_bytes: int) -> int:
-        """Return the channels of a message: NCCL gives a peer up to 2 to 4 with one adapter, fewer for small ones."""
+        """Return the channels of a message: up to 4, fewer for small messages.
+
+        NCCL uses up to 2 to 4 channels per peer with one NIC.
+        """
         return max(1, min(4, size_bytes >> 18))
 
     def message(
         self, exchange: Exchange, ends: tuple[int, int], after: Tails, stream: str = ""
     ) -> tuple[int, int]:
-        """Add a message from one rank to another; returns the tasks of sender and receiver."""
+        """Add a message from one rank to another; return the tasks of sender and receiver."""
         src, dst = ends
         done = self.collective(exchange, ends, stream or f"{exchange.dim} {src}>{dst}", after)
         return done[src][0], done[dst][0]
@@ -419,26 +426,27 @@ class Emitter:
         *,
         both: bool,
     ) -> Tails:
-        """Add messages between stages side by side, each behind what its sender has done, or what `both` ranks have."""
+        """Add parallel messages between stages, each after the work of its sender, or of `both`."""
         waits: Tails = {}
         for src, dst in pairs:
             waits[src] = self.tail.get(src, ())
             waits[dst] = self.tail.get(dst, ()) if both else waits[src]
         exchange = Exchange("pipeline", "send", size_bytes, str(action))
-        # A sender that waits for nobody goes on while its data are in buffers: that is no pause of one length.
+        # A sender that does not wait continues while its data are in buffers: a pause of fixed length cannot model
+        # it.
         write = self.written_messages if both else self.messages
         return write(exchange, pairs, waits, stream)
 
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
-        """Add messages of the same size side by side, both of whose ranks wait for the same."""
+        """Add parallel messages of equal size; the two ranks of a message wait for the same tasks."""
         return self.written_messages(exchange, pairs, waits, stream)
 
     def written_messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
-        """Add messages of the same size side by side, one for each pair of ranks."""
+        """Add parallel messages of equal size, one for each pair of ranks."""
         done: Tails = {}
         for pair in pairs:
             own = {rank: waits[rank] for rank in pair}
@@ -447,13 +455,13 @@ class Emitter:
         return done
 
     def folds(self, *, beside: bool = False) -> bool:
-        """Return True if equal blocks are folded, also those `beside` reductions."""
+        """True if equal blocks are replicated, with `beside` also those parallel to reductions."""
         return False
 
     def blocks(
         self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
     ) -> None:
-        """Do the blocks of a pass, the first of them behind `prefix`."""
+        """Add the blocks of a pass, the first of them after `prefix`."""
         if not self.folds():
             self.run(stage, [*prefix, *(step for steps, _ in blocks for step in steps)], name)
             return
@@ -463,23 +471,23 @@ class Emitter:
             prefix = []
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
-        """Do the steps of a block; those with the same `key` are equal."""
+        """Add the steps of a block; blocks with the same `key` are equal."""
         self.run(stage, steps, name)
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
-        """Add a step of the optimiser over so many parameters."""
+        """Add an optimiser step over this number of parameters."""
         if elements > 0:
             self.kernels(tuple(ranks), [self.plan.optimizer.kernel(elements)], name)
 
 
 @lru_cache(maxsize=2)
 def _communicators(fabric: Fabric) -> Communicators:
-    """Return what NCCL does on a fabric, which steps written again need not search again."""
+    """Return NCCL's communicators on a topology, cached so that searches are not repeated."""
     return Communicators(fabric)
 
 
 def _turns(steps: Iterable[Step]) -> list[list[Step]]:
-    """Cut steps behind every communication that the next step waits for."""
+    """Split steps after every communication that the next step waits for."""
     found: list[list[Step]] = [[]]
     for step in steps:
         found[-1].append(step)
@@ -489,10 +497,10 @@ def _turns(steps: Iterable[Step]) -> list[list[Step]]:
 
 
 def dim_of(dim: str) -> str:
-    """Return the dimension in reports and settings that groups of `dim` belong to."""
+    """Return the dimension in reports and settings for groups of `dim`."""
     return STREAM.get(dim, dim)
 
 
 def _whole(size: int, unit: int) -> int:
-    """Return a size of at least one `unit`, rounded up to whole ones."""
+    """Return a size rounded up to a multiple of `unit`, at least one `unit`."""
     return max(unit, -(-size // unit) * unit)

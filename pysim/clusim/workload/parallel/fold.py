@@ -1,10 +1,11 @@
-"""Folding: a block that is done alone and over and over is simulated once, on the machine it runs on.
+"""Replicated blocks: a block that repeats in isolation is simulated once, on its nodes.
 
-Two blocks are the same if they have the same steps and their ranks are at the same places of machines that are wired
-alike. Then the engine, which is deterministic and knows no absolute time, gives the same times for both as long as the
-ranks start together and nothing else uses their wires and memory. A block of kernels only takes the sum of their times.
-Whether that was so is looked up after the run, for every block: `clusim.training` says how many were proved identical,
-and can write the others in full and run again.
+Two blocks are equal if they have the same steps and their ranks are at the same positions of equally
+wired nodes. The engine, which is deterministic and independent of absolute time, then computes the same
+times for both as long as the ranks start together and no other work uses their wires and memory. A block
+of kernels only lasts the sum of their times. Both conditions are verified after the run for every block:
+`clusim.training` reports the number of blocks proven identical, and can write the others in full and run
+again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from clusim.workload.parallel.volumes import Volume
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of a block's run in isolation: tasks by slot, end times by number in the schedule [ps], names of the wires
-    in use, `clusim.training.overlap_cost.Sharing` as numbers, and the simulation's cost: burst-hops, and programs.
+    """Result of a block's run in isolation.
+
+    Tasks by slot, end times by number in the schedule [ps], names of the wires in use,
+    `clusim.training.overlap_cost.Sharing` as numbers, and the simulation's cost: burst-hops, and programs.
     """
 
     done: BlockTasks
@@ -37,7 +40,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """A block written by itself: its schedule, each rank's last tasks, what it moves and computes."""
+    """Block written in isolation: schedule, each rank's last tasks, traffic, operations."""
 
     schedule: Schedule
     tail: dict[int, tuple[int, ...]]
@@ -46,14 +49,14 @@ class Alone:
 
 
 Measure = Callable[[Schedule, tuple[int, ...]], Measured]
-"""Runs the schedule of a block on these ranks."""
+"""Function that simulates the schedule of a block on these ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A block at some ranks: when each is done from the common start [ps], and what they do, by their place in `ranks`.
+    """Block at some ranks: end times from the common start [ps] and work, by place in `ranks`.
 
-    It is the `same` where it was simulated; elsewhere it may be only alike.
+    It is the `same` block where it was simulated; at other ranks it may only be equivalent.
     """
 
     ranks: tuple[int, ...]
@@ -70,16 +73,16 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class FoldedBlock:
-    """A block in a schedule: its task by rank, what each rank waited for, and what the block does.
+    """Block in a schedule: its task by rank, the dependencies of each rank, and its result.
 
     Attributes
     ----------
     number : int
-        Number of the block in the schedule, counting those that were not folded.
+        Number of the block in the schedule, unreplicated blocks included.
     coupled : bool
-        Its ranks communicate, so that it matters whether they are ready at the same time.
+        True if its ranks communicate, so that it matters that they are ready at the same time.
     message : bool
-        It is messages or collectives that are beside kernels.
+        True for messages, and for collectives parallel to kernels.
     """
 
     tasks: dict[int, int]
@@ -92,22 +95,22 @@ class FoldedBlock:
 
 @dataclass
 class Folder:
-    """Simulates blocks once.
+    """Simulator that runs each distinct block once.
 
     Attributes
     ----------
     blocks : list of FoldedBlock
-        What stands for a simulated block, in the order of the schedule.
+        Replicated blocks, in the order of the schedule.
     measured : int
         Blocks that were simulated.
     written : frozenset of int
-        Numbers of blocks that are written in full, because they were found to differ when they were folded.
+        Numbers of blocks written in full, because they differed when they were replicated.
     last : int
-        Number of the block asked for last.
+        Number of the last requested block.
     messages : bool
-        Messages between stages are blocks, too.
+        True if messages between stages are blocks.
     reductions : bool
-        So are the collectives of data parallelism, and layers of the passes that they are beside.
+        True if collectives of data parallelism are blocks, with the layers of the passes parallel to them.
     """
 
     fabric: Fabric
@@ -123,23 +126,23 @@ class Folder:
     _kernels: dict[Any, Folded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Find which machines are alike."""
+        """Find the equal nodes."""
         self.places = EqualPlaces(self.fabric)
         self.zone = self.places.zone
         self._wires = frozenset(arrays_of(self.fabric).wire_names)
 
     def restart(self, written: frozenset[int]) -> None:
-        """Begin another schedule in which these blocks are written in full; keep what was simulated."""
+        """Begin another schedule with these blocks written in full; keep the simulated blocks."""
         self.blocks, self.last = [], -1
         self.written = written
 
     def wanted(self) -> bool:
-        """Count a block, and return whether it is to be folded."""
+        """Count a block; True if it is to be replicated."""
         self.last += 1
         return self.last not in self.written
 
     def find(self, key: Any, ranks: tuple[int, ...], alone: Callable[[], Alone]) -> Folded:
-        """Return what a block takes on these ranks; simulate what `alone` writes if no equal one was."""
+        """Return the block on these ranks; simulate the schedule of `alone` if no equal one was."""
         exact = (key, ranks)
         if exact in self._alias:
             return self._alias[exact]
@@ -153,7 +156,10 @@ class Folder:
         return found
 
     def kernels(self, ranks: tuple[int, ...], each: tuple[int, int, int]) -> Folded:
-        """Return kernels only, of which each rank does as many: their time [ps], memory traffic [bytes], operations."""
+        """Return a block of kernels, the same on each rank.
+
+        `each` is time [ps], memory traffic [bytes] and operations of a rank.
+        """
         key = (ranks, each)
         if key not in self._kernels:
             time_ps, memory_bytes, flops = each
@@ -176,7 +182,7 @@ class Folder:
         )
 
     def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
-        """Return a block as it is at other ranks, on machines that are alike."""
+        """Return a block moved to other ranks, on equal nodes."""
         there = dict(zip(origin, ranks, strict=True))
         names = self.places.renamed({self.zone[old]: self.zone[new] for old, new in there.items()})
 
@@ -184,7 +190,7 @@ class Folder:
             source, _, rest = wire.partition("->")
             target, _, number = rest.rpartition(".")
             found = f"{names(source)}->{names(target)}.{number}"
-            # Which of several equal ways packets take there is not known.
+            # The choice of packets between several equal paths there is not known.
             return found if found in self._wires else wire
 
         end = {there[rank]: value for rank, value in found.end_ps.items()}

@@ -1,11 +1,12 @@
-"""Host threads as tasks: what a rank's host issues, in its order, on a stream of its own.
+"""Host threads as tasks: the host of a rank issues work in order, on a separate stream.
 
-**Hardware** A host puts kernels into a queue of its GPU and goes on; the GPU works them off. A kernel starts when it
-was issued and what it needs is done; a full queue stops the host until there is room again. Some calls wait until the
-GPU has done everything. **Model** A pause on the stream ``host`` for every run of kernels, block or collective. What
-comes behind a run waits for both, so a step takes the slower of the two wherever they meet, and a host that is ahead
-stays so. A run waits for the host of the one before: its kernels can start while it is still being issued. **Not
-modelled** The first kernel of a run starts as soon as the host begins with the run, and not one operator later.
+**Hardware** A host queues kernels on its GPU and continues; the GPU processes the queue. A kernel starts
+once it is issued and its dependencies are complete; a full queue blocks the host until a slot is free.
+Some calls wait until the GPU is idle. **Model** A pause on the stream ``host`` for every run of kernels,
+block or collective. The work after a run waits for both, so a step lasts as long as the slower of the
+two wherever they meet, and a host that is ahead stays ahead. A run waits for the host of the previous
+run: its kernels can start while it is still being issued. **Not modelled** The first kernel of a run
+starts when the host begins the run, not one operator later.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ STREAM = "host"
 
 
 class HostThreads:
-    """The host threads of all ranks."""
+    """Host threads of all ranks."""
 
     def __init__(self, host: HostTimes, builder: ProgramBuilder) -> None:
         self.host, self.builder = host, builder
@@ -29,7 +30,7 @@ class HostThreads:
         self._ahead: dict[int, int] = {}
 
     def issue(self, rank: int, work: Issue, name: str) -> int:
-        """Add what a host does to issue work; return the task. It waits for room in the queue."""
+        """Add the host time for issuing work, after a wait for queue slots; return the task."""
         queue, ahead = self._queues.setdefault(rank, deque()), self._ahead.get(rank, 0)
         after: tuple[int, ...] = ()
         while queue and ahead + work.launches > self.host.queue:
@@ -42,12 +43,12 @@ class HostThreads:
         )
 
     def issued(self, rank: int, task: int, launches: int) -> None:
-        """Note that `task` stands for so many launches in the queue of a rank."""
+        """Record that `task` holds this number of launches in the queue of a rank."""
         self._queues.setdefault(rank, deque()).append((task, launches))
         self._ahead[rank] = self._ahead.get(rank, 0) + launches
 
     def wait(self, rank: int, tasks: Iterable[int]) -> None:
-        """Let the host of a rank wait until its GPU has done `tasks`."""
+        """Make the host of a rank wait until its GPU has completed `tasks`."""
         self.builder.wait(rank, tuple(tasks), stream=STREAM)
         self._queues.pop(rank, None)
         self._ahead.pop(rank, None)

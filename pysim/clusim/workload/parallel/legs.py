@@ -1,4 +1,4 @@
-"""Exchanges in two legs: between the ranks at the same place of several machines, and inside each machine."""
+"""Exchanges in two legs: between ranks at the same place of several nodes, and inside each node."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import NamedTuple
 from clusim.workload.layers import Comm
 
 QUICK_RAILS = 8
-"""Channels between machines of kernels for low latency, whose GPUs post messages themselves: so few that the proxies of
-channels do not limit them, and enough for the adapter. Assumed, with the times in DeepEP's README in view."""
+"""Channels between nodes for low-latency kernels, whose GPUs post messages themselves: few enough that
+channel proxies do not limit them, and enough for the NIC. Assumed, consistent with the times in DeepEP's
+README.
+"""
 
 
 class ExchangeLeg(NamedTuple):
-    """A collective of some ranks of a group [bytes]; an empty stream is that of the dimension."""
+    """Collective of some ranks of a group [bytes]; an empty stream is the dimension's."""
 
     bytes: int
     ranks: tuple[int, ...]
@@ -23,7 +25,7 @@ class ExchangeLeg(NamedTuple):
 
 
 def spread(group: Sequence[int], zones: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the ranks of a group by machine, in the order of the group."""
+    """Return the ranks of a group by node, in the order of the group."""
     found: dict[int, list[int]] = {}
     for rank in group:
         found.setdefault(zones[rank], []).append(rank)
@@ -31,9 +33,9 @@ def spread(group: Sequence[int], zones: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[ExchangeLeg]:
-    """Return what a communication of a group is made of.
+    """Return the legs of a communication of a group.
 
-    Between machines a flag follows the data. Legs run beside each other, as tokens are handed on one by one.
+    Between nodes a flag follows the data. Legs overlap, as tokens are forwarded one by one.
     """
     protocol = "ll128" if step.flags else "simple"
     if not step.across:

@@ -1,12 +1,13 @@
-"""On the host: the optimiser, with gradients copied there and weights back; activations until they are needed again.
+"""Offload to the host: the optimiser with its gradients and weights, and activations.
 
-**Hardware** ZeRO-Offload (arXiv 2101.06840): states and master weights are in the host's memory; the CPU steps over a
-tile of parameters while the gradients of the next one come and the weights of the one before go. **Model** The same,
-a tile for each bucket of data parallelism; the CPU's step takes what its memory traffic takes, with the GPU's part of
-the host's memory. Activations (Transformer Engine's offloading) of all layers of a pass but the last one leave behind
-their forward pass; a layer waits until those of the layer before the one before it are gone, so that two are there.
-They come back while the layer behind is in its backward pass. **Not modelled** Copies of gradients under the backward
-pass; CPUs too slow for their memory.
+**Hardware** ZeRO-Offload (arXiv 2101.06840): states and master weights are in host memory; the CPU steps
+over a tile of parameters while the gradients of the next tile arrive and the weights of the previous one
+leave. **Model** The same, a tile for each bucket of data parallelism; the duration of the CPU's step is
+that of its memory traffic, at the GPU's part of host memory bandwidth. Activations (Transformer Engine's
+offloading) of all layers of a pass except the last are copied out after their forward pass; a layer
+waits for the copy of the second layer before it, so that two are resident. They return while the
+following layer is in its backward pass. **Not modelled** Copies of gradients during the backward pass;
+CPUs too slow for their memory.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.pipeline_schedules import Action
 
 MOST_TILES = 64
-"""Tiles of a step at most: more make no difference to its time."""
+"""Most tiles of a step: more do not change its time."""
 
 
 def step_on_host(emitter: Emitter, ranks: Iterable[int], elements: int) -> None:
-    """Add a step of the optimiser over so many parameters of each rank, on its host."""
+    """Add an optimiser step over this number of parameters of each rank, on its host."""
     plan = emitter.plan
     way, size = host_way(plan.fabric), plan.element_bytes_reduced
     wanted = -(-elements * size // plan.workload.data.bucket)
@@ -57,7 +58,7 @@ class Away:
         self._back: dict[tuple[int, int, int], Tails] = {}
 
     def before(self, action: Action, index: int) -> None:
-        """Wait for room before a forward pass; have activations before a backward pass, and fetch the next ones."""
+        """Wait for memory (forward) or for activations (backward), and prefetch the next ones."""
         kind, microbatch, chunk = action
         if kind == "F":
             self.emitter.join(self._gone.get((microbatch, chunk, index - 2), {}))
@@ -69,7 +70,7 @@ class Away:
             self.emitter.join(self._back.pop((microbatch, chunk, index), {}))
 
     def after(self, action: Action, index: int) -> None:
-        """Send what a layer keeps to the host behind its forward pass; the last layer's is needed at once."""
+        """Copy a layer's activations to the host after its forward pass, except the last layer's."""
         kind, microbatch, chunk = action
         if kind == "F" and index < len(self.chunks[chunk]) - 1:
             place = (microbatch, chunk, index)

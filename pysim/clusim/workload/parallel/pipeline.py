@@ -1,11 +1,11 @@
-"""Writes whole steps: the passes of every pipeline stage in their order, messages between stages, the optimiser.
+"""Writer of complete steps: passes of every pipeline stage, messages between stages, optimiser.
 
-**Hardware** Megatron-LM ``schedules.py`` and ``p2p_communication.py``. Between two passes a stage sends what the last
-one made and receives what the next one needs. *Blocking*: the next pass starts when all of this is done, and a
-message moves when both sides are there. *Overlapped*: a message moves as soon as it is made, and only the pass that
-needs it waits. **Model** The same. With tensor parallelism every rank sends its part, and the receivers gather
-(``scatter_gather``), unless sequence parallelism leaves parts anyway. **Not modelled** SMs held by receives that only
-wait.
+**Hardware** Megatron-LM ``schedules.py`` and ``p2p_communication.py``. Between two passes a stage sends
+the result of the last one and receives the input of the next one. *Blocking*: the next pass starts when
+all of this is complete, and a message moves when both sides are ready. *Overlapped*: a message moves as
+soon as its data exist, and only the pass that needs it waits. **Model** The same. With tensor
+parallelism every rank sends its part, and the receivers gather (``scatter_gather``), unless sequence
+parallelism leaves parts anyway. **Not modelled** SMs held by receives that only wait.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from clusim.workload.parallel.sharded import Sharded
 from clusim.workload.pipeline_schedules import CUT, Action, before, beside
 
 BLOCK_LAYERS = 2
-"""Most layers of a block that can be folded: what a block costs to simulate grows with them, and two like layers are
-within 0.5 % of many."""
+"""Most layers of a replicated block: the cost of simulating a block grows with them, and two equal layers
+are within 0.5 % of many.
+"""
 
 Message = tuple[int, int, Action]
 """Sending stage, receiving stage, and the action at the receiver that needs it."""
 
 
 class _Way(NamedTuple):
-    """Common part of messages of a kind between two stages: bytes of a rank, stream, senders and receivers."""
+    """Common part of messages between two stages: bytes per rank, stream, senders, receivers."""
 
     size_bytes: int
     stream: str
@@ -44,19 +45,19 @@ class _Way(NamedTuple):
 
 @dataclass
 class StepWriter:
-    """Writes steps, one after the other.
+    """Writer of consecutive steps.
 
     Attributes
     ----------
     steps : list of dict
-        For every step and rank the last tasks.
+        Last tasks by step and rank.
     """
 
     emitter: Emitter
     steps: list[dict[int, tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Look at the pipeline."""
+        """Read the pipeline settings of the plan."""
         plan = self.emitter.plan
         self.plan, self.mesh = plan, plan.mesh
         own = plan.workload.pipeline
@@ -85,7 +86,7 @@ class StepWriter:
         self._written: dict[tuple[int, str, int], list[Step]] = {}
 
     def write(self, steps: int, *, saved: bool = False) -> None:
-        """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
+        """Write a number of steps, the last one with the workload's checkpoint if it is `saved`."""
         if self.plan.schedule == "pipedream":
             self._write(self.plan.microbatches * steps, steps)
             return
@@ -96,7 +97,7 @@ class StepWriter:
                 self._write(self.plan.microbatches, 1)
 
     def _write_saved(self) -> None:
-        """Write a step with a checkpoint, under its passes or behind it."""
+        """Write a step with a checkpoint, during its passes or after it."""
         checkpoint, spec = checkpoint_of(self.plan), self.plan.workload.checkpoints
         assert checkpoint is not None
         assert spec is not None
@@ -145,7 +146,7 @@ class StepWriter:
         self.steps += ends
 
     def _known(self) -> tuple[int, int, int]:
-        """Return how much stages have told each other."""
+        """Return the progress of all stages: messages posted, messages sent, buckets posted."""
         return len(self._posted), len(self._sent), sum(board.given for board in self.boards)
 
     def _data_parallel(self, stage: int) -> DataParallel:
@@ -159,7 +160,7 @@ class StepWriter:
         return Replicated(self.emitter, stage)
 
     def _stage(self, stage: int, actions: list[Action], steps: int) -> Iterator[int | None]:
-        """Write the passes of a stage; gives None when it has to wait for others, the number of a step at its end."""
+        """Write the passes of a stage; yield None to wait for others, a step number at its end."""
         per_step = len(actions) // steps
         done_backward = 0
         sends: list[Message] = []
@@ -217,7 +218,7 @@ class StepWriter:
             yield 0
 
     def _microbatch(self, stage: int, action: Action) -> None:
-        """Let hosts do what a microbatch needs besides its layers: data in the first stage, the loss in the last."""
+        """Add host work of a microbatch outside its layers: data (first stage), loss (last stage)."""
         if self.emitter.host is None or action.kind != "F" or action.chunk:
             return
         own = self.crew.stage(stage)
@@ -226,7 +227,7 @@ class StepWriter:
         self.emitter.busy(self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}")
 
     def _before_optimizer(self, stage: int) -> None:
-        """Let hosts wait for the norm of the gradients, and walk over the tensors."""
+        """Add host work before the optimiser: wait for the gradient norm, pass over tensors."""
         if self.emitter.host is None:
             return
         host, ranks = self.emitter.host.host, self.emitter.ranks(stage)
@@ -235,7 +236,7 @@ class StepWriter:
         self.emitter.busy(ranks, host.step_ps + tensors * host.tensor_ps, "optimizer")
 
     def _sum_whole(self, stage: int) -> None:
-        """Add up the gradients of what every rank of the tensor dimension used for its own tokens."""
+        """Sum gradients of weights that tensor parallelism does not split over the tensor ranks."""
         size = self.plan.whole_bytes(stage)
         if not size:
             return
@@ -245,7 +246,7 @@ class StepWriter:
         self.emitter.join(self.emitter.collectives(exchange, groups))
 
     def _sum_copies(self, stage: int) -> Iterator[int | None]:
-        """Add up the gradients of the two copies of the model that opposite stages have."""
+        """Sum the gradients of the two model copies in opposite stages."""
         size, other = self.plan.copied_bytes(stage), self.stages - 1 - stage
         if not size:
             return
@@ -260,7 +261,7 @@ class StepWriter:
             yield None
 
     def _tie(self, stage: int) -> Iterator[int | None]:
-        """Add up the gradients of an embedding that the first and the last stage have a copy of."""
+        """Sum the gradients of an embedding with copies in the first and the last stage."""
         size, ends = self.plan.tied_bytes, (0, self.stages - 1)
         if not size or stage not in ends:
             return
@@ -285,7 +286,7 @@ class StepWriter:
         return found
 
     def _near(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
-        """Return the stage that a pass has its input from, and stage and part that have its output; None is its own."""
+        """Return the input stage of a pass, and stage and part of its output; None: same stage."""
         key = stage, action.kind, action.chunk
         if key not in self._around:
             own, kind = self.crew.stage(stage), action.kind
@@ -299,7 +300,7 @@ class StepWriter:
         return self._around[key]
 
     def _makes(self, stage: int, actions: Sequence[Action]) -> list[Message]:
-        """Return the messages that passes make for others."""
+        """Return the messages with the results of passes for other stages."""
         found: list[Message] = []
         for action in actions:
             made = action.gives
@@ -310,7 +311,7 @@ class StepWriter:
         return found
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
-        """Send and receive between two passes; waits until the other sides are there."""
+        """Send and receive between two passes, after a wait for the other sides."""
         if self.blocking:
             for message in (*sends, *receives):
                 if message in self._posted:
@@ -348,12 +349,12 @@ class StepWriter:
         return -(-size // tensor) if tensor > 1 and cut else size
 
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
-        """Return who sends to whom between two stages, those together whose senders communicate."""
+        """Return the rank pairs of two stages, grouped by the senders that communicate."""
         to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
         return [[(src, to[src]) for src in own] for own in self.emitter.coupled(source)]
 
     def _size(self, source: int, target: int, action: Action) -> int:
-        """Return the bytes of a message of one rank before it is cut."""
+        """Return the bytes of a message of one rank before it is split."""
         if action.kind == "F":
             made = self.layout.next(self.crew.stage(target), action.chunk, -1)
             assert made is not None, "what is received was made"
@@ -361,7 +362,7 @@ class StepWriter:
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
 
     def _pass(self, stage: int, action: Action, last: bool) -> None:
-        """Write one pass over a microbatch, layer by layer where data parallelism takes part in it."""
+        """Write a pass over a microbatch, by layer if data parallelism acts during it."""
         emitter, data = self.emitter, self.data[stage]
         kind, microbatch, chunk = action
         prefix = self._gather(stage, action)
@@ -389,7 +390,7 @@ class StepWriter:
                 data.after(kind, chunk, index, last)
 
     def _blocks(self, stage: int, kind: str, chunk: int) -> list[Block]:
-        """Return the steps of a pass in blocks, with what tells each from others: the same for every microbatch."""
+        """Return the steps of a pass in blocks, with keys that are the same for every microbatch."""
         own = stage, kind, chunk
         if own not in self._cut:
             layers = self.plan.stages[stage][chunk]
@@ -405,14 +406,14 @@ class StepWriter:
         return self._cut[own]
 
     def _tagged_steps(self, layer: Layer, kind: str, index: int) -> list[Step]:
-        """Return the steps of a layer in a pass, tagged with its place: those of like layers are written once."""
+        """Return the steps of a layer in a pass, tagged with its place; equal layers share steps."""
         own = id(layer), kind, index
         if own not in self._written:
             self._written[own] = _tagged(self._steps_of(layer, kind), index)
         return self._written[own]
 
     def _named(self, kind: str) -> str:
-        """Return what tells passes with different steps apart."""
+        """Return the key that distinguishes passes with different steps."""
         return kind if kind == "F" or self.plan.splits_backward else "FB"
 
     def _steps_of(self, layer: Layer, kind: str) -> list[Step]:
@@ -423,7 +424,7 @@ class StepWriter:
         return _part(steps, kind) if self.plan.splits_backward and kind != "BW" else steps
 
     def _pair(self, stage: int, actions: list[Action], last: list[bool]) -> None:
-        """Write a forward pass beside a backward pass, one after the other if data parallelism takes part in it."""
+        """Write a forward beside a backward pass, in sequence if data parallelism acts during it."""
         data, emitter = self.data[stage], self.emitter
         rows: list[list[Step]] = []
         for action, is_last in zip(actions, last, strict=True):
@@ -448,7 +449,7 @@ class StepWriter:
         emitter.block(stage, steps, ("pair", *(own.kind for own in actions), tuple(ids)), name)
 
     def _gather(self, stage: int, action: Action) -> list[Step]:
-        """Return the gather of what came in parts from another stage."""
+        """Return the gather of an input that arrived in parts from another stage."""
         plan = self.plan
         if plan.shard.tensor == 1 or plan.shard.sequence_parallel:
             return []
@@ -459,7 +460,7 @@ class StepWriter:
 
 
 def _pieces(layers: Sequence[Layer], indices: Iterable[int]) -> list[list[int]]:
-    """Cut a pass into blocks of at most `BLOCK_LAYERS` like layers, so that long stages have equal blocks."""
+    """Split a pass into blocks of at most `BLOCK_LAYERS` equal layers, so that blocks repeat."""
     found: list[list[int]] = []
     for index in indices:
         last = found[-1] if found else []
@@ -471,7 +472,7 @@ def _pieces(layers: Sequence[Layer], indices: Iterable[int]) -> list[list[int]]:
 
 
 def _tagged(steps: list[Step], index: int | str) -> list[Step]:
-    """Return steps whose keys of open communication are those of one layer."""
+    """Return steps with keys of open communication that are specific to one layer."""
     return [
         replace(step, key=f"{index}/{step.key}")
         if isinstance(step, Comm | Wait) and step.key

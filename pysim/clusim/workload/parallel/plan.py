@@ -1,4 +1,4 @@
-"""A workload on a fabric, checked and filled in: chip, mesh, microbatches, layers of every pipeline stage, memory."""
+"""Workload on a topology, checked and completed: chip, mesh, microbatches, layers of every stage, memory."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ from clusim.workload.recipes import weight_bytes
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
-"""Names of tensors that tensor parallelism leaves whole."""
+"""Names of tensors that tensor parallelism does not split."""
 
 MOST_MICROBATCHES = 1 << 14
-"""Microbatches of a replica per step: more are a slip of the pen."""
+"""Limit on microbatches of a replica per step: more are an input error."""
 
 
 @dataclass(frozen=True)
 class ParallelPlan:
-    """Everything that is decided before anything is written into a schedule.
+    """Layout of a training run, complete before any part of the schedule is written.
 
     Attributes
     ----------
     stages : list of list of list of Layer
-        Layers by stage and chunk, as a rank of the stage has them; workers of one stage count as stages each.
+        Layers of a rank by stage and chunk; each worker of a stage counts as a stage.
     crew : Crew
-        Which workers are one stage; without replicas each is one.
+        Workers by stage; without replicas each stage has one.
     microbatches : int
         Microbatches of a model replica per step.
     servers : tuple of int
@@ -103,7 +103,7 @@ class ParallelPlan:
 
     @property
     def model_flops(self) -> int:
-        """Operations that utilisation counts, per step over all ranks: no recomputation, no padding to experts."""
+        """Operations counted in MFU, per step over all ranks: no recomputation or expert padding."""
         total = 0
         for stage in range(self.crew.stages):
             for layer in (
@@ -131,7 +131,7 @@ class ParallelPlan:
 
     @property
     def schedule(self) -> str:
-        """Schedule of the pipeline; one stage has nothing to choose."""
+        """Schedule of the pipeline; irrelevant with a single stage."""
         own = self.workload.pipeline.schedule
         return own if self.mesh.pipeline > 1 or own == "wavefront" else "1f1b"
 
@@ -152,16 +152,16 @@ class ParallelPlan:
 
     @property
     def copies(self) -> int:
-        """Stages that have a part of the model, each for its share of the microbatches."""
+        """Stages with the same part of the model, each for its share of the microbatches."""
         return 2 if self.layout.shape == "both" else 1
 
     @property
     def splits_backward(self) -> bool:
-        """True if weight gradients have passes of their own."""
+        """True if weight gradients have separate passes."""
         return self.schedule in CUT
 
     def copied_bytes(self, stage: int) -> int:
-        """Gradients that a rank of a stage has to add to those of the stage opposite [bytes]."""
+        """Return the gradients that a rank of a stage adds to the opposite stage's [bytes]."""
         if self.copies == 1:
             return 0
         tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
@@ -172,13 +172,13 @@ class ParallelPlan:
 
     @property
     def tied_bytes(self) -> int:
-        """Gradients of the copies of the embedding in the first and the last stage; 0 is no copy [bytes]."""
+        """Return the gradients of embedding copies in first and last stage; 0: no copy [bytes]."""
         copies = [t for t in self.stages[-1][-1][-1].tensors if t.name == COPY]
         size = sum(t.elements for t in copies) * self.element_bytes_reduced
         return size // self.mesh.shards if self.zero == 3 else size
 
     def whole_bytes(self, stage: int) -> int:
-        """Gradients that with sequence parallelism a rank has for its own tokens only [bytes]."""
+        """Return the gradients that sequence parallelism computes from one rank's tokens [bytes]."""
         if not self.shard.sequence_parallel:
             return 0
         tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
@@ -192,17 +192,17 @@ class ParallelPlan:
         return self.optimizer.reduced
 
     def host(self) -> HostTimes | None:
-        """Return the host thread of every rank; None is one that takes no time."""
+        """Return the host thread of every rank, or None if issuing costs no time."""
         heads = self.model.heads if isinstance(self.model, Transformer) else 0
         own = self.workload.host
         return host_of(own, self.fabric, self.shard, -(-heads // self.mesh.tensor))
 
     def placement(self) -> dict[str, str]:
-        """Say for each dimension whether its groups stay inside machines."""
+        """Return, for each dimension, the placement of its groups inside or across nodes."""
         return placement(self.mesh, self.fabric)
 
     def hints(self) -> list[str]:
-        """Return what is unusual about the mesh, and what would be usual."""
+        """Return hints about unusual features of the mesh, with the usual choice."""
         mesh, where = self.mesh, self.placement()
         zones = zones_of(self.fabric)
         fits = min(zones.count(zone) for zone in set(zones))
@@ -210,16 +210,16 @@ class ParallelPlan:
             if where.get("shard", "inside") in ("inside", "none"):
                 return []
             return [
-                f"states are cut over groups of {mesh.shards} GPUs that are not inside machines, so that weights are"
+                f"states are cut over groups of {mesh.shards} GPUs that are not inside nodes, so that weights are"
                 f" gathered across; a machine has {fits}"
             ]
         if mesh.tensor <= fits and fits % mesh.tensor == 0:
             return [
-                f"tensor parallelism goes across machines, though groups of {mesh.tensor} fit inside; put tensor first"
+                f"tensor parallelism goes across nodes, though groups of {mesh.tensor} fit inside; put tensor first"
                 " in parallel.order"
             ]
         return [
-            f"tensor parallelism goes across machines: {mesh.tensor} GPUs in a group, {fits} in a machine"
+            f"tensor parallelism goes across nodes: {mesh.tensor} GPUs in a group, {fits} in a machine"
         ]
 
     def memory(self, stage: int) -> Memory:
@@ -227,7 +227,7 @@ class ParallelPlan:
         own, mesh = self.workload, self.mesh
         versions, held = 1, own.pipeline.pieces
         if self.schedule == "pipedream":
-            # It never empties its pipeline.
+            # This schedule never empties its pipeline.
             held = versions = self.crew.ahead(stage) + 1
         elif self.schedule != "wavefront":
             chunks = own.pipeline.chunks
@@ -267,7 +267,7 @@ class ParallelPlan:
         return found
 
     def channels(self, dim: str) -> int | None:
-        """Return the channels that the workload asks for in a dimension."""
+        """Return the channels that the workload requests in a dimension."""
         spec = self.workload.communicator(dim)
         return spec.channels if spec is not None else None
 
@@ -312,7 +312,7 @@ def model_of(spec: ModelSpec) -> Model:
 
 
 def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
-    """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
+    """Return the plan of a workload on a topology; errors name the place in the file."""
     try:
         chip = chip_of(fabric, PRECISIONS[workload.precision], workload.hardware)
     except InputError as error:
@@ -366,7 +366,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
 
 
 def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
-    """Return the key of the file that the chip cannot do."""
+    """Return the key of the file with a setting that the chip does not support."""
     own = workload.hardware
     if own.kernels and own.kernels in message:
         return ("hardware", "kernels")
@@ -376,7 +376,7 @@ def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
 
 
 def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
-    """Return the key of the file that made it impossible to cut the model."""
+    """Return the key of the file that prevents the partition of the model."""
     if message.startswith("sequence"):
         return ("sequence",)
     if workload.pipeline.layers is not None and message.startswith("layers ["):

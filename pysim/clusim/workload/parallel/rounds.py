@@ -1,9 +1,10 @@
-"""Sums of gradients over the workers of a replicated stage, as PipeDream has them (1F1B-RR).
+"""Gradient sums over the workers of a replicated stage, as in PipeDream (1F1B-RR).
 
-**Hardware** PipeDream (SOSP 2019): the workers of a stage take its microbatches in turn; PyTorch's DDP adds up the
-gradients of a round, one microbatch of each worker, under their backward passes, and every worker steps when it has all
-of them. **Model** The same: a bucket is summed when the last worker of the round has made it. **Not modelled** Versions
-of weights that differ while a microbatch is under way: they cost memory and no time.
+**Hardware** PipeDream (SOSP 2019): the workers of a stage process its microbatches in turn; PyTorch's
+DDP sums the gradients of a round, one microbatch of each worker, during their backward passes, and every
+worker steps when it has all sums. **Model** The same: a bucket is summed when the last worker of the
+round has computed it. **Not modelled** Versions of weights that differ while a microbatch is in flight:
+they cost memory but no time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 @dataclass
 class Board:
-    """Results of a stage's workers: by round and bucket, the tails of each, and of the sums.
+    """Results of a stage's workers: last tasks of each bucket and of its sum, by round.
 
     Attributes
     ----------
     given : int
-        Buckets that workers have made so far.
+        Buckets that workers have posted so far.
     """
 
     workers: range
@@ -30,12 +31,12 @@ class Board:
     given: int = 0
 
     def worker(self, microbatch: int) -> int:
-        """Return the worker that has a microbatch: they take them in turn."""
+        """Return the worker of a microbatch, assigned round-robin."""
         return self.workers[microbatch % len(self.workers)]
 
 
 class Rounds(DataParallel):
-    """A worker of a replicated stage."""
+    """Worker of a replicated stage."""
 
     def __init__(self, emitter: Emitter, stage: int, board: Board) -> None:
         super().__init__(emitter, stage)
@@ -46,7 +47,7 @@ class Rounds(DataParallel):
         self.unfilled = Unfilled([])
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
-        """Hook into backward passes."""
+        """True for backward passes."""
         return self.overlap and kind == "B"
 
     def begin(self) -> None:
@@ -55,17 +56,17 @@ class Rounds(DataParallel):
         self.unfilled = Unfilled(self.buckets)
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
-        """Give the buckets that are complete with this layer."""
+        """Post the buckets that are complete with this layer."""
         for number in self.unfilled.filled(chunk, index):
             self._give(number)
 
     def post(self) -> None:
-        """Give what is left."""
+        """Post the remaining buckets."""
         for number in self.unfilled.rest():
             self._give(number)
 
     def ready(self) -> bool:
-        """Return True if all of this round is being summed."""
+        """True if all of this round is being summed."""
         return all((self.round, number) in self.board.summed for number in range(len(self.buckets)))
 
     def complete(self) -> None:
@@ -75,7 +76,7 @@ class Rounds(DataParallel):
             self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(self.stage)})
 
     def _give(self, number: int) -> None:
-        """Note that this worker has made a bucket; the last one adds the sum."""
+        """Record a bucket of this worker; the last worker adds the sum."""
         board, key = self.board, (self.round, number)
         made = board.made.setdefault(key, {})
         made |= {rank: self.emitter.tail.get(rank, ()) for rank in self.emitter.ranks(self.stage)}

@@ -1,9 +1,10 @@
 """Parameter servers: workers push gradients and pull weights; each server has a part of them.
 
-**Hardware** Li et al., OSDI 2014. In a bulk-synchronous step a server adds up the gradients of all workers, steps
-once, and answers all; asynchronously it steps for every worker and answers it at once. **Model** A bucket of
-gradients is cut evenly over the servers; pushes start when its gradients are there. Servers are ranks of their own,
-or workers that do it too. **Not modelled** Stale gradients: time does not depend on their values.
+**Hardware** Li et al., OSDI 2014. In a bulk-synchronous step a server sums the gradients of all workers,
+steps once, and answers all; asynchronously it steps for every worker and answers it at once. **Model** A
+bucket of gradients is divided evenly over the servers; pushes start when its gradients are complete.
+Servers are separate ranks, or workers in a second role. **Not modelled** Stale gradients: time does not
+depend on their values.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 
 class Served(DataParallel):
-    """A parameter server, or several."""
+    """Data parallelism with one or several parameter servers."""
 
     def __init__(self, emitter: Emitter, stage: int) -> None:
         super().__init__(emitter, stage)
@@ -26,7 +27,7 @@ class Served(DataParallel):
         self.workers = emitter.ranks(stage)
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
-        """Hook into the backward passes that make gradients complete."""
+        """True for the backward passes that complete gradients."""
         return kind == "B" and last and self.own.overlap
 
     def begin(self) -> None:
@@ -39,7 +40,7 @@ class Served(DataParallel):
             self._exchange(self.buckets[number])
 
     def complete(self) -> None:
-        """Push what is left; the next step waits for the weights."""
+        """Push the remaining gradients; the next step waits for the weights."""
         for number in self.unfilled.rest():
             self._exchange(self.buckets[number])
         for done in self.pulled:
@@ -47,7 +48,7 @@ class Served(DataParallel):
         self.pulled = []
 
     def step(self) -> None:
-        """Do nothing: the servers have stepped."""
+        """Do no work: the servers have stepped."""
 
     def _exchange(self, bucket: Bucket) -> None:
         """Push a bucket from all workers to all servers, step there, and pull the weights."""
@@ -78,7 +79,7 @@ class Served(DataParallel):
     def _updates(
         self, server: int, part: int, pushed: dict[int, tuple[int, ...]]
     ) -> dict[int, tuple[int, ...]]:
-        """Add the kernels of a server; return the tasks after which each worker may have the weights."""
+        """Add the kernels of a server; return the tasks that precede the weights of each worker."""
         plan = self.plan
         step = plan.optimizer.kernel(part)
         if self.own.mode == "async":

@@ -1,11 +1,12 @@
-"""Fully sharded data parallelism (ZeRO 3, FSDP): weights are gathered layer by layer, gradients scattered.
+"""Fully sharded data parallelism (ZeRO 3, FSDP): weights gathered by layer, gradients scattered.
 
-**Hardware** PyTorch FSDP: a unit per layer; its weights are gathered before its forward and again before its backward
-pass, `prefetch` units ahead, and freed afterwards; gradients are reduce-scattered when they are there. **Model** The
-same. The gather of a unit ahead starts when the unit before the present one is done, which is FSDP's limit on memory.
-With fewer shards than replicas (HSDP) a unit is gathered and its gradients scattered inside a group of shards; what a
-rank then has is added up over the copies, for the last microbatch, or for all if gradients are not accumulated.
-**Not modelled** Copies in and out of flat buffers.
+**Hardware** PyTorch FSDP: a unit per layer; its weights are gathered before its forward and again before
+its backward pass, `prefetch` units ahead, and freed afterwards; gradients are reduce-scattered when they
+are complete. **Model** The same. The gather of a unit ahead starts when the unit before the present one
+is complete, which is FSDP's limit on memory. With fewer shards than replicas (HSDP) a unit is gathered
+and its gradients scattered inside a group of shards; a rank's part is then summed over the copies, for
+the last microbatch, or for all if gradients are not accumulated. **Not modelled** Copies in and out of
+flat buffers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Sharded(DataParallel):
         self._reduced: list[Tails] = []
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
-        """Hook into every pass."""
+        """True for every pass."""
         return self._sharded
 
     @property
@@ -33,7 +34,7 @@ class Sharded(DataParallel):
         return any(self.emitter.groups(dim, self.stage) for dim in ("replica", "expert_replica"))
 
     def _sum_copies(self, chunk: int, index: int, scattered: Tails) -> Tails:
-        """Add up the parts of a layer's gradients over the copies, behind their scatter."""
+        """Sum the parts of a layer's gradients over the copies, after their scatter."""
         element, mesh = self.plan.element_bytes_reduced, self.plan.mesh
         found = dict(scattered)
         for expert, dim, parts in (
@@ -51,7 +52,7 @@ class Sharded(DataParallel):
         return found
 
     def before(self, kind: str, chunk: int, index: int) -> None:
-        """Have the weights of a layer, and start to gather those of the next ones."""
+        """Wait for the weights of a layer, and start the gathers of the next layers."""
         if kind == "W":
             return
         step = 1 if kind == "F" else -1
@@ -82,7 +83,7 @@ class Sharded(DataParallel):
             tensors = self.chunks[chunk][index].tensors
             elements = sum(t.elements for t in tensors if t.expert == expert)
             groups = self.emitter.groups(dim, self.stage) if elements else []
-            # Gathers and scatters have a communicator each, so that they can run at the same time.
+            # Gathers and scatters have separate communicators, so that they can run at the same time.
             name, stream = ("gradients", "data scatter") if scatter else ("weights", "data")
             exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
             for rank, own in self.emitter.collectives(exchange, groups, stream).items():
@@ -97,5 +98,5 @@ class Sharded(DataParallel):
         self._gathered = {}
 
     def step(self) -> None:
-        """Step on the rank's own part."""
+        """Add the optimiser step over the rank's shard."""
         self.optimize()

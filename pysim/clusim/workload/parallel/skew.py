@@ -1,4 +1,4 @@
-"""Uneven experts: how many tokens each rank's experts get, and the all-to-all with uneven parts."""
+"""Expert imbalance: tokens of each rank's experts, and the all-to-all with uneven parts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from clusim.topology.model import Fabric
 def expert_loads(
     ranks: int, skew: float, capacity: float = 0.0, seed: int = 0, *, pad: bool = False
 ) -> list[float]:
-    """Return the load of each rank's experts against the mean: the busiest has 1 + `skew`, at most `capacity`.
+    """Return the load of each rank's experts relative to the mean.
 
-    The others follow a falling line, shuffled with `seed`, so that the mean is 1 before the limit is applied. With
-    `pad` all are filled up to the limit.
+    The busiest rank has 1 + `skew`, at most `capacity`. The others decrease linearly, shuffled with `seed`,
+    so that the mean is 1 before the limit is applied. With `pad` all are filled up to the limit.
     """
     if pad and capacity:
         return [capacity] * max(1, ranks)
@@ -39,16 +39,16 @@ def expert_loads(
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """An all-to-all of a group in which a rank gets as much as the load of its experts says.
+    """All-to-all of a group in which a rank receives in proportion to the load of its experts.
 
     Attributes
     ----------
     size_bytes : int
-        What a rank would get with a load of 1 [bytes].
+        Size that a rank receives with a load of 1 [bytes].
     loads : sequence of float
-        Load of each rank's experts against the mean.
+        Load of each rank's experts relative to the mean.
     back : bool
-        A rank sends as much instead: what experts made goes back to where the tokens came from.
+        True if a rank sends in proportion to its load: the results of experts return to the tokens' ranks.
     """
 
     group: Sequence[int]
@@ -57,7 +57,7 @@ class Uneven:
     back: bool = False
 
     def parts(self) -> list[int]:
-        """Return what the experts of each rank get from, or send to, every other rank [bytes]."""
+        """Return the size that each rank's experts exchange with every other rank [bytes]."""
         share = self.size_bytes / len(self.group)
         return [max(16, round(share * load) // 16 * 16) for load in self.loads]
 

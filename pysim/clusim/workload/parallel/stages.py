@@ -26,7 +26,7 @@ from clusim.workload.spec import Workload, complain
 
 
 def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepEp | None) -> Shard:
-    """Return how layers are cut, and what the framework makes of them."""
+    """Return the sharding of layers, with the kernels of the framework."""
     style, along = workload.tensor.style, workload.tensor.sequence_parallel
     if workload.tensor.overlap and not along:
         message = "what is overlapped is cut along the sequence; needs sequence_parallel"
@@ -59,7 +59,7 @@ def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepE
 
 
 def deepep_of(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | None:
-    """Return the exchange of experts' tokens between so many machines, if it is DeepEP's."""
+    """Return the expert token exchange between this number of nodes, if it is DeepEP's."""
     own = workload.experts
     if own.exchange != "deepep":
         return None
@@ -75,7 +75,7 @@ def moving(
     optimizer: Optimizer,
     microbatches: int,
 ) -> list[Layer]:
-    """Return layers with the kernels that add gradients of microbatches, and that pack what is gathered and reduced."""
+    """Return layers with kernels that accumulate gradients and pack gathered or reduced data."""
     element_bytes = shard.precision.bytes
     if workload.accumulation != "fused" and microbatches > 1:
         layers = _alike(layers, lambda layer: accumulating(layer, element_bytes))
@@ -85,13 +85,13 @@ def moving(
 
 
 def adds_up(workload: Workload, optimizer: Optimizer) -> bool:
-    """Return True if products add weight gradients to 32-bit sums; sharded weights have none of their own."""
+    """True if products add weight gradients to 32-bit sums; false with sharded weights."""
     whole = workload.data.kind not in ("fsdp", "zero3")
     return whole and workload.accumulation == "fused" and optimizer.main_gradient > 0
 
 
 def _alike(layers: list[Layer], change: Callable[[Layer], Layer]) -> list[Layer]:
-    """Return changed layers; like layers stay one object."""
+    """Return changed layers; equal layers stay one object."""
     made = {id(layer): change(layer) for layer in layers}
     return [made[id(layer)] for layer in layers]
 
@@ -101,9 +101,9 @@ COPY = "embedding copy"
 
 
 class Ground(NamedTuple):
-    """Unit of partition of layers: `element` is that of the reduced gradients [bytes].
+    """Unit of layer partitioning; `element` is the size of a reduced gradient [bytes].
 
-    Workers that take turns must share out the `microbatches` evenly.
+    Workers that alternate must be able to share the `microbatches` evenly.
     """
 
     chip: Chip
@@ -116,7 +116,7 @@ class Ground(NamedTuple):
 def stages_of(
     workload: Workload, model: Model, layers: Sequence[Layer], ground: Ground
 ) -> tuple[Crew, list[list[list[Layer]]]]:
-    """Return the workers of the stages, and the layers by worker and part, with what each computes again."""
+    """Return the workers of the stages, and the layers by worker and part, with recomputation."""
     own, workers = workload.pipeline, ground.mesh.pipeline
     crew = Crew(tuple(own.replicas or [1] * workers))
     counts: list[int] = []
@@ -154,9 +154,9 @@ def _rates(ground: Ground) -> WorkerRates:
 def divide(
     layers: Sequence[Layer], layout: StageLayout, counts: Sequence[int] | None = None
 ) -> list[list[Layer]]:
-    """Return the layers by part: as many blocks in each as `counts` says, else as even as can be.
+    """Return the layers by part: `counts` blocks in each, or as evenly as possible.
 
-    What comes before the blocks is in the first part, what comes behind in the last.
+    Layers before the blocks are in the first part, layers after them in the last.
     """
     first = [layer for layer in layers if layer.kind in ("embedding", "stem")]
     last = [layer for layer in layers if layer.kind == "head"]
@@ -195,9 +195,9 @@ def _time_ps(layer: Layer, workload: Workload, chip: Chip) -> int:
 def _copy_embedding(
     stages: list[list[list[Layer]]], model: Model, layout: StageLayout, schedule: str
 ) -> None:
-    """Give the last of several stages its own copy of an embedding that the head uses too, as Megatron-LM does.
+    """Add a copy of an embedding shared with the head to the last stage, as Megatron-LM does.
 
-    Where the first stage also has the last part both use the same.
+    If the first stage also holds the last part, both use the same embedding.
     """
     tied = isinstance(model, Transformer) and model.tied
     if len(stages) == 1 or not tied or schedule == "pipedream" or layout.shape != "round":

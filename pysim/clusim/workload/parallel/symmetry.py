@@ -1,9 +1,10 @@
-"""Ranks at equal positions: nodes that are wired equally, and their equal links to the network.
+"""Ranks at equal positions: nodes with equal wiring and equal links to the network.
 
-**Model** Machines with equal nodes and links in equal order are alike. Two machines at the same switches reach each
-other over those alone, so any two of them will do, and what is equal there is equal to the picosecond. Where ranks are
-at different switches, places are equal if machines, switches and links around them and distances between them are;
-which of several equal ways packets then take depends on the machine, so equal is not proved there.
+**Model** Two nodes are equal if their graph nodes and links are equal and in equal order. Two nodes at
+the same switches reach each other only through those switches, so any two of them are interchangeable,
+with results equal to the picosecond. Where ranks are at different switches, positions are equal if the
+nodes, the switches and links around them and the distances between them are; the choice of packets
+between several equal paths then depends on the node, so equality is not proven.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ ROUNDS = 4
 
 
 class EqualPlace(NamedTuple):
-    """Position of some ranks, equal for equal positions, and whether their work there is equal to the picosecond."""
+    """Position of some ranks, equal for equal positions, with a flag for picosecond equality."""
 
     key: Any
     proved: bool
 
 
 class EqualPlaces:
-    """The places of the ranks of a fabric.
+    """Positions of the ranks of a topology.
 
     Attributes
     ----------
     zone, local : list of int
-        Machine of every rank, and its number there.
+        Node of every rank, and its number there.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -55,7 +56,7 @@ class EqualPlaces:
         within = tuple(self.local[rank] for rank in ranks)
         if len(zones) == 1:
             if zones[0] in self._twins:
-                # Any GPUs will do, in the same order of their numbers.
+                # Any GPUs are equivalent, in the same order of their numbers.
                 order = sorted(within)
                 within = tuple(order.index(local) for local in within)
             return EqualPlace((self._kind.get(zones[0], -1), within), True)
@@ -69,12 +70,12 @@ class EqualPlaces:
         )
 
     def renamed(self, machines: dict[int, int]) -> Callable[[str], str]:
-        """Return what gives the name of the node that is to these machines what another one is to those they stand for.
+        """Return a function that renames graph nodes from these nodes to their images.
 
         Parameters
         ----------
         machines : dict
-            Machine by the machine that is equal to it.
+            Image of each node: an equal node.
         """
         switches = self._network.switches(machines)
 
@@ -89,7 +90,7 @@ class EqualPlaces:
 
 
 class _Network:
-    """Network between nodes: switches, distinguished by their surroundings, and their distances."""
+    """Network between nodes: switches by their surroundings, and their distances."""
 
     def __init__(self, fabric: Fabric, kinds: dict[int, int]) -> None:
         zone_of = {node.name: node.zone for node in fabric.nodes}
@@ -134,7 +135,7 @@ class _Network:
         self._far: dict[str, dict[str, int]] = {}
 
     def switches(self, machines: dict[int, int]) -> dict[str, str]:
-        """Return the switches that equal machines hang on, by those of the others."""
+        """Return the switches at the images of nodes, by the switches at the nodes."""
         found: dict[str, str] = {}
         for old, new in machines.items():
             ports = (
@@ -144,7 +145,7 @@ class _Network:
         return found
 
     def around(self, zones: tuple[int, ...]) -> EqualPlace:
-        """Return how machines are linked to the network and, where they are at different switches, to each other."""
+        """Return the links of nodes to the network and, across switches, to each other."""
         ports = [tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones]
         kinds = dict.fromkeys(ports)
         if len(kinds) == 1 and ports[0]:
@@ -165,7 +166,7 @@ class _Network:
         return EqualPlace((tuple(number[own] for own in ports), shapes, far), False)
 
     def _distance(self, one: str, two: str) -> int:
-        """Return the links between two switches, -1 if nothing leads from one to the other."""
+        """Return the number of links between two switches, or -1 if they are not connected."""
         if one not in self._far:
             far, queue = {one: 0}, deque([one])
             while queue:
@@ -179,7 +180,7 @@ class _Network:
 
 
 def machine_kinds(fabric: Fabric) -> dict[int, int]:
-    """Return a number for every machine; machines with equal nodes and links in equal order have the same one."""
+    """Return a number for every node, the same for equal graph nodes and links in equal order."""
     if fabric.num_zones < 2:
         return {0: 0}
     zone_of = {node.name: node.zone for node in fabric.nodes}
@@ -206,9 +207,10 @@ def machine_kinds(fabric: Fabric) -> dict[int, int]:
 
 
 def switched_machines(fabric: Fabric) -> frozenset[int]:
-    """Return the machines whose GPUs hang on the same NVLink switches by equal links: there any of them are alike.
+    """Return the nodes whose GPUs share NVLink switches by equal links, and so are equal.
 
-    Only what crosses those switches is: blocks communicate over them where they are the fastest way, which NVLink is.
+    This holds only for traffic across those switches: blocks communicate over them where they are the
+    fastest path, which NVLink is.
     """
     arrays = arrays_of(fabric)
     crossbars = {n.name for n in fabric.nodes if n.tier == "switch" and n.zone >= 0}

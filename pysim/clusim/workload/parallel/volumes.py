@@ -1,8 +1,8 @@
 """Traffic of collectives: bytes sent by all ranks of a group together, by algorithm.
 
-**Model** What leaves the GPUs as payload, on the shortest way: a copy that a library takes over another GPU's memory to
-reach a NIC is not counted, nor are the flags of the protocols LL and LL128. Switches that add up and copy take N + 1
-times the size for an all-reduce, where a ring takes 2 (N - 1) times.
+**Model** Payload that leaves the GPUs on the shortest path: copies through the memory of another GPU to
+reach a NIC are not counted, nor are the flags of LL and LL128. In-switch reduction moves N + 1 times the
+size for an all-reduce, a ring 2 (N - 1) times.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ IN_SWITCH = (
     *(Algorithm.COLLNET_DIRECT.own, Algorithm.COLLNET_CHAIN.own),
     *("sharp", "multimem"),
 )
-"""Algorithms in which switches add up or copy."""
+"""Algorithms with reduction or copies in switches."""
 
 
 class SpannedMachines(NamedTuple):
-    """Nodes that a group spans, and whether their own switches reduce."""
+    """Nodes spanned by a group, and a flag for in-switch reduction inside them."""
 
     number: int = 1
     adding: bool = True
@@ -34,7 +34,10 @@ ONE = SpannedMachines()
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """A kind of collective that switches do; `nccl_dtype` is the element type where NCCL chose the algorithm."""
+    """Kind of in-switch collective.
+
+    `nccl_dtype` is the element type if NCCL chose the algorithm, otherwise empty.
+    """
 
     operation: str
     algorithm: str
@@ -50,9 +53,9 @@ class Volume:
     Attributes
     ----------
     calls, sent_bytes : int
-        Calls, and bytes that all ranks send together [bytes].
+        Calls, and bytes sent by all ranks together [bytes].
     switched : dict
-        Collectives that switches do: how many, and the group of the first.
+        Collectives reduced in switches: their count, and the group of the first.
     """
 
     calls: int = 0
@@ -60,14 +63,14 @@ class Volume:
     switched: dict[Switched, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
     def add(self, other: Volume, times: int = 1) -> None:
-        """Add what another one counted."""
+        """Add the counts of another volume."""
         self.calls += other.calls * times
         self.sent_bytes += other.sent_bytes * times
         for kind, (count, group) in other.switched.items():
             self._count(kind, count * times, group)
 
     def call(self, kind: Switched, group: Sequence[int], machines: SpannedMachines) -> None:
-        """Count a collective of a group; only those that switches do are told apart."""
+        """Count a collective of a group; only in-switch collectives are counted by kind."""
         self.calls += 1
         size, ranks = kind.bytes, kind.ranks
         self.sent_bytes += sent_bytes(kind.operation, kind.algorithm, size, ranks, machines)

@@ -1,1 +1,1 @@
-"""Recorded jobs as schedules: `schedule.to_schedule` writes what a recording says, `emitter` its collectives."""
+"""Recorded jobs as schedules: `schedule.to_schedule` writes a recording, `emitter` its collectives."""

@@ -1,4 +1,4 @@
-"""Writes the collectives and messages of a recording as NCCL would run them on a fabric."""
+"""Writer of the collectives and messages of a recording with NCCL's plans on a topology."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from clusim.topology.model import Fabric
 
 
 class NcclEmitter:
-    """Writes events of ranks of a job, which have places on a fabric.
+    """Writer of events of a job's ranks, which are placed on a topology.
 
     Parameters
     ----------
     place : sequence of int
-        Per rank of the job, its rank on the fabric.
+        Topology rank of each rank of the job.
     nccl : Communicators or None
-        Of the fabric; None is those of the newest release.
+        Communicators of the topology; None uses the newest NCCL version.
     recorded : bool
-        Use the recorded algorithms and protocols, where the machine can.
+        Use the recorded algorithms and protocols, if the system supports them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class NcclEmitter:
 
 
 def _wanted(event: Event) -> NcclOverrides | None:
-    """Return what a recording says of how a collective was done; a protocol it does not name is Simple."""
+    """Return the recorded algorithm and protocol of a collective, by default Simple."""
     algorithm = find_algorithm(event.algorithm)
     if algorithm is None:
         return None

@@ -1,9 +1,10 @@
-"""Turns recordings into schedules: what every rank did, on a fabric.
+"""Conversion of recordings to schedules: the events of every rank, on a topology.
 
-What must happen together becomes one *unit*: a collective is the events of all ranks with one group and sequence, a
-launch of sends and receives the bunches that share messages. Units are written when everything their ranks did before
-is; a recording in which that is impossible contradicts itself. An eager message is a unit of its sender alone: it goes
-when it is sent, as if the other end had nothing to do but take it; its receive is a mark that waits for it to come.
+Simultaneous events form one *unit*: a collective is the events of all ranks with one group and sequence,
+a launch of sends and receives the bunches that share messages. A unit is written once all earlier events
+of its ranks are written; a recording in which that is impossible contradicts itself. An eager message is
+a unit of its sender only: it is sent at once, as if the other end were always ready; its receive is a
+mark that waits for its arrival.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MESSAGES = ("send", "recv")
 
 @dataclass(slots=True)
 class WrittenUnit:
-    """Events that are written together; `tasks` has those of each event, `missing` the ranks that did not record."""
+    """Events written together; `tasks` by event, `missing` the ranks that did not record."""
 
     events: list[int] = field(default_factory=list)
     tasks: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -35,16 +36,16 @@ class WrittenUnit:
 
 @dataclass(slots=True)
 class Translation:
-    """A recording as a schedule.
+    """Recording as a schedule.
 
     Attributes
     ----------
     units : list of WrittenUnit
-        What was written together, in the order in which it was.
+        Units in the order in which they were written.
     tasks : list of tuple of int
-        Per event of the recording, its tasks; none if there is nothing to do.
+        Tasks of each event of the recording; empty for an event without work.
     notes : Counter
-        What had to be assumed or left out -> how often.
+        Assumption or omission -> count.
     """
 
     schedule: Schedule
@@ -65,28 +66,28 @@ def to_schedule(
     Parameters
     ----------
     gap : str or int
-        Between an event and what it waited for: ``logged`` keeps recorded pauses, ``none`` has none, a number is a
-        pause before every event [ps].
+        Time between an event and its dependencies: ``logged`` keeps recorded pauses, ``none`` removes them,
+        a number is a pause before every event [ps].
     most : int or None
-        Collectives and messages per rank after which the rest is left out.
+        Limit on collectives and messages per rank; later ones are omitted.
 
     Raises
     ------
     InputError
-        The events cannot be put in any order, or name ranks or groups that do not exist.
+        The events cannot be ordered, or name ranks or groups that do not exist.
     """
     with uncollected():
         return _Writer(recording, emitter, gap, most).translation()
 
 
 def precision_of(peaks: Mapping[str, float], dtype: str) -> str:
-    """Return what a GPU with these rates computes elements of a type in: their own precision, else one that it has."""
+    """Return the precision of a data type on a GPU with these rates, or a substitute it has."""
     wanted = DTYPES[dtype].peak if dtype in DTYPES else ""
     return next((name for name in (wanted, "bf16", "f16", "f32") if name in peaks), wanted)
 
 
 class _Writer:
-    """The state of one translation."""
+    """State of one translation."""
 
     def __init__(
         self, recording: Recording, emitter: NcclEmitter, gap: str | int, most: int | None
@@ -151,7 +152,7 @@ class _Writer:
             own = last.get(key, ())
             together: tuple[int, ...] = ()
             if event.kind in MESSAGES and event.bunch != ABSENT:
-                # Events of a bunch are one launch: all wait for what was before the first of them.
+                # Events of a bunch are one launch: all wait for the events before the first of them.
                 bunch = (*key, event.bunch)
                 together = own if bunch in bunch_before else ()
                 own = bunch_before.setdefault(bunch, own)
@@ -160,7 +161,7 @@ class _Writer:
         return found
 
     def _units(self) -> tuple[list[WrittenUnit], dict[int, int]]:
-        """Return what is written together, and the unit of every event."""
+        """Return the units, and the unit of every event."""
         keys: dict[Hashable, int] = {}
         units: list[WrittenUnit] = []
         unit_of: dict[int, int] = {}
@@ -182,7 +183,7 @@ class _Writer:
         return ("event", number)
 
     def ends(self, number: int) -> tuple[int, int, int, int, int]:
-        """Return the identity of the message of a send or recv: group, source, target, tag, sequence."""
+        """Return the identity of a send's or recv's message: group, source, target, tag, sequence."""
         event = self.recording.events[number]
         group = self._group(event)
         if event.rank not in group.ranks or not 0 <= event.peer < len(group.ranks):
@@ -195,7 +196,7 @@ class _Writer:
         return (event.group, *pair, event.tag, event.sequence)
 
     def translation(self) -> Translation:
-        """Write all units in an order that fits every rank."""
+        """Write all units in an order that is valid for every rank."""
         waits: list[set[int]] = [set() for _ in self.units]
         wakes: list[list[int]] = [[] for _ in self.units]
         for at, unit in enumerate(self.units):
@@ -244,7 +245,7 @@ class _Writer:
             )
 
     def _arrive(self, number: int, event: Event) -> None:
-        """Let a receive wait for its message, which is written already."""
+        """Make a receive wait for its message, which is written already."""
         after = (*self._after(number), *self.arrived[self.source[number]])
         rank = self.emitter.place[event.rank]
         name = event.name or event.kind
@@ -276,7 +277,7 @@ class _Writer:
         return event.start_ps - max(ends, default=self.origin_ps)
 
     def _pass(self, number: int) -> None:
-        """Let an event that does nothing hand on what it waits for."""
+        """Pass the dependencies of an event without work to its successors."""
         self.tasks[number] = self._after(number)
 
     def _local(self, number: int, event: Event) -> None:
@@ -311,7 +312,7 @@ class _Writer:
         self.tasks[number] = (task,)
 
     def _precision(self, rank: int, dtype: str) -> str:
-        """Return what a GPU computes elements of a type in: their own precision, else in another one that it has."""
+        """Return the precision of a data type on a rank's GPU, or a substitute it has."""
         endpoint = self.endpoints.get(self.emitter.fabric.ranks[rank])
         return precision_of(endpoint.peak_flops if endpoint is not None else {}, dtype)
 
@@ -350,7 +351,7 @@ class _Writer:
                 self.tasks[of_rank[rank]] = (task,)
 
     def _messages(self, unit: WrittenUnit, event: Event) -> None:
-        """Write a launch; where a rank has several in it, every message by itself."""
+        """Write a launch; if a rank has several messages in it, each message separately."""
         group = self._group(event)
         found: dict[tuple[int, int, int, int, int], list[int]] = {}
         for number in unit.events:
@@ -388,7 +389,7 @@ class _Writer:
 
 
 def _no_program(group: Group, event: Event) -> str:
-    """Return why a collective is left out, empty if it is not."""
+    """Return the reason why a collective is omitted, empty if it is not."""
     if len(group.ranks) < 2:
         return "collectives of one rank alone: nothing to send"
     if event.operation == "barrier":
@@ -403,7 +404,7 @@ def _no_program(group: Group, event: Event) -> str:
 def _joined(
     writer: _Writer, units: list[WrittenUnit], unit_of: dict[int, int]
 ) -> tuple[list[WrittenUnit], dict[int, int]]:
-    """Join bunches that share messages, unless a rank would be in a launch with two of its own."""
+    """Join bunches that share messages, unless a rank would have two bunches in one launch."""
     first: dict[Hashable, int] = {}
     joined: dict[int, int] = {}
 
@@ -442,7 +443,7 @@ def _joined(
 def _apart(
     writer: _Writer, units: list[WrittenUnit], unit_of: dict[int, int]
 ) -> tuple[list[WrittenUnit], dict[int, int]]:
-    """Make every message a unit of its own."""
+    """Split a launch into one unit per message."""
     keys: dict[Hashable, int] = {}
     left: list[WrittenUnit] = []
     where: dict[int, int] = {}

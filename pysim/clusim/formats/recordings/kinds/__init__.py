@@ -1,7 +1,7 @@
-"""Tells recordings apart by what is in them, and finds the reader of each format.
+"""Detection of recording formats by content, and the reader of each format.
 
-Here lies one file per format, with its `KIND`: what it is, what its files begin with, and what reads them. Files are
-found, not listed.
+The package has one module per format, found by import. Its `KIND` has the description, the patterns at the start of
+files, and the reader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOGS: Final = {
     "nccl-log": "what NCCL_DEBUG=INFO prints, of NCCL or RCCL",
     "nccl-tests": "what nccl-tests prints, as measurements",
 }
-"""Kinds `clusim.formats.logs` reads -> what they are."""
+"""Kinds that `clusim.formats.logs` reads -> description."""
 
 _FOUND: Final[dict[str, RecordingKind]] = {
     found.name.replace("_", "-"): import_module(f"{__name__}.{found.name}").KIND
@@ -35,13 +35,16 @@ _FOUND: Final[dict[str, RecordingKind]] = {
 }
 
 KINDS: Final = {name: kind.what for name, kind in _FOUND.items()}
-"""Kinds of recordings, a module of this package each -> what they are."""
+"""Kinds of recordings, one module of this package each -> description."""
 
 PLANS: Final = {
     "msccl": "MSCCL algorithm, XML",
     "mscclpp": "MSCCL++ execution plan, JSON",
 }
-"""Kinds that are algorithms and no recordings -> what they are; `clusim.formats.algorithms` reads them."""
+"""Kinds of algorithm files, not recordings -> description.
+
+`clusim.formats.algorithms` reads them.
+"""
 
 _OTHERS: Final[tuple[tuple[int, str, bytes], ...]] = (
     (0, "msccl", rb"\A(?:<\?xml[^>]*>)?(?>\s+|<!--.*?-->)*+<algo\s"),
@@ -60,16 +63,18 @@ _PATTERNS: Final = sorted(
         ),
     ]
 )
-"""Place, kind and what begins a file of it, in the order in which it is tried."""
+"""Place, kind and pattern of the start of its files, in the order of matching."""
 
 
 def kind_of(path: str) -> str:
-    """Return the kind of a file, or of the files of a directory; a text of unknown kind is taken for a log.
+    """Return the kind of a file, or of the files in a directory.
+
+    Text of unknown kind is assumed to be a log.
 
     Raises
     ------
     InputError
-        There is no such file, it is empty, or it is of no kind.
+        The file does not exist, is empty, or is JSON or binary data of unknown kind.
     """
     if path == "-":
         return "nccl-log"
@@ -104,7 +109,7 @@ def _all_kinds() -> str:
 
 
 def _beginning(path: str) -> tuple[bytes, str]:
-    """Return the first bytes of a file, or of the first file in a directory or archive, and its name."""
+    """Return first bytes and name of a file, or of the first in a directory or archive."""
     if Path(path).is_dir():
         inside = sorted(
             (str(p) for p in Path(path).iterdir() if p.is_file() and p.name[0] != "."), key=natural

@@ -8,6 +8,8 @@ _POLICY = rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORM
 
 KIND = RecordingKind(
     "text workloads of ASTRA-sim 1",
-    begins=((LAST, rb"\A\s*" + _POLICY + rb"[^\n]*\n\s*\d+\s*\n"),),  # SimAI's begin so as well
+    begins=(
+        (LAST, rb"\A\s*" + _POLICY + rb"[^\n]*\n\s*\d+\s*\n"),
+    ),  # SimAI's workloads begin in the same way
     read_by="clusim.formats.recordings.astra",
 )

@@ -7,7 +7,7 @@ from clusim.formats.recordings.kind import RecordingKind
 
 
 def _is_chakra(name: str, data: bytes) -> bool:
-    """Return True if a file is a Chakra trace: messages with their lengths, the first the metadata."""
+    """Return True for a Chakra trace: messages after their lengths, first the metadata."""
     if name.endswith(".et"):
         return True
     if data.lstrip()[:1] in (b"{", b"["):

@@ -8,7 +8,7 @@ KIND = RecordingKind(
     "logs of communication of DeepSpeed",
     begins=(
         (
-            LAST,  # and no log of NCCL, in which such lines may be as well
+            LAST,  # after NCCL logs, which may contain such lines
             rb"\A(?!.*NCCL INFO).*(?:\| comm op: \w+ \| time \(ms\): |Comm\. Op\s+Message Size\s+Count)",
         ),
     ),

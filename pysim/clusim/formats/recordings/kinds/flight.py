@@ -16,7 +16,7 @@ def _is_dump(name: str, data: bytes) -> bool:
 KIND = RecordingKind(
     "dumps of PyTorch's flight recorder, nccl_trace_rank_*, pickle or JSON",
     begins=(
-        # Behind the PyTorch profiler, whose traces may have groups as well.
+        # After the PyTorch profiler: its traces may contain groups.
         (
             3,
             rb'\A\s*\{(?=.*"(?:pg_config|entries)"\s*:)(?=.*"(?:pg_status|entries|collective_seq_id)"\s*:)',
