@@ -1,4 +1,4 @@
-"""Figures with provenance: the value as people write it, how it is known, and where it comes from."""
+"""Figures with provenance: value with unit, mark and source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from clusim.base.units import parse_rate, parse_size, parse_time
 from clusim.hardware.calibration import ROW_SETS
 
 Mark = Literal["published", "calibrated", "assumed"]
-"""published: the vendor, a standard or the library says so, or its own tools print it. calibrated: taken from or fitted
-to the measurement that the source names. assumed: neither; the source says from what, and why so."""
+"""Published, calibrated or assumed.
+
+published: stated by the vendor, a standard or the library, or printed by their tools. calibrated: taken
+from or fitted
+to the measurement named in the source. assumed: neither; the source gives the basis and the reason.
+"""
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
 
@@ -34,7 +38,7 @@ class Figure:
     source : str
         Document, measurement or the reasoning behind an assumption.
     rows : tuple of str
-        Of a calibrated figure, the sets of measurements it was taken from (`clusim.hardware.calibration`).
+        Measurement sets of a calibrated figure (`clusim.hardware.calibration`).
     """
 
     value: Value
@@ -73,7 +77,7 @@ def calibrated(value: Value, source: str, *rows: str) -> Figure:
 
 
 def assumed(value: Value, reason: str) -> Figure:
-    """Return a figure nobody has published or measured; the reason says from what it was taken."""
+    """Return an unpublished, unmeasured figure; `reason` gives its basis."""
     return Figure(value, "assumed", reason)
 
 
@@ -86,9 +90,9 @@ def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[
     Parameters
     ----------
     figures : Preset
-        What a file says.
+        Content of a file.
     units : mapping
-        Unit of every key there may be; ``B``, ``B/s`` and ``s`` are written with the number, ``1`` is a plain one.
+        Unit of every valid key; ``B``, ``B/s`` and ``s`` are written with the number, ``1`` is a plain one.
     optional : iterable of str
         Keys that may be missing.
     """
