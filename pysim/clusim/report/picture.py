@@ -31,7 +31,7 @@ from clusim.results.result import Wires
 Array = NDArray[Any]
 
 GRID_LINES = 1400
-"""`LINES` for a grid, whose lines do not cross."""
+"""Limit like `LINES` for a grid, where lines do not cross."""
 
 
 MOST_BESIDE = 3
@@ -41,13 +41,13 @@ FOLDED_LINES = 640
 """The same between machines drawn as boxes and their switches: these lines lie side by side."""
 
 MOST_BARS = 4
-"""Kinds of links of which a machine drawn as one box has a bar."""
+"""Maximum number of link-class bars in the box of a node."""
 
 
 def draw(machine: DrawnMachine, wires: Wires) -> Picture:
-    """Return the picture of a machine: rows by distance from the endpoints, a grid, or a circle.
+    """Return the picture of a system: rows by distance from the endpoints, a grid, or a circle.
 
-    A few machines are drawn with what is in them, many as boxes with a bar for each kind of links inside.
+    A few nodes are drawn with their interior, many as boxes with a bar for each kind of internal links.
     """
     zones = machine.zones()
     if len(zones) <= MOST_PANELS and (zones or not HOST_TIERS.isdisjoint(machine.kinds)):
@@ -221,7 +221,7 @@ def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
 
 
 def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
-    """Draw the innermost nodes on a circle and what hangs on them around it."""
+    """Draw the innermost graph nodes on a circle and their attached nodes around it."""
     core = rows[-1]
     chunk = max(1, -(-len(core) // 48))
     while True:
@@ -251,7 +251,10 @@ def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
 def _near_core(
     machine: DrawnMachine, rows: list[list[int]], cells: list[list[int]]
 ) -> list[list[int]]:
-    """Return the nodes outside the core in as many cells as the core has, each beside what it hangs on."""
+    """Return the nodes outside the core in as many cells as the core has.
+
+    Each cell is placed beside its attachment.
+    """
     cell_of = {node: number for number, cell in enumerate(cells) for node in cell}
     near: list[list[int]] = [[] for _ in cells]
     for node in (n for row in rows[:-1] for n in row):

@@ -156,7 +156,7 @@ def _box(box: Box, size: float) -> Markup:
 
 
 def latency_svg(messages: Messages, bars: int = 48) -> Content:
-    """Return a histogram of latencies, or nothing if no message arrived."""
+    """Return a histogram of latencies; empty if no message arrived."""
     done = messages.end_ps >= 0
     latency = (messages.end_ps - messages.start_ps)[done]
     if not len(latency):
