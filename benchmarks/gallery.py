@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/gallery.md anew, by the commands that stand above them."""
+"""Regenerate the pictures of docs/gallery.md with the commands listed above them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from clusim.replays.request import ReplayRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
 H100 = "wayne_h100_scaling_attributed_"
-"""Prefix of the logs whose errors are listed by size."""
+"""Prefix of the logs with errors listed by size."""
 
 LARGE = 256 << 20
 """Smallest message of the last column [bytes]."""
