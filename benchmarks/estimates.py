@@ -1,8 +1,8 @@
 """Compare estimates of the shipped workloads with the engine: a table of docs/training.md.
 
-Each workload runs one step. Parts are cached in a separate folder, so that the first estimate simulates
-all of them
-and the second reuses them.
+Each workload runs one step. Parts are cached in a new folder; the first estimate simulates them, the
+second reuses
+them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ CHARTS = {
 """Libraries in charts and listings: chip, impl."""
 
 WINDOWED = 0.95
-"""Share of the rate of the largest products above which a kernel must have a sliding window.
+"""Minimum rate, relative to the largest products, of kernels that must have a sliding window.
 
 The table has no column for windows.
 """
@@ -96,7 +96,10 @@ def _hash(*shape: Any) -> int:
 
 
 def prefill(path: str, peak: float, system: str, source: str) -> tuple[list[Row], list[Row]]:
-    """Return calibration and scored rows of a table of forward kernels: 16 bits, whole blocks, without windows."""
+    """Return calibration and scored rows of a table of forward kernels.
+
+    Only 16-bit kernels with complete blocks and without windows are included.
+    """
     known: list[Row] = []
     scored: list[Row] = []
     with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:

@@ -1,4 +1,4 @@
-"""Compare steps with replicated blocks with steps simulated in full: the table of docs/training.md.
+"""Compare replicated with full simulation of steps: the table of docs/training.md.
 
 ``python benchmarks/folding.py NAME ...``: workloads, one step each; without names, all that are small
 enough. Time is

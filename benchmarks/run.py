@@ -4,14 +4,14 @@ Goals (on one core of a small shared computer, counters on) are printed beside t
 goal is enforced. Run all with ``make bench``, or some: ``python benchmarks/run.py ring-dgx-a100``.
 
     --repeats N      runs of a case; the fastest is printed (1)
-    --instructions   count the instructions per hop of a small twin of the case (valgrind, after ``make
-    test-c``)
-    --threads N      also run with N threads, in turns; `threads_ratio` is the wall-clock time of one
-    thread over
-                     that of N; with --instructions, `threads_limit` is the ratio without wake-ups and
-                     cache
-                     transfers: the instructions of a single thread over those of the first of N
-    --against DIR    also run another build (``older.py``), in turns; `ratio` is its time over ours
+    --instructions   count the instructions per hop of a small twin of the case
+                     (valgrind, after ``make test-c``)
+    --threads N      also run with N threads, in turns; `threads_ratio` is the wall-clock time
+                     of one thread over that of N; with --instructions, `threads_limit` is this
+                     ratio without wake-ups and cache transfers: instructions of a single
+                     thread over those of the first of N
+    --against DIR    also run another build (``older.py``), in turns; `ratio` is its time
+                     over ours
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class EndedSaidJson(EndedStepsJson, DoubtedJson):
 TrainJson = (
     SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersJson | list[ScaledStepJson]
 )
-"""A step, or the known part of interrupted steps; with --layers layers, with --scaling a list."""
+"""A step, or the known part of ended steps; with --layers its layers, with --scaling a list."""
 
 
 class ExplainSaidJson(ExplainJson, DoubtedJson):

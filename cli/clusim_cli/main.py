@@ -151,7 +151,7 @@ def _fail(error: BaseException) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _one_line(f"{where}{error.strerror or error}")
         if not error.filename:
-            _drop_output()  # the failed write may be of the output, whose remainder would fail as well
+            _drop_output()  # the output may be unwritable, its remainder as well
         return 1
     if number := _ending_signal():
         return _fail(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))

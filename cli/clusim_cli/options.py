@@ -50,7 +50,10 @@ def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any
 
 
 def topology(said: str) -> Decorator[Any]:
-    """Add the TOPOLOGY argument to commands with job files; the last argument may be the topology."""
+    """Add ``--topology`` for commands with job files as arguments.
+
+    The last argument may be the topology as well.
+    """
     return _option(
         "--topology",
         metavar="TOPOLOGY",

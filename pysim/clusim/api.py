@@ -45,7 +45,7 @@ class ReplayOptions(TypedDict, total=False):
     env : dict of str
         NCCL environment variables; override the job's.
     version : str
-        NCCL's release; the recording's by default.
+        NCCL release; by default that of the recording.
     faults : sequence
         Faults, as of `clusim.simulate`.
     replan, whole : bool

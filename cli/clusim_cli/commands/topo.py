@@ -263,7 +263,7 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
         given[name] or None for name in ("kind", "chip", "cpu", "group", "onto")
     )
     if chip is not None:
-        gpu(chip)  # raises for unknown chips, also if the file describes the chip better
+        gpu(chip)  # rejects an unknown chip, also if the file describes it better
     if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
         what = "--onto: takes NCCL's XML of one machine; not with --cpu, --group, --kind"
         raise click.UsageError(what)

@@ -12,11 +12,12 @@ from clusim.base.units import parse_rate, parse_size, parse_time
 from clusim.hardware.calibration import ROW_SETS
 
 Mark = Literal["published", "calibrated", "assumed"]
-"""Published, calibrated or assumed.
+"""Origin of a figure.
 
-published: stated by the vendor, a standard or the library, or printed by their tools. calibrated: taken
-from or fitted
-to the measurement named in the source. assumed: neither; the source gives the basis and the reason.
+``published``: stated by the vendor, a standard or the library, or printed by their tools.
+``calibrated``: taken from
+or fitted to the measurement named in the source. ``assumed``: not measured; the source gives the basis
+and reason.
 """
 
 MARKS: tuple[Mark, ...] = get_args(Mark)

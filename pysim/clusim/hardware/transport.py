@@ -6,7 +6,7 @@ node. A transport posts messages and detects their completion, with or without r
 set
 environment variables that the user has not set. aws-ofi-nccl presents the NICs of a GPU as one, and
 spreads
-a message over as many of these rails as leave each at least 128 KiB (``src/nccl_ofi_scheduler.cpp``).
+a message over at most one of these rails per started 128 KiB (``src/nccl_ofi_scheduler.cpp``).
 **Model** Figures of a message, inherited by NICs without measurements; environment variables with lower
 priority
 than the user's, from A100 or Hopper on; stripes over rails; a latency that the transport reports to

@@ -1,4 +1,4 @@
-"""Page that compares runs: bottlenecks, times and bandwidths on one axis, differences, busy wires."""
+"""Page that compares runs: bottlenecks, times and bandwidths, differences, busy wires."""
 
 from __future__ import annotations
 

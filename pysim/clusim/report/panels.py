@@ -116,7 +116,7 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
     mine = set(nodes)
     alike: dict[int, list[int]] = {}
     for node in nodes:
-        # Within a node the attachments have few neighbours; the network has many.
+        # Attachments within a node have fewer neighbours than those in the network.
         hooks = near[node] - mine
         alike.setdefault(
             min(hooks, key=lambda hook: (len(near[hook]), hook), default=-1), []
@@ -131,7 +131,7 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
 
 
 def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
-    """Merge graph nodes, equally in all nodes, until there are few enough lines."""
+    """Merge graph nodes, in the same way on all servers, until there are few enough lines."""
     while count_lines(machine, [row.cells for row in rows]) > LINES:
         longest = max(rows, key=lambda row: len(row.cells))
         if len(longest.cells) <= 4:

@@ -99,7 +99,7 @@ def plot_result(result: Result, figure: str = "", **look: Any) -> Figure:
 
 
 def plot_trace(path: str | Path, figure: str, **look: Any) -> Plot:
-    """Draw one of `FIGURES` of a trace, as ``clusim plot`` does; further options are those of `Look`.
+    """Draw one of `FIGURES` of a trace, as ``clusim plot`` does; `look` as of `Look`.
 
     Raises
     ------

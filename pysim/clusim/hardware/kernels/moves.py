@@ -36,8 +36,9 @@ LEAST = 0.3
 """Clock that every chip keeps."""
 
 _NARROW = (60, 70, 72, 75, 80)
-"""Compute capabilities, times ten, whose SMs have 64 lanes of 32 bits; other SMs have 128 (CUDA programming
-guide).
+"""Compute capabilities, times ten, of chips with 64 lanes of 32 bits per SM.
+
+Other chips have 128 (CUDA programming guide).
 """
 
 
@@ -89,11 +90,13 @@ def vector_clock_Hz(flops: float, sms: int, compute_capability: int) -> float:
 Kind = Literal["copy", "function", "rows", "norm"]
 
 SHARES: dict[Kind, float] = {"copy": 1.0, "function": 0.85, "rows": 0.75, "norm": 0.85}
-"""Part of the rate of copies. *copy*: additions reach 1.03 to 1.07 of it (microsoft/vidur, A100 and H100).
-*norm*:
-calibrated on Liger's layer norms of 2,048 and 8,192 features on A100, both passes
-(linkedin/Liger-Kernel). *function*
-and *rows*: assumed, between kernels of serving engines and specialised fused training kernels.
+"""Kernel rates relative to copies.
+
+*copy*: additions reach 1.03 to 1.07 of it (microsoft/vidur, A100 and H100). *norm*: calibrated on
+Liger's layer norms
+of 2,048 and 8,192 features on A100, both passes (linkedin/Liger-Kernel). *function* and *rows*: assumed,
+between
+kernels of serving engines and specialised fused training kernels.
 """
 
 EAGER_NORM = 0.65

@@ -89,7 +89,7 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
     ranks, position = comms.ranks(call), comms.ranks(call).index(task.rank)
     count = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     if operation in BLOCKWISE:
-        count //= len(ranks)  # NCCL counts the elements that one rank gives, or gets
+        count //= len(ranks)  # NCCL's count: elements per rank
     redop = inputs.texts("calls/redop")[call]
     root = int(inputs.numbers("calls/root")[call])
     peers = [(operation, ranks.index(root) if root in ranks else 0)]

@@ -1,4 +1,4 @@
-"""``clusim calibrate gpu``: kernel times measured on a GPU, as a file for chips and workloads."""
+"""``clusim calibrate gpu``: kernel times measured on a GPU, as a kernel file."""
 
 from clusim.hardware.kernels.calibrate.overlay import (
     RECORD,
