@@ -2,8 +2,7 @@
 
 ``python benchmarks/custom_allreduce.py ROWS.csv`` reads rows of aiconfigurator's collectors
 (``custom_allreduce_perf``): system, version, kernel_source, num_gpus, message_size [elements of two
-bytes],
-latency [ms]. Rows measured in CUDA graphs are compared; eager rows measure the host.
+bytes], latency [ms]. Rows measured in CUDA graphs are compared; eager rows measure the host.
 """
 
 from __future__ import annotations

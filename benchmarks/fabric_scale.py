@@ -1,14 +1,11 @@
 """Preparation time and memory of clusters and their collectives: one JSON line per size.
 
 ``python benchmarks/fabric_scale.py`` measures SuperPODs of 128, 1,024 and 16,384 GPUs, each in a
-separate process;
-``python benchmarks/fabric_scale.py NAME ...`` other clusters, such as
-``dgx-a100:nodes=140,kind=fat-tree``. The suffix
-``/allreduce/ring`` also generates that collective's programs, places them on the topology and passes
-them to the
-engine, without a run. ``--growth`` prints a table of this for rings, NCCL's choice and SHARP on
-SuperPODs, fat trees
-and dragonflies of 64 to 16,384 GPUs.
+separate process; ``python benchmarks/fabric_scale.py NAME ...`` other clusters, such as
+``dgx-a100:nodes=140,kind=fat-tree``. The suffix ``/allreduce/ring`` also generates that collective's
+programs, places them on the topology and passes them to the engine, without a run. ``--growth`` prints a
+table of this for rings, NCCL's choice and SHARP on SuperPODs, fat trees and dragonflies of 64 to 16,384
+GPUs.
 """
 
 from __future__ import annotations

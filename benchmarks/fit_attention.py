@@ -69,8 +69,7 @@ TAKEN = {"h100-sxm5": {"flash-triton": ("a100-sxm4-80gb", "flash2")}}
 """Libraries that were not measured on a chip, and the chip whose form they use.
 
 Its rates are scaled by the ratio between the two chips of another library with the same instructions
-(those of
-Ampere) and the same parallelism along the sequence.
+(those of Ampere) and the same parallelism along the sequence.
 """
 
 ORDER = ("cudnn", "flash2", "flash3", "flashinfer", *TOGETHER)

@@ -1,11 +1,10 @@
 """Fit the matrix product tables of `clusim.hardware.kernels` to a measured table.
 
 ``python benchmarks/fit_products.py TABLE.csv CHIP [KIND/LIBRARY ...]`` reads rows (system, backend,
-gemm_dtype, m, n,
-k, latency [ms]; may be gzipped) as ai-dynamo/aiconfigurator publishes them, and writes
+gemm_dtype, m, n, k, latency [ms]; may be gzipped) as ai-dynamo/aiconfigurator publishes them, and writes
 ``pysim/clusim/hardware/kernels/measured/CHIP.json``, or only the named tables in it. Three of four rows,
-by a hash of
-their keys, are calibration; the others are scored, and the scores are written into the file.
+by a hash of their keys, are calibration; the others are scored, and the scores are written into the
+file.
 """
 
 from __future__ import annotations

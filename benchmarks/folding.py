@@ -1,10 +1,8 @@
 """Compare replicated with full simulation of steps: the table of docs/training.md.
 
 ``python benchmarks/folding.py NAME ...``: workloads, one step each; without names, all that are small
-enough. Time is
-processor time of this process, including all rounds of a run. All runs use bursts of one size, because
-blocks would
-otherwise use finer or coarser bursts than the step in full.
+enough. Time is processor time of this process, including all rounds of a run. All runs use bursts of one
+size, because blocks would otherwise use finer or coarser bursts than the step in full.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ GRANULARITY = 2048
 """Maximum bytes of a burst.
 
 It follows from the smallest slots of any collective of these steps, so that a block without them has no
-coarser
-bursts than the step in full.
+coarser bursts than the step in full.
 """
 
 

@@ -2,10 +2,8 @@
 
 Every case runs with exact packets and with bursts; the error is that of the completion time against
 exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes the table of the page;
-with sizes
-(``1MiB 16MiB``) only those sizes, with presets (``a100-pcie-x8``) their tables instead. ``--shares``
-prints the errors
-of NCCL's plans with bursts of several fractions of a slice.
+with sizes (``1MiB 16MiB``) only those sizes, with presets (``a100-pcie-x8``) their tables instead.
+``--shares`` prints the errors of NCCL's plans with bursts of several fractions of a slice.
 """
 
 from __future__ import annotations

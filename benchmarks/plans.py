@@ -1,9 +1,7 @@
 """Run all plans of a directory and count the outcomes.
 
-``python benchmarks/plans.py DIR [SIZE...]``:
-MSCCL's files (``.xml``) run on DGX A100s, MSCCL++'s (``.json``) on a DGX H100, each at every size
-(default: 64 KiB and
-2 MiB), with data checks.
+``python benchmarks/plans.py DIR [SIZE...]``: MSCCL's files (``.xml``) run on DGX A100s, MSCCL++'s
+(``.json``) on a DGX H100, each at every size (default: 64 KiB and 2 MiB), with data checks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Memory of programs, connections and messages: in the schedule, the image and the engine.
 
 ``python benchmarks/program_memory.py`` prints a table in Markdown. Each number is the memory difference
-between many
-and few nodes (or between long and short message traffic) per additional program, connection or message.
-tracemalloc counts Python's objects and arrays; glibc reports the engine's allocations, with the topology
-alone and with the complete image.
+between many and few nodes (or between long and short message traffic) per additional program, connection
+or message. tracemalloc counts Python's objects and arrays; glibc reports the engine's allocations, with
+the topology alone and with the complete image.
 """
 
 from __future__ import annotations

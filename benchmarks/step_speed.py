@@ -1,13 +1,10 @@
 """Simulation cost of training steps: processor time, peak memory and step time.
 
 ``python benchmarks/step_speed.py`` measures shipped workloads, each in a separate process, one JSON line
-per mode;
-``python benchmarks/step_speed.py NAME ...`` others. The modes are *default* and *plainly*, in ``quick``
-bursts with
-all messages between stages and all reductions in the schedule; ``ratio`` is the processor time of
-plainly over that of
-default, both measured in the same minute. ``--only-default`` omits plainly, for steps that would need
-long.
+per mode; ``python benchmarks/step_speed.py NAME ...`` others. The modes are *default* and *plainly*, in
+``quick`` bursts with all messages between stages and all reductions in the schedule; ``ratio`` is the
+processor time of plainly over that of default, both measured in the same minute. ``--only-default``
+omits plainly, for steps that would need long.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Public functions that run simulations: one call for each command.
 
 `simulate` and `simulate_traffic` accept objects built in Python; the other functions accept names, as
-their commands
-do. Sizes may be numbers of bytes or texts with a unit (``"64MiB"``), times numbers of picoseconds or texts
-(``"100us"``). Every bad input raises a one-line `clusim.ClusimError`, and an input file is never
-overwritten.
+their commands do. Sizes may be numbers of bytes or texts with a unit (``"64MiB"``), times numbers of
+picoseconds or texts (``"100us"``). Every bad input raises a one-line `clusim.ClusimError`, and an input
+file is never overwritten.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Hardware as data: one object per GPU, processor and NIC.
 
 Every figure has a unit, a mark and a source. Catalogues list the objects of GPUs, architectures, CPUs,
-NICs and
-switches; links and packet formats are tables by name.
+NICs and switches; links and packet formats are tables by name.
 """
 
 from __future__ import annotations

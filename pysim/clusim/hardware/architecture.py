@@ -1,11 +1,10 @@
 """Properties of all GPUs of an architecture: launch costs, CTA costs, peer access.
 
 **Hardware** A GPU starts the next kernel of its stream when the last has ended; a kernel of NCCL reads
-its work before
-it moves data and flushes its counters afterwards. Per-slice CTA costs are in `clusim.hardware.protocols`.
+its work before it moves data and flushes its counters afterwards. Per-slice CTA costs are in
+`clusim.hardware.protocols`.
 **Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for
-point-to-point; energy
-per operation, which gives the clock under a power cap.
+point-to-point; energy per operation, which gives the clock under a power cap.
 **Not modelled** Steppings, differences between the chips of an architecture.
 **Parameters** The fields of `Architecture`; a section of ``architectures.yaml`` for each.
 """

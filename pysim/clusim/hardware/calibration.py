@@ -1,12 +1,10 @@
 """Registry of the calibration rows of every calibrated parameter.
 
 These rows must not be scored as predictions. A figure marked ``calibrated`` names the measurement sets
-that it was
-taken from or fitted to. A set selects rows of a table of collectives by columns, so that `clusim
-validate` can score
-them separately; other measurements (a data sheet's benchmark, timings of single primitives) have no
-selector. Sets
-are conservative: if any size of a curve was inspected, the complete curve is calibration.
+that it was taken from or fitted to. A set selects rows of a table of collectives by columns, so that
+`clusim validate` can score them separately; other measurements (a data sheet's benchmark, timings of
+single primitives) have no selector. Sets are conservative: if any size of a curve was inspected, the
+complete curve is calibration.
 """
 
 from __future__ import annotations

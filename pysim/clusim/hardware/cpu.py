@@ -1,17 +1,13 @@
 """Processors: root complex of a socket, memory, socket links and host costs.
 
 **Hardware** A TLP from a root port enters the mesh of the socket; packets for another port (peer to
-peer) are split
-into cache lines on most Intel parts, and forwarded unsplit on AMD's. A thread enqueues the kernel of
-every GPU it drives.
+peer) are split into cache lines on most Intel parts, and forwarded unsplit on AMD's. A thread enqueues
+the kernel of every GPU it drives.
 **Model** A switch of the latency of the mesh; `peer_payload` is the largest payload of packets between
-two PCIe
-devices that cross it. Peer to peer is used only if the topology allows it, otherwise data are staged in
-host memory.
-A host has a period per collective, which grows with the GPUs one thread drives.
+two PCIe devices that cross it. Peer to peer is used only if the topology allows it, otherwise data are
+staged in host memory. A host has a period per collective, which grows with the GPUs one thread drives.
 **Not modelled** Limits of root ports on packets in flight, the IOMMU and its misses, NUMA clusters (use
-one root per
-cluster). Variation of launches within an iteration; full queues; operating-system noise.
+one root per cluster). Variation of launches within an iteration; full queues; operating-system noise.
 **Parameters** The fields of `Cpu` and `HostCosts`; ``processors.yaml`` has those of every processor and
 vendor.
 """

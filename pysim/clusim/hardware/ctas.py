@@ -1,9 +1,9 @@
 """Work of warp groups of a CTA: parameters of NCCL's kernels for all GPUs.
 
 **Hardware** Kernels divide the warps of a CTA: by the up and down directions of a tree, by NVLS copy
-loops, by
-messages. **Model** The throughput of a group in warps of a CTA without other work; its cost per slice in
-slices of a ring. **Not modelled** Differences between chips. **Parameters** The figures below.
+loops, by messages. **Model** The throughput of a group in warps of a CTA without other work; its cost
+per slice in slices of a ring. **Not modelled** Differences between chips. **Parameters** The figures
+below.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
 """GPU costs of DeepEP's expert exchanges, in addition to the wires.
 
 **Hardware** Normal kernels: half of the thread blocks send, half receive. A sender scans all tokens of
-the rank
-for each destination, and copies the matching ones; a token is sent once to each rank that has one of its
-experts.
-Combining is the reverse, and adds up a token's copies. Between nodes a token is sent once to each node,
-to the GPU with the same local index, whose blocks forward it over NVLink chunk by chunk
-(csrc/kernels/internode.cu).
-Low-latency kernels have a block for one or several experts (internode_ll.cu): blocks cast and send
-tokens in turn, to
-each of a token's experts, over NVLink or RDMA.
+the rank for each destination, and copies the matching ones; a token is sent once to each rank that has
+one of its experts. Combining is the reverse, and adds up a token's copies. Between nodes a token is sent
+once to each node, to the GPU with the same local index, whose blocks forward it over NVLink chunk by
+chunk (csrc/kernels/internode.cu). Low-latency kernels have a block for one or several experts
+(internode_ll.cu): blocks cast and send tokens in turn, to each of a token's experts, over NVLink or
+RDMA.
 **Model** Normal: the longer of the wire time of an all-to-all by the same number of thread blocks,
-within and between
-nodes concurrently, and of `fixed` + (tokens x `token` + bytes / `rate`) / thread blocks. Low latency:
-the longer of the
-wires, with a flag in each line within nodes, and of `fixed` + experts x `expert` + the longer of tokens
-x `token` /
-thread blocks and of the intra-node bytes at `share` of the NVLink.
+within and between nodes concurrently, and of `fixed` + (tokens x `token` + bytes / `rate`) / thread
+blocks. Low latency: the longer of the wires, with a flag in each line within nodes, and of `fixed` +
+experts x `expert` + the longer of tokens x `token` / thread blocks and of the intra-node bytes at
+`share` of the NVLink.
 **Not modelled** Full chunk buffers; multiprocessors that low-latency kernels hold beyond those of the
 exchange.
 **Parameters** The figures below, per thread block (SM).

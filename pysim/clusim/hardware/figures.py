@@ -15,9 +15,8 @@ Mark = Literal["published", "calibrated", "assumed"]
 """Origin of a figure.
 
 ``published``: stated by the vendor, a standard or the library, or printed by their tools.
-``calibrated``: taken from
-or fitted to the measurement named in the source. ``assumed``: not measured; the source gives the basis
-and reason.
+``calibrated``: taken from or fitted to the measurement named in the source. ``assumed``: not measured;
+the source gives the basis and reason.
 """
 
 MARKS: tuple[Mark, ...] = get_args(Mark)

@@ -1,19 +1,14 @@
 """Host-thread costs of issuing a training step, by framework.
 
 **Hardware** A thread calls operators in sequence; each selects its kernel, saves inputs of the backward
-pass,
-and enqueues a launch on the GPU. The backward pass is a second walk, by the autograd engine. Recomputation
-saves and restores the state of random numbers around repeated operators. Compilers fuse operators and
-launch from
-generated code; a CUDA graph is one launch; XLA launches from C++.
-**Model** A time per operator, by pass; per
-collective and message; per tensor of the optimiser; per microbatch and per step. An operator here is a
-kernel of the
-layer tables, with the views, copies and Python around it.
-**Not modelled** Garbage collection, the allocator, other
-threads on the core. **Parameters** The fields of `Framework`, on a core of EPYC Rome; `Cpu.pace` is the
-relative speed
-of other cores.
+pass, and enqueues a launch on the GPU. The backward pass is a second walk, by the autograd engine.
+Recomputation saves and restores the state of random numbers around repeated operators. Compilers fuse
+operators and launch from generated code; a CUDA graph is one launch; XLA launches from C++.
+**Model** A time per operator, by pass; per collective and message; per tensor of the optimiser; per
+microbatch and per step. An operator here is a kernel of the layer tables, with the views, copies and
+Python around it.
+**Not modelled** Garbage collection, the allocator, other threads on the core. **Parameters** The fields
+of `Framework`, on a core of EPYC Rome; `Cpu.pace` is the relative speed of other cores.
 """
 
 from __future__ import annotations
@@ -44,8 +39,7 @@ class Framework:
     ----------
     operator, again, node : Figure
         An operator of the forward pass; additional time if it is repeated in the backward pass; a kernel of
-        the
-        backward pass.
+        the backward pass.
     collective, message : Figure
         Enqueueing a collective; a send and receive between stages.
     tensor : Figure

@@ -1,11 +1,9 @@
 """GPUs: all parameters of a chip, read from its file in ``hardware/gpus``.
 
 **Hardware** A packet for an SM's store crosses the chip to the L2 slice that owns the address; a remote
-load costs
-an L2 or HBM access at the far end. FIFOs of collectives stay in L2 as far as they fit.
+load costs an L2 or HBM access at the far end. FIFOs of collectives stay in L2 as far as they fit.
 **Model** Fixed latencies after the wire, one memory server per GPU, and a share of communication bytes
-that
-reaches HBM.
+that reaches HBM.
 **Not modelled** L2 partitions, banks, row buffers, TLBs; AMD's chiplets: an MI300X is one chip with one
 memory.
 **Parameters** `FIGURES`, by the keys of a topology file.
@@ -92,9 +90,8 @@ class Gpu:
         True if it is the default for its compute capability (or gfx number).
     stands_for : tuple of str
         Roles it fills if a file does not name the GPU: ``switch:N``, ``mesh:N``, ``pair:N`` and ``xgmi:N``
-        with
-        N links per GPU to switches, to other GPUs, to the only other one; ``card:N`` of PCIe generation N;
-        ``anything``.
+        with N links per GPU to switches, to other GPUs, to the only other one; ``card:N`` of PCIe generation
+        N; ``anything``.
     pcie : int
         Generation of its x16 interface.
     link, switch : str

@@ -1,19 +1,15 @@
 """Networks between nodes: InfiniBand, RoCEv2, EFA, Slingshot; their links and switches.
 
 **Hardware** InfiniBand is lossless by credits per virtual lane; RoCEv2 by pause frames (PFC), with
-congestion marks
-(ECN) for the senders' rate control; EFA (SRD) and Slingshot spread packets over all paths and have
-separate congestion
-control. SHARP units in InfiniBand switches reduce packets going up a tree.
+congestion marks (ECN) for the senders' rate control; EFA (SRD) and Slingshot spread packets over all
+paths and have separate congestion control. SHARP units in InfiniBand switches reduce packets going up a
+tree.
 **Model** Rates after encoding and FEC, headers per packet, propagation from the cable's length, one
-receive buffer
-per virtual channel and link with credits or with pause thresholds, marks by queue length, cut-through
-switches of a
-fixed latency.
-Paths follow `clusim.lowering.routekeys`: by destination on InfiniBand, by a hash of the flow on Ethernet.
-**Not modelled** Retransmission after loss (nothing is lost), shared buffers with
-dynamic thresholds, congestion control of EFA and Slingshot (approximated by credits), lane failures, FEC
-errors.
+receive buffer per virtual channel and link with credits or with pause thresholds, marks by queue length,
+cut-through switches of a fixed latency. Paths follow `clusim.lowering.routekeys`: by destination on
+InfiniBand, by a hash of the flow on Ethernet.
+**Not modelled** Retransmission after loss (nothing is lost), shared buffers with dynamic thresholds,
+congestion control of EFA and Slingshot (approximated by credits), lane failures, FEC errors.
 **Parameters** The figures below, by the keys of a topology file.
 """
 

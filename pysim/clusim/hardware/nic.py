@@ -1,15 +1,11 @@
 """Network interfaces (NICs): message costs between host memory and the wire.
 
 **Hardware** A process posts a work request; the NIC fetches data over PCIe, cuts them into packets and
-sends. The
-receiving NIC writes them to memory, then a completion; data for a GPU are flushed by a read before the
-GPU may
-look. NCCL's proxy thread on the CPU posts and watches on both sides.
+sends. The receiving NIC writes them to memory, then a completion; data for a GPU are flushed by a read
+before the GPU may look. NCCL's proxy thread on the CPU posts and watches on both sides.
 **Model** A forwarding latency in each direction; message costs of its transport
-(`clusim.hardware.transport`):
-`post` before the first fetch and `completion` after the last packet, each with the share of the proxy
-thread, `flush`
-for GPUDirect. Rate control reacts to congestion marks.
+(`clusim.hardware.transport`): `post` before the first fetch and `completion` after the last packet, each
+with the share of the proxy thread, `flush` for GPUDirect. Rate control reacts to congestion marks.
 **Not modelled** Separate doorbells and queues, address translation misses, message rates, retransmission.
 **Parameters** The figures of `Nic`; a section of ``nics.yaml`` for each.
 """

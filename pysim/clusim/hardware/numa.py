@@ -1,13 +1,10 @@
 """Host interior: links between sockets, links between CPU and GPU, DRAM.
 
 **Hardware** Sockets are joined by two to four coherent links that carry cache lines of 64 B with
-separate framing.
-DRAM channels are half duplex and reach 75 to 90% of their peak.
+separate framing. DRAM channels are half duplex and reach 75 to 90% of their peak.
 **Model** A socket link has its physical rate and pays a header per cache line; DRAM is a `memory` node
-with the peak
-of its channels and an efficiency, behind a link of that rate in each direction, so that reads and writes
-together are
-limited by the node.
+with the peak of its channels and an efficiency, behind a link of that rate in each direction, so that
+reads and writes together are limited by the node.
 **Not modelled** Snoops and directories, NUMA clusters inside a socket, last-level caches (DDIO), banks
 and refresh.
 **Parameters** The figures below, by the keys of a topology file.

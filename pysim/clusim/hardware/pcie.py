@@ -1,26 +1,19 @@
 """PCI Express: rates after encoding, TLPs, data-link traffic, and PCIe switches.
 
 **Hardware** Generations 1 and 2 send 8b/10b symbols, 3 to 5 blocks of 128b/130b, 6 flits of 256 B (236 B
-of TLPs, 6 B
-of data-link information, 8 B CRC, 6 B FEC). A transaction is cut at the maximum payload size (MPS) and a
-read at the
-maximum read request size (MRRS); every TLP pays framing, header and LCRC, and is acknowledged and given
-credit for by
-DLLPs of 8 B on the opposite wire.
+of TLPs, 6 B of data-link information, 8 B CRC, 6 B FEC). A transaction is cut at the maximum payload
+size (MPS) and a read at the maximum read request size (MRRS); every TLP pays framing, header and LCRC,
+and is acknowledged and given credit for by DLLPs of 8 B on the opposite wire.
 **Model** The rate is that of the data link layer (without encoding and SKP sets). A format has the bytes
-of a TLP
-around its payload by kind, MPS and MRRS as limits, and the bytes owed to the opposite wire per TLP: the
-share of ACK
-and flow-control DLLPs and, for data a NIC fetches, of its read requests. From generation 6 on every flit
-reserves space for DLLPs, so TLPs pay for it and no bytes are owed.
+of a TLP around its payload by kind, MPS and MRRS as limits, and the bytes owed to the opposite wire per
+TLP: the share of ACK and flow-control DLLPs and, for data a NIC fetches, of its read requests. From
+generation 6 on every flit reserves space for DLLPs, so TLPs pay for it and no bytes are owed.
 **Not modelled** ECRC, TLP prefixes, power states, retraining, credits by type (one buffer per virtual
-channel represents
-posted and completion credits), the 64 B read completion boundary of unaligned reads.
+channel represents posted and completion credits), the 64 B read completion boundary of unaligned reads.
 **Parameters** The figures below, by the keys of a topology file.
 
 GPUs behave as devices of 128 B payload regardless of the slot: writes of an A100 reach 26.2 GB/s on Gen4
-x16
-(26.5 here), its reads 26.8 (27.2 here), an H100 on Gen5 51 to 52 GB/s (52.9 here).
+x16 (26.5 here), its reads 26.8 (27.2 here), an H100 on Gen5 51 to 52 GB/s (52.9 here).
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
 """Network transports: message costs and the effects of their plugins on NCCL.
 
 **Hardware** NCCL reaches a NIC by built-in verbs or sockets, or by a plugin that is loaded at start,
-also on a single
-node. A transport posts messages and detects their completion, with or without receiver credits, and may
-set
-environment variables that the user has not set. aws-ofi-nccl presents the NICs of a GPU as one, and
-spreads
-a message over at most one of these rails per started 128 KiB (``src/nccl_ofi_scheduler.cpp``).
+also on a single node. A transport posts messages and detects their completion, with or without receiver
+credits, and may set environment variables that the user has not set. aws-ofi-nccl presents the NICs of a
+GPU as one, and spreads a message over at most one of these rails per started 128 KiB
+(``src/nccl_ofi_scheduler.cpp``).
 **Model** Figures of a message, inherited by NICs without measurements; environment variables with lower
-priority
-than the user's, from A100 or Hopper on; stripes over rails; a latency that the transport reports to
-NCCL's cost model.
+priority than the user's, from A100 or Hopper on; stripes over rails; a latency that the transport
+reports to NCCL's cost model.
 **Not modelled** Plugin releases other than those contemporary with NCCL's, queue pairs, largest messages
-(1 GiB and
-more).
+(1 GiB and more).
 **Parameters** The fields of `Transport`; a section of ``transports.yaml`` for each.
 """
 

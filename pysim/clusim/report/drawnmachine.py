@@ -169,8 +169,7 @@ def group_wires(machine: DrawnMachine, wires: Wires, limit: int) -> WireGroups:
     """Return at most about `limit` groups that cover every wire, sorted by class.
 
     Wires stay separate below the limit; otherwise parallel wires are grouped, then all wires of a class at
-    one graph
-    node, then those of consecutive graph nodes.
+    one graph node, then those of consecutive graph nodes.
     """
     classes = list(dict.fromkeys(wires.classes))
     class_of = np.array([classes.index(name) for name in wires.classes], np.int64)

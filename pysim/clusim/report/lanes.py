@@ -32,8 +32,7 @@ class LaneTasks:
         Rows of `Lanes.ranks`, of `KINDS` and of `Lanes.names`.
     start_ps, moves_ps, end_ps : ndarray, shape (tasks,)
         Times [ps]; data of a communication move once its last rank has arrived; an unfinished task ends at
-        the end
-        of the run.
+        the end of the run.
     """
 
     lane: Array

@@ -1,9 +1,8 @@
 """Columns as one block of bytes that a browser reads without parsing numbers.
 
 Four bytes give the length of a JSON header; then the header; then the columns it lists, each aligned to
-eight bytes.
-All is little-endian. The page of a report carries such messages compressed, `clusim view` sends them
-uncompressed.
+eight bytes. All is little-endian. The page of a report carries such messages compressed, `clusim view`
+sends them uncompressed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Data of a report's page: an overview, and histories and tasks of a window of time.
 
 A report embeds the messages for the complete run; `clusim view` sends the same messages for the visible
-window.
-Only classes of wires with traffic and the network are shown. The critical path is drawn over the lanes
-of ranks, and
-over the channels that it passes.
+window. Only classes of wires with traffic and the network are shown. The critical path is drawn over the
+lanes of ranks, and over the channels that it passes.
 """
 
 from __future__ import annotations

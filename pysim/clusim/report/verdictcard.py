@@ -1,8 +1,7 @@
 """Bottleneck card at the top of a report, and bar charts on a common axis.
 
 The card contains the bottleneck, its phases as a bar, and remedies. Axis charts show one bar per row,
-with marks for
-measured or alternative values.
+with marks for measured or alternative values.
 """
 
 from __future__ import annotations

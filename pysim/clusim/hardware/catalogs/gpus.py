@@ -3,10 +3,8 @@
 Names are product names in drivers, logs and tables, matched as complete names, or names in free text.
 
 A name consists of the words of the model (``a100``, ``rtx 4090``) and of qualifiers. A qualifier must
-agree with the
-chip: the form factor (``sxm4``, ``pcie``), the memory size and the memory type. Vendor words are
-ignored. Any other
-word denotes another, unknown product.
+agree with the chip: the form factor (``sxm4``, ``pcie``), the memory size and the memory type. Vendor
+words are ignored. Any other word denotes another, unknown product.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
 """Fused attention: scores, softmax and values in one kernel, block by block.
 
 **Hardware** A block of 128 rows of queries stays on an SM and meets the keys block by block: two
-products on tensor
-cores, and an exponential for every score, on dedicated units that are slow in comparison. With a causal
-mask
-a block of rows meets the keys up to its diagonal block. The backward pass recomputes the scores and
-performs five
-products. **Model** Every pair of a block of rows and a block of keys costs its products and its
-exponentials;
-blocks are spread over SMs in waves, and no wave ends before its longest block. This overlaps with the
-traffic of
-queries, keys, values and outputs. **Not modelled** Splitting keys over SMs (decoding), pages of keys,
-dropout, sliding windows.
+products on tensor cores, and an exponential for every score, on dedicated units that are slow in
+comparison. With a causal mask a block of rows meets the keys up to its diagonal block. The backward pass
+recomputes the scores and performs five products. **Model** Every pair of a block of rows and a block of
+keys costs its products and its exponentials; blocks are spread over SMs in waves, and no wave ends
+before its longest block. This overlaps with the traffic of queries, keys, values and outputs. **Not
+modelled** Splitting keys over SMs (decoding), pages of keys, dropout, sliding windows.
 **Parameters** `FusedForm`, fitted by architecture and library to measured kernels.
 """
 

@@ -1,19 +1,14 @@
 """Measured matrix products and attention by chip, element type and library.
 
 A file is written by ``benchmarks/fit_products.py`` and ``benchmarks/fit_attention.py``, or by ``clusim
-calibrate gpu``.
-It contains the place of measurement, a `Form` for every element type and library, the residual `Ratios`,
-and a
-`FusedForm` for every library of attention. Forms and ratios apply to all chips of the architecture, with
-each chip's
-figures, because kernels of a library are written for an architecture. Other architectures use only the
-forms.
+calibrate gpu``. It contains the place of measurement, a `Form` for every element type and library, the
+residual `Ratios`, and a `FusedForm` for every library of attention. Forms and ratios apply to all chips
+of the architecture, with each chip's figures, because kernels of a library are written for an
+architecture. Other architectures use only the forms.
 
 Ratios are measured over computed times on a grid of shapes. They are interpolated in their logarithm,
-linearly in the
-logarithms of m, n and k. Beyond the grid the nearest ratio on its edge is used, so that the form decides
-how
-times grow there.
+linearly in the logarithms of m, n and k. Beyond the grid the nearest ratio on its edge is used, so that
+the form decides how times grow there.
 """
 
 from __future__ import annotations

@@ -1,29 +1,21 @@
 """Kernels that move data, and the clock under a power cap.
 
 **Hardware** Copies, sums and optimisers stream through memory. Kernels with functions (activations,
-dropout
-with its random numbers) and kernels that reduce rows (norms, softmax, cross-entropy) hold registers and
-wait for
-partial sums, and are slower. Norms of an eager framework read their rows again for every sum; those of
-kernel
-libraries and compilers keep them in registers. A GPU runs at its boost clock until it reaches the power
-limit of its
-board; then it lowers clock and voltage. Memory keeps its clock.
+dropout with its random numbers) and kernels that reduce rows (norms, softmax, cross-entropy) hold
+registers and wait for partial sums, and are slower. Norms of an eager framework read their rows again
+for every sum; those of kernel libraries and compilers keep them in registers. A GPU runs at its boost
+clock until it reaches the power limit of its board; then it lowers clock and voltage. Memory keeps its
+clock.
 **Model** A share of the rate of copies for every kind, preceded by the fill of the memory system. A
-dense matrix
-product at the clock of the peak rate would draw the idle power and its operations times their energy.
-Voltage
-follows the clock, so that the power of arithmetic falls with its third power: the clock is the third
-root of the
-power that the cap leaves for arithmetic, and never above the clock of the peak rate. Other costs of a
-long run are in
-`steady` of an architecture.
+dense matrix product at the clock of the peak rate would draw the idle power and its operations times
+their energy. Voltage follows the clock, so that the power of arithmetic falls with its third power: the
+clock is the third root of the power that the cap leaves for arithmetic, and never above the clock of the
+peak rate. Other costs of a long run are in `steady` of an architecture.
 **Not modelled** Kernel fusion, which differs between releases of libraries; data still in L2; temperature,
 differences between boards, the milliseconds until the cap takes effect, clocks above the one of the peak
 rate.
 **Parameters** `SHARES`, `EAGER_NORM`, `FILL_US`; `power` of the chip; `idle_power` and `flop_energy` of
-its
-architecture.
+its architecture.
 """
 
 from __future__ import annotations
@@ -93,16 +85,13 @@ SHARES: dict[Kind, float] = {"copy": 1.0, "function": 0.85, "rows": 0.75, "norm"
 """Kernel rates relative to copies.
 
 *copy*: additions reach 1.03 to 1.07 of it (microsoft/vidur, A100 and H100). *norm*: calibrated on
-Liger's layer norms
-of 2,048 and 8,192 features on A100, both passes (linkedin/Liger-Kernel). *function* and *rows*: assumed,
-between
-kernels of serving engines and specialised fused training kernels.
+Liger's layer norms of 2,048 and 8,192 features on A100, both passes (linkedin/Liger-Kernel). *function*
+and *rows*: assumed, between kernels of serving engines and specialised fused training kernels.
 """
 
 EAGER_NORM = 0.65
 """Share of PyTorch's layer norm, both passes: calibrated on 4,096 rows of 2,048 and 8,192 features on A100
-and
-H100 (linkedin/Liger-Kernel).
+and H100 (linkedin/Liger-Kernel).
 """
 
 FILL_US = 1.0

@@ -1,17 +1,13 @@
 """Matrix products on tensor cores: time by tiles, waves and memory traffic.
 
 **Hardware** A product of m x k with k x n is cut into tiles of the output. An SM computes one tile at a
-time: it fills
-a pipeline, steps through k, and writes the tile. Tiles beyond the SMs wait for the next wave. If there
-are fewer
-tiles than SMs, libraries cut k as well (split-K) and add up the parts, which move through memory once
-more.
-Operands come from memory once and from L2 for every tile that uses them; a few SMs cannot saturate it.
+time: it fills a pipeline, steps through k, and writes the tile. Tiles beyond the SMs wait for the next
+wave. If there are fewer tiles than SMs, libraries cut k as well (split-K) and add up the parts, which
+move through memory once more. Operands come from memory once and from L2 for every tile that uses them;
+a few SMs cannot saturate it.
 **Model** For every tile shape and every cut of k: waves x (start of a tile + its arithmetic + writing
-it), against the
-bytes of memory and the bytes of L2; the three overlap as their p-norm. The fastest choice is used,
-because the heuristics of libraries
-are tuned for it. A launch precedes it.
+it), against the bytes of memory and the bytes of L2; the three overlap as their p-norm. The fastest
+choice is used, because the heuristics of libraries are tuned for it. A launch precedes it.
 **Not modelled** The kernel that a release's heuristic selects, layouts of the operands, alignment,
 sparse products.
 **Parameters** `Form`: fitted by architecture, element type and library to measured products

@@ -1,9 +1,8 @@
 """PyTorch profiler traces, one per rank, and a Chrome trace of all ranks.
 
 The file of a rank contains the GPU records of a profiler: kernels on streams with their launches, waits
-between
-streams, and collectives with the names and arguments of NCCL's kernels, so that tools for such traces
-(HolisticTraceAnalysis) and `clusim replay` can read them. Chrome's format has no nested tracks:
+between streams, and collectives with the names and arguments of NCCL's kernels, so that tools for such
+traces (HolisticTraceAnalysis) and `clusim replay` can read them. Chrome's format has no nested tracks:
 ranks are processes, streams threads, counters of wires processes of their nodes.
 """
 

@@ -1,8 +1,7 @@
 """Collectives of a run as NCCL log lines (``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL``).
 
 Lines are in the order in which ranks started the calls. As in NCCL they have no times; hosts, process
-numbers and
-addresses are invented, but a communicator has the same address everywhere.
+numbers and addresses are invented, but a communicator has the same address everywhere.
 """
 
 from __future__ import annotations

@@ -304,8 +304,7 @@ def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[
     """Return a function from instances to tracks, one per rank, stream, channel and role.
 
     Instances of one task and channel run side by side (a send and a receive): the first of every task share
-    a track,
-    the second another one.
+    a track, the second another one.
     """
     numbers = run.inputs.numbers
     channel, task = numbers("instances/channel"), numbers("instances/task")

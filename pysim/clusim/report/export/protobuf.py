@@ -1,8 +1,8 @@
 """Protobuf encoding for Perfetto traces.
 
 https://protobuf.dev/programming-guides/encoding: a message is a row of fields, each a key and a value.
-Field numbers
-are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and ``track_descriptor.proto``.
+Field numbers are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and
+``track_descriptor.proto``.
 """
 
 from __future__ import annotations

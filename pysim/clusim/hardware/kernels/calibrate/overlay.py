@@ -1,18 +1,14 @@
 """Measurements on a GPU, their record, and its conversion into a kernel file.
 
 `measure` reads launches, operators, products, attention, copies, memory and long runs from a `Measurer`
-and needs no
-GPU; `clusim.hardware.kernels.calibrate.probe` is the PyTorch device. A record can be kept, sent and
-converted elsewhere
-into a kernel file, which `kernels` of a chip or of a workload's `hardware` names.
+and needs no GPU; `clusim.hardware.kernels.calibrate.probe` is the PyTorch device. A record can be kept,
+sent and converted elsewhere into a kernel file, which `kernels` of a chip or of a workload's `hardware`
+names.
 
 The forms of the chip's architecture are re-fitted to the products of the record, with ratios of the
-residuals;
-attention keeps the form of the architecture's default library, with a rate that matches the record.
-Memory, the clock
-of a long run and the minimum kernel time replace the chip's figures. All are marked *calibrated*, with
-the place of
-measurement from the record.
+residuals; attention keeps the form of the architecture's default library, with a rate that matches the
+record. Memory, the clock of a long run and the minimum kernel time replace the chip's figures. All are
+marked *calibrated*, with the place of measurement from the record.
 """
 
 from __future__ import annotations
