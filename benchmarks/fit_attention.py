@@ -54,7 +54,7 @@ CHARTS = {
 """Libraries in charts and listings: chip, impl."""
 
 WINDOWED = 0.95
-"""Minimum rate, relative to the largest products, of kernels that must have a sliding window.
+"""Minimum rate, relative to the largest products, that implies a sliding window.
 
 The table has no column for windows.
 """

@@ -19,7 +19,8 @@ Fold = Literal["none", "auto", "all"]
 GRANULARITY = 2048
 """Maximum bytes of a burst.
 
-It follows from the smallest slots of any collective of these steps, so that a block without them has no
+It follows from the smallest slots of any collective of these steps: blocks without this collective must
+not use
 coarser bursts than the step in full.
 """
 

@@ -1,6 +1,8 @@
-"""Writes the tables of docs/replay.md from a directory of real logs: ``python benchmarks/replay_tables.py DIR``.
+"""Tables of docs/replay.md from a directory of real logs.
 
-DIR has ``index.csv`` (columns file, source, path) and the logs in ``nccl_logs``. Without ``--write`` the tables are
+``python benchmarks/replay_tables.py DIR`` writes them.
+DIR has ``index.csv`` (columns file, source, path) and the logs in ``nccl_logs``. Without ``--write`` the
+tables are
 only printed.
 """
 

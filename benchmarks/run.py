@@ -36,7 +36,7 @@ RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
 
 
 def _engine_cpu_s() -> list[float]:
-    """Enable collection of the engine's processor time, the reliable measure on a shared computer."""
+    """Enable the engine's processor time; wall-clock time is unreliable on a shared computer."""
     import clusim.engine.simulation
 
     run: Any = clusim.engine.simulation.Simulation.run

@@ -49,7 +49,10 @@ def _found() -> tuple[str, ...]:
 
 
 COMMANDS = _found()
-"""Sub-commands; a module of `clusim_cli.commands` has the click command ``command``, imported only when it is used."""
+"""Sub-commands, imported on use.
+
+A module of `clusim_cli.commands` has the click command ``command``.
+"""
 
 _MEANT = {
     **dict.fromkeys(("simulate", "collective", "allreduce"), "run"),
@@ -179,7 +182,10 @@ def run(args: list[str] | None = None) -> int:
 
 
 def _signalled(error: BaseException) -> BaseException:
-    """Return the end by a signal that led to an error, such as one in the middle of an import; else the error."""
+    """Return the end by a signal that caused an error, otherwise the error.
+
+    The error may be of an interrupted import, for example.
+    """
     seen: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in seen:

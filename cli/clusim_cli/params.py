@@ -19,7 +19,7 @@ from clusim.base.units import parse_ranks, parse_size, parse_time
 
 
 class Words(click.ParamType[str], ABC):
-    """Value that shells complete from words and help lists; may also be a file if `files` is set."""
+    """Value that shells complete and help lists; may also be a file if `files` is set."""
 
     files = False
     listed = True

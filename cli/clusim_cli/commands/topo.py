@@ -1,4 +1,4 @@
-"""``clusim topo``: the topologies that are shipped, files of other tools, pictures, checks and differences."""
+"""``clusim topo``: shipped topologies, files of other tools, pictures, checks, differences."""
 
 from __future__ import annotations
 

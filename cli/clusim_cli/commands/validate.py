@@ -175,7 +175,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
 
 
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
-    """Return the command that writes the page, without where the measurements are on this computer."""
+    """Return the command that writes the page, without local paths of the measurements."""
     words = ["clusim", "validate", *(path.name for path in files)]
     for name in ("system", "sizes", "rows", "granularity", "markdown", "plot", "data"):
         value = given[name]

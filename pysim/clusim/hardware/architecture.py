@@ -105,7 +105,9 @@ _P2P = "NCCL pulls only between two sm80 GPUs (ncclTopoCheckP2p), otherwise push
 
 
 def architecture_of(name: str, entry: Entry) -> Architecture:
-    """Return the architecture of a section of ``architectures.yaml``; ``pace: ideal`` has free protocols.
+    """Return the architecture of a section of ``architectures.yaml``.
+
+    ``pace: ideal`` selects protocols without costs.
 
     Raises
     ------

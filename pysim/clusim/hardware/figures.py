@@ -56,12 +56,14 @@ Preset = Mapping[str, Figure]
 
 
 def published(value: Value, source: str) -> Figure:
-    """Return a figure that a document of the vendor, a standard or a tool of the vendor's states."""
+    """Return a figure stated by a document or tool of the vendor, or by a standard."""
     return Figure(value, "published", source)
 
 
 def calibrated(value: Value, source: str, *rows: str) -> Figure:
-    """Return a figure taken from measurements or fitted to them; agreement with its rows is by construction.
+    """Return a figure taken from or fitted to measurements.
+
+    Agreement with its rows is by construction.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ _QUANTITIES = {"s": parse_time, "B/s": parse_rate, "B": parse_size}
 
 
 def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()) -> None:
-    """Raise `InputError` for unknown and missing keys, values without the unit of their key, and empty sources.
+    """Check keys, units and sources of figures.
 
     Parameters
     ----------
@@ -95,6 +97,11 @@ def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[
         Unit of every valid key; ``B``, ``B/s`` and ``s`` are written with the number, ``1`` is a plain one.
     optional : iterable of str
         Keys that may be missing.
+
+    Raises
+    ------
+    InputError
+        Unknown and missing keys, values without the unit of their key, empty sources.
     """
     for key, figure in figures.items():
         if key not in units:

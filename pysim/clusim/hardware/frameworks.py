@@ -20,8 +20,11 @@ from typing import Literal
 from clusim.hardware.figures import Figure, assumed, calibrated, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]
-"""Synchronisations of the host with its GPU: before and after the optimizer; also after every receive from another
-stage; also at the end of every pass of a microbatch.
+"""Synchronisations of the host with its GPU.
+
+Before and after the optimizer; also after every receive from another stage; also at the end of every
+pass of a
+microbatch.
 """
 
 LAUNCH_QUEUE: Figure = published(

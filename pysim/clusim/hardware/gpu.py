@@ -30,7 +30,10 @@ from clusim.hardware.figures import (
 from clusim.hardware.pcie import GENERATIONS, x16_rate
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
-"""Form factor: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""
+"""Form factors of GPUs.
+
+NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores.
+"""
 
 FIGURES: dict[str, str] = {
     "compute_capability": "1",

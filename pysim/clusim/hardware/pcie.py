@@ -33,8 +33,9 @@ GENERATIONS: dict[int, tuple[float, float, str]] = {
 """Generation -> transfers per lane [GT/s], data-link bytes per lane [MB/s], derivation."""
 
 PCIE_WEIGHT = 4
-"""Hops a PCIe, NUMA or DRAM link counts as: two of them are a longer path than any over NVLink (three hops
-at most).
+"""Weight of a PCIe, NUMA or DRAM link in hops.
+
+Two such links are a longer path than any over NVLink (three hops at most).
 """
 
 MPS_GPU_BYTES, MPS_HOST_BYTES, MRRS_BYTES = 128, 256, 512
@@ -211,5 +212,9 @@ for _generation in GENERATIONS:
         if _lanes >= 8:
             _form = f"pcie-gen{_generation}-mps256"
             PCIE_LINKS[f"{_name}-mps256"] = _link(_generation, _lanes, _form, _DEVICE_LATENCY)
-"""Link types: between switches, root complexes and adapters (``pcie-gen4-x16``), to a GPU (``-gpu``), and of hosts and
-adapters that use 256 B payloads (``-mps256``)."""
+"""Link types of PCIe.
+
+Between switches, root complexes and NICs (``pcie-gen4-x16``), to a GPU (``-gpu``), and of hosts and NICs
+that use
+256 B payloads (``-mps256``).
+"""

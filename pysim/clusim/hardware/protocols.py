@@ -101,7 +101,10 @@ _BUFFERS = {
     "direct": ("4MiB", 512, 1.0, "no buffer; rooms of Simple"),
     "ll128": ("4915200B", 1920, 16 / 15, "120 x 640 x 8 x 8 B; 8 of 128 B are the flag"),
 }
-"""FIFO per connection and channel, grain, wire bytes per data byte, explanation (nccl src/include/device.h)."""
+"""FIFO size, grain, wire bytes per data byte, explanation, by protocol.
+
+The FIFO is per connection and channel (nccl src/include/device.h).
+"""
 
 _FIXED = {
     "simple": (

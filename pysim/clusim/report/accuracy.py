@@ -1,4 +1,7 @@
-"""Figure of predictions against measurements: one panel per system, time over size, lines predicted, dots measured."""
+"""Figure of predictions against measurements: one panel per system, time over size.
+
+Lines are predicted, dots measured.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,10 @@ def _members(machine: DrawnMachine, levels: list[int], level: int, zone: str) ->
 
 
 def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]:
-    """Return at most `most` cells: single graph nodes, nodes with equal neighbours, or adjacent nodes."""
+    """Return at most `most` cells of graph nodes.
+
+    A cell is a single node, nodes with a common neighbour, or adjacent nodes.
+    """
     if len(nodes) <= most:
         return [[node] for node in nodes]
     mine = set(nodes)

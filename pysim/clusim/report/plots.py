@@ -49,7 +49,7 @@ SCALE = ("#f3f1ee", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1
 """Colours of loads, as in the light theme of the report."""
 
 PALEST = 30
-"""Least shade of a thin line that carried something, of `FULL`: else it would be paler than an idle one."""
+"""Minimum shade of a thin line with traffic, of `FULL`; it keeps it darker than an idle one."""
 
 SHOWN_RANKS = 32
 """Maximum number of overlap bars: the ranks with the most exposed communication."""

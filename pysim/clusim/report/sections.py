@@ -258,7 +258,10 @@ def _class_options(classes: Iterable[str]) -> Markup:
 
 
 def _overlap(shares: Shares, time_ps: int) -> Markup:
-    """Return a bar for every rank, or for the mean and the ranks with most and least exposed communication."""
+    """Return a bar for every rank, or for a selection of many ranks.
+
+    The selection is the mean and the ranks with most and least exposed communication.
+    """
     parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
     ranks = list(range(len(shares.ranks)))
     if len(ranks) > SHOWN_RANKS:

@@ -18,11 +18,13 @@ APART = 2.6
 
 
 THIN, EVEN, THICK = 1.0, 2.2, 3.8
-"""Width of a line of next to no bandwidth, of all lines where they have the same, and of the line with most."""
+"""Line widths: minimal bandwidth, equal bandwidths, maximal bandwidth."""
 
 
 def line_widths(picture: Picture, rate_Bps: NDArray[Any]) -> list[float]:
-    """Return the width of every line: its area grows with the bandwidth of all its links in its direction.
+    """Return the width of every line.
+
+    Its area grows with the bandwidth of all its links in its direction.
 
     Parameters
     ----------

@@ -273,7 +273,10 @@ _MODEL_WORDS = {word for model in _MODELS for word in model}
 
 @lru_cache(maxsize=1024)  # a log repeats a few names many thousand times
 def gpu_by_product(text: str) -> Gpu | None:
-    """Return the GPU of a complete name, such as ``NVIDIA A100-SXM4-80GB`` or ``H100``; None if it is not known."""
+    """Return the GPU of a complete name; None if it is unknown.
+
+    Examples of names are ``NVIDIA A100-SXM4-80GB`` and ``H100``.
+    """
     return _match(_split(text))
 
 
@@ -305,7 +308,7 @@ def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
 
 
 def _runs(text: str) -> Iterable[list[str]]:
-    """Yield the longest sequences of words that can be parts of a GPU name and have a known model among them."""
+    """Yield the longest word sequences that can form a GPU name with a known model."""
     run: list[str] = []
     for word in [*(_TIMES.sub("", word) for word in _split(text)), ""]:
         if _is_part(word):

@@ -31,7 +31,7 @@ SHARES = (0.5, 0.3, 0.2)
 """Shares of the residuals by number of sizes: all three, two, one."""
 
 NOISE, OTHER = 0.4, 0.2
-"""Noise relative to the spread of residuals; extra noise of other libraries' rows of the element type."""
+"""Noise relative to the spread of residuals, and extra noise of other libraries' rows."""
 
 MOST_ROWS = 4000
 """Rows that a Gaussian process is given at most."""

@@ -90,12 +90,13 @@ and *rows*: assumed, between kernels of serving engines and specialised fused tr
 """
 
 EAGER_NORM = 0.65
-"""Share of PyTorch's layer norm, both passes: calibrated on 4,096 rows of 2,048 and 8,192 features on A100
-and H100 (linkedin/Liger-Kernel).
+"""Rate of PyTorch's layer norm, both passes, relative to copies.
+
+Calibrated on 4,096 rows of 2,048 and 8,192 features on A100 and H100 (linkedin/Liger-Kernel).
 """
 
 FILL_US = 1.0
-"""Until the memory system is full, and until it is empty [us]; assumed: two latencies of memory."""
+"""Time to fill and drain the memory system [us]; assumed: two memory latencies."""
 
 _NORMS = re.compile(r"^(?!summed).*\bnorm\b")
 _ELEMENTS = re.compile(r"\bentropy (cast|difference|exponent|quotient)\b")

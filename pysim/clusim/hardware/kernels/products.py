@@ -43,12 +43,15 @@ _CHOICES = np.array([(rows, columns, parts) for rows, columns in TILES for parts
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` matrix products of m x k with k x n: m tokens, k input and n output features in a forward pass.
+    """Batch of `batch` matrix products of m x k with k x n.
+
+    In a forward pass m are tokens, k input and n output features.
 
     Attributes
     ----------
     fresh : float
-        Part of operands and output that memory moves: less than 1 where a convolution reads a pixel once for all places
+        Part of operands and output that memory moves: less than 1 where a convolution reads a pixel once for
+        all places
         of its window.
     """
 

@@ -62,7 +62,7 @@ class Measurer(Protocol):
     """Interface of a GPU that can be measured."""
 
     def about(self) -> dict[str, Any]:
-        """Return ``name`` as printed by the driver, ``measured`` (place and date), and other facts."""
+        """Return ``name`` (from the driver), ``measured`` (place and date), and other facts."""
 
     def kinds(self) -> tuple[str, ...]:
         """Return the element types it multiplies: ``bf16``, ``fp8``."""
@@ -181,7 +181,10 @@ _SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0)}
 STEPS = 600
 
 FASTEST, SLOWEST = 1.1, 0.1
-"""Part of a chip's peak that the fastest product of a record may reach, boost clocks included, and must reach."""
+"""Limits of the fastest product of a record, relative to the chip's peak.
+
+Boost clocks are included in the upper limit.
+"""
 
 
 def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
@@ -197,7 +200,7 @@ def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
 
 
 def overlay(record: dict[str, Any], chip: str | None = None) -> dict[str, Any]:
-    """Return the file of kernels of a record; `chip` names the preset, if its product name is not known."""
+    """Return the kernel file of a record; `chip` is the preset of an unknown product name."""
     own = _chip(record, chip)
     family = str(own.architecture.kernels.value)
     source = f"measured by clusim calibrate gpu: {record['gpu']}"
