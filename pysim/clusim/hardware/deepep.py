@@ -1,7 +1,7 @@
 """GPU costs of DeepEP's expert exchanges, in addition to the wires.
 
 **Hardware** Normal kernels: half of the thread blocks send, half receive. A sender scans all tokens of
-the rank for each destination, and copies the matching ones; a token is sent once to each rank that has
+the rank for each destination, and copies matching tokens; a token is sent once to each rank that has
 one of its experts. Combining is the reverse, and adds up a token's copies. Between nodes a token is sent
 once to each node, to the GPU with the same local index, whose blocks forward it over NVLink chunk by
 chunk (csrc/kernels/internode.cu). Low-latency kernels have a block for one or several experts
@@ -12,8 +12,7 @@ within and between nodes concurrently, and of `fixed` + (tokens x `token` + byte
 blocks. Low latency: the longer of the wires, with a flag in each line within nodes, and of `fixed` +
 experts x `expert` + the longer of tokens x `token` / thread blocks and of the intra-node bytes at
 `share` of the NVLink.
-**Not modelled** Full chunk buffers; multiprocessors that low-latency kernels hold beyond those of the
-exchange.
+**Not modelled** Full chunk buffers; extra multiprocessors that low-latency kernels hold.
 **Parameters** The figures below, per thread block (SM).
 """
 

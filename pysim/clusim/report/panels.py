@@ -27,14 +27,20 @@ MOST_PANELS = 4
 """Machines above which each is drawn as one box."""
 
 LINES = 520
-"""Directed lines above which nodes are drawn together: machines side by side do not cross each other's."""
+"""Maximum number of directed lines; above it graph nodes are merged.
+
+The limit is high because the lines of adjacent nodes (servers) do not cross.
+"""
 
 LEFT = 104.0
 GAP = 104.0
 BOX = 30.0
 PAD = 12.0
 FOOT = 26.0
-"""Room for titles, from row to row, height of a box, above the boxes of a panel, and below them for its name."""
+"""Layout distances.
+
+Title width, row pitch, box height, space above the boxes of a panel, and space below them for its name.
+"""
 
 ARC = 46.0
 """Largest sag of lines between boxes of one row."""
@@ -119,7 +125,7 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
     mine = set(nodes)
     alike: dict[int, list[int]] = {}
     for node in nodes:
-        # Attachments within a node have fewer neighbours than those in the network.
+        # Attachments within a node have few neighbours, network nodes have many.
         hooks = near[node] - mine
         alike.setdefault(
             min(hooks, key=lambda hook: (len(near[hook]), hook), default=-1), []

@@ -38,7 +38,7 @@ MOST_BESIDE = 3
 """Endpoints that are drawn one by one beside their router in a grid."""
 
 FOLDED_LINES = 640
-"""The same between machines drawn as boxes and their switches: these lines lie side by side."""
+"""Limit like `LINES` between nodes drawn as boxes and their switches; lines are parallel."""
 
 MOST_BARS = 4
 """Maximum number of link-class bars in the box of a node."""
@@ -140,7 +140,7 @@ def _pairs(machine: DrawnMachine) -> Array:
 
 
 def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayout:
-    """Draw rows from the bottom to the top, with nodes drawn together where they would be too many."""
+    """Draw rows from the bottom to the top, with merged nodes in rows that are too long."""
     chunk = [max(1, -(-len(row) // ROW_MOST)) for row in rows]
     while True:
         cells = [
@@ -173,7 +173,9 @@ def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayo
 
 
 def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
-    """Place routers with coordinates in their names on a grid of a pitch, and endpoints beside their router.
+    """Place routers on a grid by the coordinates in their names.
+
+    Endpoints are placed beside their router.
 
     It is a grid if the ends of every link between routers differ in one coordinate.
     """

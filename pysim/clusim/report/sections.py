@@ -258,9 +258,9 @@ def _class_options(classes: Iterable[str]) -> Markup:
 
 
 def _overlap(shares: Shares, time_ps: int) -> Markup:
-    """Return a bar for every rank, or for a selection of many ranks.
+    """Return overlap bars of the mean and the ranks.
 
-    The selection is the mean and the ranks with most and least exposed communication.
+    Of many ranks only those with most and least exposed communication are shown.
     """
     parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
     ranks = list(range(len(shares.ranks)))

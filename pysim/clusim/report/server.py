@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, data, "application/octet-stream")
 
     def _is_for_here(self, server: PageServer) -> bool:
-        """Return True if the request's host and origin are this server's."""
+        """Return True if the request's only Host header names this server."""
         hosts = self.headers.get_all("Host") or []
         port = server.server_address[1]
         return len(hosts) == 1 and hosts[0].lower() in {f"{name}:{port}" for name in NAMES}
