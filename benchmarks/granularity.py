@@ -27,7 +27,7 @@ Case = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine with its table: cases, sizes [bytes], bursts."""
+    """A system with its table: cases, sizes [bytes], bursts."""
 
     name: str
     cases: tuple[Case, ...]

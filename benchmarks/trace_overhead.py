@@ -2,7 +2,7 @@
 
 Prints one JSON line per case and form: seconds of the fastest of a few interleaved runs, overhead
 relative to no trace, and the size of the file. The goal is less than 10% for wire bins and task records.
-Run it on an idle machine: ``python benchmarks/trace_overhead.py``.
+Run it on an idle computer: ``python benchmarks/trace_overhead.py``.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def on_line(case: Case) -> tuple[float, str]:
 
 
 def all_reduce_s(size_bytes: int, replicas: int) -> float:
-    """Return the time of the all-reduce of gradients of all GPUs of a machine at once with other machines [s]."""
+    """Return the time of concurrent inter-node all-reduces of all GPUs' gradients of a node [s]."""
     fabric = machine(2)
     builder = ScheduleBuilder(fabric, "gradients")
     nccl = Communicators(fabric)

@@ -90,7 +90,7 @@ def replay(
     recording : str or Path, or sequence of these
         Logs of NCCL, or traces of other tools; several logs are one job.
     topology : str or Path or Fabric or None
-        A fabric, preset, file, or XML that NCCL wrote; None: detected from the recording.
+        A system, preset, file, or XML that NCCL wrote; None: detected from the recording.
     **options
         See `ReplayOptions`.
 

@@ -124,7 +124,7 @@ CPUS: tuple[str, ...] = tuple(
 """Processors as NCCL distinguishes them: vendor and model."""
 
 NICS: dict[str, Preset] = {name: item.figures for name, item in ADAPTERS.items()}
-"""Figures of adapters by name."""
+"""Figures of NICs by name."""
 
 FORMATS: dict[str, Preset] = {**GPU_FORMATS, **PCIE_FORMATS, **NUMA_FORMATS, **NETWORK_FORMATS}
 """Packet formats by name."""

@@ -27,7 +27,7 @@ from clusim.hardware.figures import (
 from clusim.hardware.transport import MESSAGE_UNITS, Transport
 
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]
-"""Network that an adapter is for."""
+"""Network type of a NIC."""
 
 _UNITS = {
     **MESSAGE_UNITS,

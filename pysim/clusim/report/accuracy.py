@@ -74,7 +74,7 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
 
 
 def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
-    """Return the curves by panel; one of too many curves is several, by the machines, with which names begin."""
+    """Return the curves by panel; a panel with too many curves is split by system name prefix."""
     found: dict[str, list[Curve]] = {}
     for panel, own in _split(curves, lambda curve: curve.panel).items():
         if len(own) <= SHOWN:

@@ -41,7 +41,7 @@ class PlacedBox(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A machine drawn around its boxes; (x, y) is the upper left corner."""
+    """A node (server) drawn around its boxes; (x, y) is the upper left corner."""
 
     label: str
     x: float

@@ -45,7 +45,7 @@ class DrawnMachine:
         return replace(self, source=self.source[kept], target=self.target[kept])
 
     def folded(self) -> DrawnMachine:
-        """Return the machines of a cluster as endpoints, and the switches between them."""
+        """Return the nodes of a cluster as endpoints, and the switches between them."""
         zones = self.zones()
         others = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
         place = {zone: number for number, zone in enumerate(zones)}
@@ -115,12 +115,12 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def zone_of(name: str) -> str:
-    """Return the machine of a cluster to which a node belongs: ``n3`` of ``n3/gpu5``; empty for others."""
+    """Return the server of a graph node in a cluster: ``n3`` of ``n3/gpu5``, otherwise empty."""
     return name.rpartition("/")[0]
 
 
 def own_name(name: str) -> str:
-    """Return the name of a node within its machine: ``gpu5`` of ``n3/gpu5``."""
+    """Return the name of a graph node within its server: ``gpu5`` of ``n3/gpu5``."""
     return name.rpartition("/")[2]
 
 
@@ -208,7 +208,7 @@ def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
 
 
 def _merged(groups: list[Array], class_of: Array, count: int) -> list[Array]:
-    """Join `count` consecutive groups of one class; powers of two fit the way machines are built."""
+    """Join `count` consecutive groups of one class; powers of two fit common systems."""
     joined: list[Array] = []
     for number in dict.fromkeys(int(class_of[group[0]]) for group in groups):
         mine = [group for group in groups if class_of[group[0]] == number]

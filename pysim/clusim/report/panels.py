@@ -21,7 +21,7 @@ from clusim.report.drawnmachine import DrawnMachine, natural_key, own_name, zone
 from clusim.results.result import Wires
 
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
-"""Tiers of the part of a machine around its CPUs."""
+"""Tiers of the part of a node around its CPUs."""
 
 MOST_PANELS = 4
 """Machines above which each is drawn as one box."""
@@ -50,7 +50,7 @@ _LEVELS = {"gpu": _ENDPOINT, "host": _ENDPOINT, "root": _ROOT, "memory": _MEMORY
 
 
 class _Row(NamedTuple):
-    """Nodes of one level and machine, in cells that are drawn as one box each."""
+    """Graph nodes of one level and server, in cells that are drawn as one box each."""
 
     level: int
     zone: str
@@ -96,7 +96,7 @@ def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
             levels.append(_PCIE if ends & {"gpu", "nic", "host"} else _UPPER_PCIE)
         else:
             levels.append(_LEVELS.get(kind, _SWITCH))
-    # Switches of the network by their distance from the machines.
+    # Network switches by their distance from the nodes.
     edge, level = {n for n, own in enumerate(levels) if own >= 0}, _NETWORK
     while edge:
         edge = {other for n in edge for other in near[n] if levels[other] < 0}

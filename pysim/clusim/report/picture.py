@@ -110,7 +110,7 @@ def _by_neighbour(machine: DrawnMachine, row: list[int]) -> list[int]:
 
 
 def _halves(machine: DrawnMachine, depth: Array, inside: Array) -> list[list[int]] | None:
-    """Return rows for two like machines joined at their top: one upwards, the other upside down."""
+    """Return rows for two equal nodes (servers) joined at their top: one upright, one inverted."""
     if depth.max(initial=0) < 1:
         return None
     root = np.arange(len(machine.nodes))

@@ -1,4 +1,4 @@
-"""Pictures that are text: the machine, and how latencies are distributed."""
+"""Pictures as SVG text: the system, and the distribution of latencies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def line_widths(picture: Picture, rate_Bps: NDArray[Any]) -> list[float]:
 
 
 def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
-    """Return the machine, with `rate_Bps` of its wires [bytes/s].
+    """Return the system, with `rate_Bps` of its wires [bytes/s].
 
     Its script colours ``path.seen``, in the order of ``picture.lines``.
     """

@@ -163,7 +163,7 @@ OTHER_MODELS = frozenset(
 """Words that turn a model name in free text into a different model."""
 
 _PORT_RATES = (100, 200, 400, 800)
-"""Numbers that are rates of adapters in free text [Gb/s]."""
+"""Numbers that are NIC rates in free text [Gb/s]."""
 
 _NEAR = 0.6
 _LONGEST = 12

@@ -203,7 +203,7 @@ def _write(writer: PacketWriter, run: Run, *, slices: bool, counters: bool) -> N
 
 
 class _Nodes:
-    """Tracks of nodes, below their machine if there are several; only those under which something is shown."""
+    """Tracks of graph nodes, below their server if there are several; empty tracks are omitted."""
 
     def __init__(self, writer: PacketWriter, run: Run) -> None:
         names = dict.fromkeys(run.rank_name(rank) for rank in range(run.num_ranks))
@@ -346,14 +346,14 @@ def _write_memory(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
 
 
 def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
-    """Write the wires that carried anything: below their machine, or the network, by class, after its mean."""
+    """Write the wires with traffic: below their node or the network, by class, after its mean."""
     bins, wires = run.result.bins, run.result.wires
     width = np.maximum(np.diff(bins.edge_ps), 1)
     places: dict[tuple[str, str], list[int]] = {}
     for wire, name in enumerate(wires.names):
         if any(bins.wires[column][wire].any() for column in ("busy", "stall_credit", "queue")):
             ends = name.rpartition(".")[0].split("->")
-            # A wire between a machine and the network belongs to the machine.
+            # A wire between a node and the network belongs to the node.
             machine = next(filter(None, (end.rpartition("/")[0] for end in ends)), "")
             places.setdefault((machine, wires.classes[wire]), []).append(wire)
     several = any(machine for machine, _ in places)
