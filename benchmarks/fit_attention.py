@@ -28,7 +28,10 @@ from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
 from clusim.hardware.kernels.products import Silicon
 
 Row = tuple[Fused, float]
-"""A kernel and its seconds; of a chart that has both passes together, the forward one and the seconds of both."""
+"""A kernel and its time [s].
+
+For a chart of both passes together: the forward kernel and the time of both.
+"""
 
 FORWARD = {
     "a100-sxm4-80gb": {"flash2": ("a100_sxm", "vllm_flash_attn")},

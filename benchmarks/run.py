@@ -139,7 +139,7 @@ def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], 
 
 
 def instructions(case: str, threads: int) -> dict[str, float]:
-    """Return the instructions and mispredicted branches a hop of the small twin of a case, if they can be counted."""
+    """Return instructions and mispredicted branches per hop of a case's small twin, if countable."""
     if not (CASES[case].small and RUN_IMAGE.exists() and shutil.which("valgrind")):
         return {}
     with tempfile.TemporaryDirectory() as folder:

@@ -264,7 +264,10 @@ class _OneOf(click.Choice[str]):
 
 
 def one_of(*words: str, **meant: str) -> click.Choice[str]:
-    """Return the type of a value that is one of some words, in any case; `meant` are words people try for them."""
+    """Return the type of a value that is one of some words, in any case.
+
+    `meant` contains frequent alternative words.
+    """
     return _OneOf(words, meant)
 
 

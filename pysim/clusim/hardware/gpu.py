@@ -56,7 +56,7 @@ FIGURES: dict[str, str] = {
     "response_latency": "s",
     "memory_quantum": "s",
 }
-"""Parameters of a GPU by the keys of a topology file, with the unit of each; 1 is a plain number."""
+"""GPU parameters by the keys of a topology file, with their units (1 is a plain number)."""
 
 _OPTIONAL = ("pcie_rate", "power")
 _IDENTITY = {"name", "products", "names", "machines", "pci_ids", "gfx", "stands_for", "usual"}

@@ -1,4 +1,4 @@
-"""Elements of a picture of a system: boxes for nodes, lines for wires, bars for wires inside a box."""
+"""Elements of pictures of systems: boxes of nodes, lines of wires, bars of inner wires."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def compared(name: str, result: Result) -> Compared:
 
 
 def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]:
-    """Read traces as runs on the page; one that was written for it is called by the words of its run."""
+    """Read traces as runs on the page; a trace created for it is named by its run's words."""
     found = []
     for name, path in zip(names, paths, strict=True):
         own = compared(name, judged_trace(path))

@@ -1,4 +1,4 @@
-"""Histories of wires for pictures: merged over groups of wires and over time, eight bits a value."""
+"""Histories of wires for pictures, merged over wires and time, eight bits per value."""
 
 from __future__ import annotations
 

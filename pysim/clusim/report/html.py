@@ -1,4 +1,4 @@
-"""One self-contained page about a run: numbers and tables as text, plots by a script from embedded data."""
+"""Self-contained page of a run: text and tables, and plots by a script from embedded data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline: tasks on lanes, one lane for each stream of a rank, and how ranks spent their time."""
+"""Timeline: tasks on lanes, one per stream of a rank, and the time of ranks by use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures for papers, slides and tickets, drawn by matplotlib: heatmap, timeline, overlap, topology."""
+"""Figures for papers and slides by matplotlib: heatmap, timeline, overlap, topology."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ class AxisRow:
 
 
 def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = False) -> Markup:
-    """Return rows of bars on an axis from 0, or of a logarithmic one from the power of ten below them.
+    """Return rows of bars on an axis from 0.
 
-    `said` writes a number of the axis.
+    A logarithmic axis starts at the power of ten below the values. `said` formats a number of the axis.
     """
     known = [value for row in rows for value in _values(row)]
     if not known:

@@ -289,9 +289,10 @@ def _match(words: Sequence[str]) -> Gpu | None:
 
 
 def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
-    """Return the GPU that a file's name or comment names, and these words; None if it names no GPU.
+    """Return the GPU named in a file's name or comment, with the words; None without one.
 
-    The name of a system (``p4d``) is preferred, as it fixes the chip. Words that are a known model with qualifiers
+    The name of a system (``p4d``) is preferred, as it fixes the chip. Words that are a known model with
+    qualifiers
     that no known chip has are returned without a GPU.
     """
     systems = [

@@ -1,4 +1,7 @@
-"""Forms and ratios fitted to measured products: for the shipped tables and for ``clusim calibrate gpu``."""
+"""Fits of forms and ratios to measured products.
+
+Used for the shipped tables and by ``clusim calibrate gpu``.
+"""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def _attention(data: dict[str, Any]) -> dict[str, AttentionTable]:
 
 
 def _file(name: str) -> KernelFile:
-    """Return the file of a chip with a shipped one, or the one at a path (with a ``/`` or ``.json``)."""
+    """Return the shipped file of a chip, or the file at a path (with a ``/`` or ``.json``)."""
     if "/" in name or name.endswith(".json"):
         return load_file(Path(name))
     shipped = shipped_files()

@@ -121,7 +121,7 @@ class PacketWriter:
     def slices(
         self, events: Sequence[TrackEvent], which: Array, start_ps: Array, end_ps: Array
     ) -> None:
-        """Add slices in this order: the event of each by its place in `events`, from begin to end [ps]."""
+        """Add slices in order: the event as an index of `events`, and begin and end [ps]."""
         if not len(which):
             return
         self.counts.slices += len(which)

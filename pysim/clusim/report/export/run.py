@@ -1,4 +1,4 @@
-"""A traced run as exporters see it: tasks on streams of ranks, slices on channels, histories of wires."""
+"""Traced run for exporters: tasks on streams, slices on channels, histories of wires."""
 
 from __future__ import annotations
 
