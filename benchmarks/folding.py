@@ -20,8 +20,7 @@ GRANULARITY = 2048
 """Maximum bytes of a burst.
 
 It follows from the smallest slots of any collective of these steps: blocks without this collective must
-not use
-coarser bursts than the step in full.
+not use coarser bursts than the step in full.
 """
 
 

@@ -1,9 +1,7 @@
 """Tables of docs/replay.md from a directory of real logs.
 
-``python benchmarks/replay_tables.py DIR`` writes them.
-DIR has ``index.csv`` (columns file, source, path) and the logs in ``nccl_logs``. Without ``--write`` the
-tables are
-only printed.
+``python benchmarks/replay_tables.py DIR`` writes them. DIR has ``index.csv`` (columns file, source,
+path) and the logs in ``nccl_logs``. Without ``--write`` the tables are only printed.
 """
 
 from __future__ import annotations

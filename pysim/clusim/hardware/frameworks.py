@@ -23,8 +23,7 @@ Waits = Literal["step", "receive", "pass"]
 """Synchronisations of the host with its GPU.
 
 Before and after the optimizer; also after every receive from another stage; also at the end of every
-pass of a
-microbatch.
+pass of a microbatch.
 """
 
 LAUNCH_QUEUE: Figure = published(

@@ -215,6 +215,5 @@ for _generation in GENERATIONS:
 """Link types of PCIe.
 
 Between switches, root complexes and NICs (``pcie-gen4-x16``), to a GPU (``-gpu``), and of hosts and NICs
-that use
-256 B payloads (``-mps256``).
+that use 256 B payloads (``-mps256``).
 """

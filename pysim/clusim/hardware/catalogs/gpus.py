@@ -292,8 +292,7 @@ def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
     """Return the GPU named in a file's name or comment, with the words; None without one.
 
     The name of a system (``p4d``) is preferred, as it fixes the chip. Words that are a known model with
-    qualifiers
-    that no known chip has are returned without a GPU.
+    qualifiers that no known chip has are returned without a GPU.
     """
     systems = [
         (match, item)

@@ -51,8 +51,7 @@ class Product:
     ----------
     fresh : float
         Part of operands and output that memory moves: less than 1 where a convolution reads a pixel once for
-        all places
-        of its window.
+        all places of its window.
     """
 
     batch: int
