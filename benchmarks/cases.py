@@ -1,6 +1,6 @@
-"""What is measured: the named cases, and small twins of them whose instructions are counted.
+"""Named benchmark cases, and small twins for instruction counts.
 
-Works with older builds too (`older.py`): it asks for nothing but `load`, `collectives.build`, `simulate` and
+Supports older builds (`older.py`): it uses only `load`, `collectives.build`, `simulate` and
 `simulate_traffic`.
 """
 
@@ -53,7 +53,7 @@ def _uniform(topology: str, duration_ps: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case: what runs, how much of it, and how much of it when instructions are counted (0: not)."""
+    """Benchmark case: the run, its size, and its size for instruction counts (0: not counted)."""
 
     run: Callable[[int], Any]
     size: int

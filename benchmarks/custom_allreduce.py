@@ -1,7 +1,8 @@
-"""Compare all-reduce kernels of inference engines with measurements: `python benchmarks/custom_allreduce.py ROWS.csv`.
+"""Compare all-reduce kernels of inference engines with measurements.
 
-The rows are those of aiconfigurator's collectors (``custom_allreduce_perf``): system, version, kernel_source, num_gpus,
-message_size [elements of two bytes], latency [ms]. Rows out of CUDA graphs are compared; eager ones are the host's.
+``python benchmarks/custom_allreduce.py ROWS.csv`` reads rows of aiconfigurator's collectors
+(``custom_allreduce_perf``): system, version, kernel_source, num_gpus, message_size [elements of two
+bytes], latency [ms]. Rows measured in CUDA graphs are compared; eager rows measure the host.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KIB = 1 << 10
 
 
 def engines(system: str, ranks: int, size: int) -> str:
-    """Return what the kernels of vLLM and SGLang do: one step up to here, two above, NCCL from 8 MiB."""
+    """Return the kernel of vLLM and SGLang: one-step, two-step, or NCCL from 8 MiB."""
     if size >= 8 * MIB:
         return ""
     one = ranks == 2 or size < (512 * KIB if ranks <= 4 else 256 * KIB)
@@ -29,7 +30,7 @@ def engines(system: str, ranks: int, size: int) -> str:
 
 
 def newer_vllm(system: str, ranks: int, size: int) -> str:
-    """Return what vLLM does with symmetric memory: its own kernels up to a size, then multimem."""
+    """Return vLLM's kernel with symmetric memory: custom kernels up to a size, then multimem."""
     most = {
         "h100_sxm": {2: 8 * MIB, 4: 8 * MIB, 8: 256 * KIB},
         "b200_sxm": {2: 2 * MIB, 4: 2 * MIB, 8: MIB},
@@ -41,7 +42,10 @@ def newer_vllm(system: str, ranks: int, size: int) -> str:
 
 
 def trtllm(system: str, ranks: int, size: int) -> str:
-    """Return what TensorRT-LLM's table says for 4096 columns: one Lamport step, then two, then NCCL."""
+    """Return the kernel in TensorRT-LLM's table for 4096 columns.
+
+    It is one Lamport step, then two, then NCCL.
+    """
     one: float
     two: float
     if system == "b200_sxm":

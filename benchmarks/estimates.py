@@ -1,6 +1,7 @@
-"""Estimates of the shipped workloads against the engine: one step each, as the table in docs/training.md has them.
+"""Compare estimates of the shipped workloads with the engine: a table of docs/training.md.
 
-Parts are kept in a folder of their own, so that the first estimate simulates all of them and the second none.
+Each workload runs one step. Parts are cached in a new folder; the first estimate simulates them, the
+second reuses them.
 """
 
 from __future__ import annotations

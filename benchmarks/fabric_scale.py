@@ -1,10 +1,11 @@
-"""How long clusters and what runs on them take to prepare, and how much memory: one JSON line per size.
+"""Preparation time and memory of clusters and their collectives: one JSON line per size.
 
-``python benchmarks/fabric_scale.py`` measures SuperPODs of 128, 1,024 and 16,384 GPUs, each in a process of its own;
-``python benchmarks/fabric_scale.py NAME ...`` other clusters, such as ``dgx-a100:nodes=140,kind=fat-tree``. Behind a
-name ``/allreduce/ring`` also writes that collective's programs, puts them on the fabric and gives them to the engine,
-which does not run. ``--growth`` prints that for rings, NCCL's choice and SHARP on SuperPODs, fat trees and dragonflies
-of 64 to 16,384 GPUs as a table.
+``python benchmarks/fabric_scale.py`` measures SuperPODs of 128, 1,024 and 16,384 GPUs, each in a
+separate process; ``python benchmarks/fabric_scale.py NAME ...`` other clusters, such as
+``dgx-a100:nodes=140,kind=fat-tree``. The suffix ``/allreduce/ring`` also generates that collective's
+programs, places them on the topology and passes them to the engine, without a run. ``--growth`` prints a
+table of this for rings, NCCL's choice and SHARP on SuperPODs, fat trees and dragonflies of 64 to 16,384
+GPUs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Laps:
 
     @contextmanager
     def lap(self, name: str) -> Iterator[None]:
-        """Time what is inside."""
+        """Measure the time of the enclosed block."""
         start = time.process_time()
         yield
         self.took[f"{name}_s"] = round(time.process_time() - start, 3)
@@ -82,7 +83,7 @@ def measure(case: str) -> dict[str, object]:
 
 
 def prepare(machine: Fabric, operation: str, algorithm: str) -> dict[str, object]:
-    """Write a collective's programs, put them on a fabric and give them to the engine."""
+    """Generate a collective's programs, place them on a topology and pass them to the engine."""
     from clusim.lowering import lower
     from clusim.simulation.plan import planned
     from clusim.simulation.request import Request
@@ -108,7 +109,7 @@ def prepare(machine: Fabric, operation: str, algorithm: str) -> dict[str, object
 
 
 def alone(case: str) -> dict[str, object] | None:
-    """Measure a case in a process of its own, so that the peak is its; None where it takes too long."""
+    """Measure a case in a separate process, for its peak memory; None after a time-out."""
     code = (
         f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_CPU, ({LIMIT_S}, {LIMIT_S}));"
         f" sys.argv = {[__file__, case]!r}; runpy.run_path({__file__!r}, run_name='__main__')"
@@ -123,7 +124,7 @@ def alone(case: str) -> dict[str, object] | None:
 
 
 def growth(machines: tuple[int, ...] = MACHINES) -> None:
-    """Print what preparing collectives takes on more and more machines, in Markdown."""
+    """Print preparation costs of collectives on growing systems, in Markdown."""
     columns = ("fabric", "programs", "lowering", "engine")
     head = " | ".join(f"{name} [s]" for name in columns)
     print(f"| | GPUs | {head} | peak [MiB] | programs and connections | bytes each |")
@@ -144,7 +145,7 @@ def growth(machines: tuple[int, ...] = MACHINES) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Measure each case; several in processes of their own, so that the peaks are theirs."""
+    """Measure each case; several cases run in separate processes, to separate peak memory."""
     if names[:1] == ["--growth"]:
         growth(tuple(map(int, names[1:])) or MACHINES)
     elif len(names) == 1:

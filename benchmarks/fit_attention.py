@@ -28,7 +28,10 @@ from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
 from clusim.hardware.kernels.products import Silicon
 
 Row = tuple[Fused, float]
-"""A kernel and its seconds; of a chart that has both passes together, the forward one and the seconds of both."""
+"""A kernel and its time [s].
+
+For a chart of both passes together: the forward kernel and the time of both.
+"""
 
 FORWARD = {
     "a100-sxm4-80gb": {"flash2": ("a100_sxm", "vllm_flash_attn")},
@@ -54,7 +57,10 @@ CHARTS = {
 """Libraries in charts and listings: chip, impl."""
 
 WINDOWED = 0.95
-"""Of what the largest products reach: what is faster has a sliding window, which the table has no column for."""
+"""Minimum rate, relative to the largest products, that implies a sliding window.
+
+The table has no column for windows.
+"""
 
 LONG = {("b200-sxm", "cudnn")}
 """Libraries that were measured in long loops."""
@@ -63,8 +69,11 @@ TOGETHER = ("flash1", "flash-triton")
 """Libraries that charts have with both passes in one time only: both have one form."""
 
 TAKEN = {"h100-sxm5": {"flash-triton": ("a100-sxm4-80gb", "flash2")}}
-"""Libraries of which a chip has no measurements: the chip whose form they have, at the rates that another library of
-the same instructions (those of Ampere), and as parallel along the sequence, has here against there."""
+"""Libraries that were not measured on a chip, and the chip whose form they use.
+
+Its rates are scaled by the ratio between the two chips of another library with the same instructions
+(those of Ampere) and the same parallelism along the sequence.
+"""
 
 ORDER = ("cudnn", "flash2", "flash3", "flashinfer", *TOGETHER)
 USUAL = {"a100-sxm4-80gb": "flash2", "h100-sxm5": "flash3", "b200-sxm": "cudnn"}
@@ -89,7 +98,10 @@ def _hash(*shape: Any) -> int:
 
 
 def prefill(path: str, peak: float, system: str, source: str) -> tuple[list[Row], list[Row]]:
-    """Return calibration and scored rows of a table of forward kernels: 16 bits, whole blocks, no windows."""
+    """Return calibration and scored rows of a table of forward kernels.
+
+    Only 16-bit kernels with complete blocks and without windows are included.
+    """
     known: list[Row] = []
     scored: list[Row] = []
     with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:
@@ -219,7 +231,7 @@ def table_of(chip: str, library: str, prefills: str, listed: str) -> dict[str, A
         else halves(ahead)
     )
     if library in TOGETHER:
-        # Half of the lengths, which are powers of two; a hash leaves too few of so few shapes.
+        # Half of the lengths, which are powers of two; a hash would keep too few of these few shapes.
         known = [row for row in both if row[0].rows.bit_length() % 2 == 0]
         left = [row for row in both if row[0].rows.bit_length() % 2]
         form = fit(own, known, "same")

@@ -1,9 +1,10 @@
-"""Fit the tables of matrix products that `clusim.hardware.kernels` has to a measured table.
+"""Fit the matrix product tables of `clusim.hardware.kernels` to a measured table.
 
-``python benchmarks/fit_products.py TABLE.csv CHIP [KIND/LIBRARY ...]`` reads rows (system, backend, gemm_dtype, m, n,
-k, latency [ms]; may be gzipped) as ai-dynamo/aiconfigurator publishes them, and writes
-``pysim/clusim/hardware/kernels/measured/CHIP.json``, or only the named tables in it. Three of four rows, by a hash of
-what they are, are calibration; the others are scored, and the scores are written into the file.
+``python benchmarks/fit_products.py TABLE.csv CHIP [KIND/LIBRARY ...]`` reads rows (system, backend,
+gemm_dtype, m, n, k, latency [ms]; may be gzipped) as ai-dynamo/aiconfigurator publishes them, and writes
+``pysim/clusim/hardware/kernels/measured/CHIP.json``, or only the named tables in it. Three of four rows,
+by a hash of their keys, are calibration; the others are scored, and the scores are written into the
+file.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ USUAL = ("vllm", "trtllm")
 """The usual one first: vLLM's are of torch.nn.functional.linear in bf16, TensorRT-LLM's of DeepGEMM in blocks."""
 
 HOSTS = {("fp8", "trtllm"), ("fp8-block", "vllm")}
-"""Tables whose least times (12 us and more) are those of a host that launches several kernels for each product."""
+"""Tables whose minimum times (12 us and more) are host time of several kernels per product."""
 
 PEAKS = {"bf16": ("bf16", 1.0), "fp8": ("f8", 1.0), "fp8-block": ("f8", 1.0), "nvfp4": ("f8", 2.0)}
 SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0), "fp8-block": (1.0, 2.0), "nvfp4": (0.5625, 2.0)}
@@ -53,13 +54,13 @@ SOURCE = {
 
 @dataclass(frozen=True)
 class Table:
-    """Measured products, and which of them are scored."""
+    """Measured products, and the mask of scored ones."""
 
     rows: ProductRows
     scored: NDArray[np.bool_]
 
     def part(self, scored: bool) -> ProductRows:
-        """Return those that are scored, or those that calibrate."""
+        """Return the scored or the calibration products."""
         chosen = self.scored == scored
         return ProductRows(self.rows.shapes[chosen], self.rows.seconds[chosen], self.rows.sizes)
 
@@ -87,7 +88,7 @@ def _table(table: Reals, kind: str) -> Table:
 
 
 def silicon(chip: str, kind: str) -> Silicon:
-    """Return what a chip's figures say."""
+    """Return the product parameters from a chip's figures."""
     preset = CHIPS[chip]
     peaks: Any = preset["peak_flops"].value
     key, times = PEAKS[kind]
@@ -145,7 +146,7 @@ def main(arguments: list[str]) -> None:
     for (where, kind, library), rows in table.items():
         if where != chip or (only and f"{kind}/{library}" not in only):
             continue
-        # Only bf16 is the same kernels, cuBLAS's, in all of them.
+        # Only bf16 uses the same kernels (cuBLAS) in all libraries.
         others = [
             rows for key, rows in table.items() if key[:2] == (chip, "bf16") and key[2] != library
         ]

@@ -1,8 +1,8 @@
-"""Folded steps against the same steps with nothing folded: the table in docs/training.md.
+"""Compare replicated with full simulation of steps: the table of docs/training.md.
 
-``python benchmarks/folding.py NAME ...``: workloads, one step each; without names those that are small enough. Time is
-processor time of this process, all rounds of a run included. All are in bursts of one size, as blocks would else be cut
-more finely, or more coarsely, than a whole step.
+``python benchmarks/folding.py NAME ...``: workloads, one step each; without names, all that are small
+enough. Time is processor time of this process, including all rounds of a run. All runs use bursts of one
+size, because blocks would otherwise use finer or coarser bursts than the step in full.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from clusim.workload import load_workload
 WORKLOADS = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatron-22b")
 Fold = Literal["none", "auto", "all"]
 GRANULARITY = 2048
-"""Most bytes of a burst: what the least slots of any collective of these steps leave, so that a block without them is
-cut no more coarsely than the whole step."""
+"""Maximum bytes of a burst.
+
+It follows from the smallest slots of any collective of these steps: blocks without this collective must
+not use coarser bursts than the step in full.
+"""
 
 
 def timed(name: str, fold: Fold) -> tuple[TrainingResult, float]:
-    """Return a step folded in some way, and the processor time that it took [s]."""
+    """Return a step with a fold mode, and its processor time [s]."""
     began_s = time.process_time()
     found = train(load_workload(name), steps=1, fold=fold, granularity=GRANULARITY)
     return found, time.process_time() - began_s

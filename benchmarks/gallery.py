@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/gallery.md anew, by the commands that stand above them."""
+"""Regenerate the pictures of docs/gallery.md with the commands listed above them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusim.base.files import write_bytes
 
 
 def main(page: Path) -> None:
-    """Run the ``sh`` blocks of `page` in one folder and keep the pictures that they leave beside the page."""
+    """Run the ``sh`` blocks of `page` in one folder and keep their pictures beside the page."""
     with TemporaryDirectory() as folder:
         for block in re.findall(
             r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S

@@ -1,9 +1,9 @@
-"""Measure what bursts cost and gain: the table of ``docs/granularity.md``.
+"""Measure accuracy and speed of bursts: the table of ``docs/granularity.md``.
 
 Every case runs with exact packets and with bursts; the error is that of the completion time against
-exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes the table of the page; with sizes
-(``1MiB 16MiB``) only those, with machines (``a100-pcie-x8``) their tables instead. ``--shares`` prints what bursts of
-several parts of a slice cost NCCL's plans.
+exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes the table of the page;
+with sizes (``1MiB 16MiB``) only those sizes, with presets (``a100-pcie-x8``) their tables instead.
+``--shares`` prints the errors of NCCL's plans with bursts of several fractions of a slice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Case = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine with its table: cases, sizes [bytes], bursts."""
+    """A system with its table: cases, sizes [bytes], bursts."""
 
     name: str
     cases: tuple[Case, ...]
@@ -50,10 +50,10 @@ MACHINES = (
 )  # fmt: skip
 
 ON_PAGE = ("dgx-h100",)
-"""Machines whose tables the page has."""
+"""Presets with tables on the page."""
 
 TABLES = "| dgx-h100 | size |"
-"""How the first table of the page begins; what stands above it is written by hand."""
+"""Start of the first table of the page; the text above it is written by hand."""
 
 SHARES = (24, 12, 6, 3)
 """Parts of a slice that bursts are at most, in the table of ``--shares``."""
@@ -85,11 +85,14 @@ NCCL_CASES = (
     ("a100-pcie-x8", None, "allreduce", "Ring", "Simple", 8),
     ("rtx4090x8-pcie", None, "allreduce", "Ring", "Simple", 4),
 )
-"""Machine, how many, operation, algorithm and protocol that NCCL is made to use, size [MiB]."""
+"""Preset, node count, operation, NCCL algorithm and protocol, size [MiB]."""
 
 
 def shares(cases: Sequence[tuple[str, int | None, str, str, str, int]] = NCCL_CASES) -> None:
-    """Print what bursts of several parts of a slice cost NCCL's plans: half an hour."""
+    """Print the errors of NCCL's plans with bursts of several fractions of a slice.
+
+    Needs half an hour.
+    """
     for share in SHARES:
         factor = (SLICE_SHARE // share,)
         RULES[f"1/{share}"] = GrainRule(0, 0, sys.maxsize, factor, None)

@@ -1,8 +1,8 @@
-"""How fast logs are read, and how much memory it takes: one JSON line.
+"""Speed and memory of the log reader, as one JSON line.
 
     python benchmarks/log_reader.py [--size 256] [--kind calls|init|mixed|stamped] [--file LOG]
 
-Writes a log of the wished size [MB] to a temporary file, or takes one that is there, and reads it.
+Writes a log of the requested size [MB] to a temporary file, or uses an existing one, and reads it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Build another commit of clusim, to measure against: ``python benchmarks/older.py d0828a3``.
+"""Build another commit of clusim for comparison: ``python benchmarks/older.py d0828a3``.
 
-Prints the folder to give to ``benchmarks/run.py --against``. Everything is made in build/older/.
+Prints the folder for ``benchmarks/run.py --against``. All files are created in build/older/.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def build(commit: str) -> Path:
-    """Return a folder with the package `clusim` as it was at `commit`, compiled the same way as this one."""
+    """Return a folder with the package `clusim` of `commit`, compiled like this one."""
     at = ROOT / "build" / "older" / commit
     source, site = at / "source", at / "site"
     if site.exists():

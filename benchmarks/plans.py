@@ -1,7 +1,7 @@
-"""Runs all plans of a directory and counts what came of them: ``python benchmarks/plans.py DIR [SIZE...]``.
+"""Run all plans of a directory and count the outcomes.
 
-MSCCL's files (``.xml``) run on DGX A100s, MSCCL++'s (``.json``) on a DGX H100, each at every size (64 KiB and 2 MiB if
-none is given), with data that are checked.
+``python benchmarks/plans.py DIR [SIZE...]``: MSCCL's files (``.xml``) run on DGX A100s, MSCCL++'s
+(``.json``) on a DGX H100, each at every size (default: 64 KiB and 2 MiB), with data checks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OUTCOMES = {True: "verified", False: "data wrong", None: "runs; no definition to
 
 
 def machine(preset: str, gpus: int) -> Fabric:
-    """Return machines for so many GPUs."""
+    """Return a system of nodes with `gpus` GPUs in total."""
     nodes = -(-gpus // PER_MACHINE)
     return clusim.load(preset, nodes=nodes if nodes > 1 else None)
 
 
 def scheduled(path: Path, size: int) -> tuple[Fabric, Schedule]:
-    """Return a plan as a schedule, and what it runs on."""
+    """Return a plan as a schedule, and its system."""
     if path.suffix == ".xml":
         plan = msccl_xml.read_plan(path)
         gpus, fabric = len(plan.gpus), machine("dgx-a100", len(plan.gpus))
@@ -40,7 +40,7 @@ def scheduled(path: Path, size: int) -> tuple[Fabric, Schedule]:
 
 
 def outcome(path: Path, size: int) -> str:
-    """Return what came of a plan at a size, without the names of files and numbers of lines."""
+    """Return the outcome of a plan at a size, without file names and line numbers."""
     try:
         fabric, schedule = scheduled(path, size)
         found = clusim.simulate(fabric, schedule, verify=True)
@@ -51,7 +51,7 @@ def outcome(path: Path, size: int) -> str:
 
 
 def main(folder: str, *sizes: str) -> None:
-    """Print what came of every plan, and a table of how often."""
+    """Print the outcome of every plan, and a table of counts."""
     wanted = tuple(map(int, sizes)) or SIZES
     counts: Counter[str] = Counter()
     for path in sorted(Path(folder).iterdir()):

@@ -1,9 +1,9 @@
-"""How much memory programs, connections and messages take: as a schedule, in its image, in the engine.
+"""Memory of programs, connections and messages: in the schedule, the image and the engine.
 
-``python benchmarks/program_memory.py`` prints a table in Markdown. Each number is the difference between many machines
-and few (or a long and a short time of messages) over the difference of their programs and connections, or messages.
-Python's objects and arrays are counted by tracemalloc; for the engine glibc is asked what is allocated, with the fabric
-alone and with all.
+``python benchmarks/program_memory.py`` prints a table in Markdown. Each number is the memory difference
+between many and few nodes (or between long and short message traffic) per additional program, connection
+or message. tracemalloc counts Python's objects and arrays; glibc reports the engine's allocations, with
+the topology alone and with the complete image.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MESSAGES = ("sources", "messages")
 
 
 def held(make: Callable[[], object]) -> tuple[object, int, int]:
-    """Return what `make` gives, what that holds, and what it took on the way [bytes]."""
+    """Return the result of `make`, its memory and the peak memory of its construction [bytes]."""
     gc.collect()
     tracemalloc.start()
     made = make()
@@ -55,13 +55,13 @@ def held(make: Callable[[], object]) -> tuple[object, int, int]:
 
 
 class MallInfo(ctypes.Structure):
-    """What glibc's ``mallinfo2`` says of allocated memory."""
+    """Allocated memory as reported by glibc's ``mallinfo2``."""
 
     _fields_ = tuple((f"field{number}", ctypes.c_size_t) for number in range(10))
 
 
 def allocated_bytes() -> int:
-    """Return what is allocated from C: in pieces of the heap, and in mappings of their own [bytes]."""
+    """Return the memory allocated from C, on the heap and in separate mappings [bytes]."""
     ask = ctypes.CDLL(None).mallinfo2
     ask.restype = MallInfo
     found = ask()
@@ -69,12 +69,12 @@ def allocated_bytes() -> int:
 
 
 def in_image(image: Image, names: tuple[str, ...]) -> int:
-    """Return what arrays take [bytes]."""
+    """Return the memory of arrays [bytes]."""
     return sum(int(getattr(image, name).nbytes) for name in names)
 
 
 def grown(image: Image) -> int:
-    """Return what the engine allocates for an image [bytes]."""
+    """Return the engine's allocations for an image [bytes]."""
     gc.collect()
     before = allocated_bytes()
     engine = start_engine(image, "c", records=False)
@@ -84,21 +84,21 @@ def grown(image: Image) -> int:
 
 
 def in_engine(image: Image, names: tuple[str, ...]) -> int:
-    """Return what the engine takes for what is in these arrays, the fabric left out [bytes]."""
+    """Return the engine's memory for these arrays, without the topology [bytes]."""
     without: dict[str, Any] = {name: empty(name) for name in names}
     whole = grown(image)
     return whole - grown(replace(image, **without))
 
 
 def measure(case: str) -> dict[str, int]:
-    """Return what one case takes in this process [bytes], and how many programs or messages it has."""
+    """Measure the memory of one case in this process [bytes] and count its programs or messages."""
     name, what = case.split("/")
     machine = topology.load(name)
     arrays_of(machine)
     if what.isdecimal():
         return messages(machine, int(what))
     request = Request(Setup(machine), "allreduce", SIZE_BYTES, what)
-    planned(request)  # What is searched once is kept.
+    planned(request)  # results of searches are cached
     _, schedule_bytes, _ = held(lambda: planned(request).schedule)
     schedule = planned(request).schedule
     _, kept, most = held(lambda: lower(machine, schedule))
@@ -113,7 +113,7 @@ def measure(case: str) -> dict[str, int]:
 
 
 def messages(machine: Fabric, tens_us: int) -> dict[str, int]:
-    """Return what messages take that arrive for so long [10 us]."""
+    """Return the memory of messages that arrive during a time [10 us]."""
     traffic = Traffic("uniform", 4096, 4096, load=0.5, duration_ps=tens_us * 10**7)
     arrays = arrays_of(machine)
     plan = traffic.plan(arrays)
@@ -130,7 +130,7 @@ def messages(machine: Fabric, tens_us: int) -> dict[str, int]:
 
 
 def alone(case: str) -> dict[str, int]:
-    """Measure a case in a process of its own."""
+    """Measure a case in a separate process."""
     done = subprocess.run(
         [sys.executable, __file__, case], check=True, stdout=subprocess.PIPE, text=True
     )
@@ -139,7 +139,7 @@ def alone(case: str) -> dict[str, int]:
 
 
 def main(names: list[str]) -> None:
-    """Print the table, or what one case takes."""
+    """Print the table, or the memory of one case."""
     if names:
         print(json.dumps(measure(names[0])))
         return

@@ -1,8 +1,9 @@
-"""How fast readers of recordings are: writes a job of each format, larger than the samples, and reads it.
+"""Speed of the recording readers on generated jobs, larger than the samples, in each format.
 
     python benchmarks/recording_readers.py
 
-prints a row of the table in docs/inputs.md for each format: bytes, events, and both per second on one core.
+prints a row of the table in docs/inputs.md for each format: bytes, events, and both per second on one
+core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/replay.md from a directory of real logs: ``python benchmarks/replay_tables.py DIR``.
+"""Tables of docs/replay.md from a directory of real logs.
 
-DIR has ``index.csv`` (columns file, source, path) and the logs in ``nccl_logs``. Without ``--write`` the tables are
-only printed.
+``python benchmarks/replay_tables.py DIR`` writes them. DIR has ``index.csv`` (columns file, source,
+path) and the logs in ``nccl_logs``. Without ``--write`` the tables are only printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusim.replays.request import ReplayRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
 H100 = "wayne_h100_scaling_attributed_"
-"""Prefix of the logs whose errors are listed by size."""
+"""Prefix of the logs with errors listed by size."""
 
 LARGE = 256 << 20
 """Smallest message of the last column [bytes]."""

@@ -1,14 +1,17 @@
-"""Measure speed and memory: one JSON line per case, each run in a process of its own.
+"""Measure speed and memory: one JSON line per case, each run in a separate process.
 
-Goals (on one core of a small shared machine, counters on) are printed beside what was measured; nothing
-fails here. Run all with ``make bench``, or some: ``python benchmarks/run.py ring-dgx-a100``.
+Goals (on one core of a small shared computer, counters on) are printed beside the measurements; no
+goal is enforced. Run all with ``make bench``, or some: ``python benchmarks/run.py ring-dgx-a100``.
 
-    --repeats N      runs of a case, of which the fastest is printed (1)
-    --instructions   count the instructions a hop of a small twin of the case (valgrind, after ``make test-c``)
-    --threads N      the same with N threads, in turns; `threads_ratio` is the time on the clock of one over theirs,
-                     with --instructions `threads_limit` what it would be if nobody had to be woken, and no line of a
-                     cache went from one to another: the instructions of one alone over those of the first of N
-    --against DIR    the same with another build (``older.py``), in turns; `ratio` is its time over ours
+    --repeats N      runs of a case; the fastest is printed (1)
+    --instructions   count the instructions per hop of a small twin of the case
+                     (valgrind, after ``make test-c``)
+    --threads N      also run with N threads, in turns; `threads_ratio` is the wall-clock time
+                     of one thread over that of N; with --instructions, `threads_limit` is this
+                     ratio without wake-ups and cache transfers: instructions of a single
+                     thread over those of the first of N
+    --against DIR    also run another build (``older.py``), in turns; `ratio` is its time
+                     over ours
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
 
 
 def _engine_cpu_s() -> list[float]:
-    """Have the engine's processor time collected: on a shared machine the clock says little."""
+    """Enable the engine's processor time; wall-clock time is unreliable on a shared computer."""
     import clusim.engine.simulation
 
     run: Any = clusim.engine.simulation.Simulation.run
@@ -51,7 +54,7 @@ def _engine_cpu_s() -> list[float]:
 
 
 def _use_threads(threads: int) -> None:
-    """Have every simulation use so many."""
+    """Make every simulation use `threads` threads."""
     import clusim.engine.simulation
 
     make: Any = clusim.engine.simulation.Simulation.__init__
@@ -64,7 +67,7 @@ def _use_threads(threads: int) -> None:
 
 def measure(case: str, threads: int) -> dict[str, Any]:
     """Run `case` in this process."""
-    if threads > 1:  # an older build knows none
+    if threads > 1:  # an older build has no threads option
         _use_threads(threads)
     cpu_s = _engine_cpu_s()
     began_s = time.perf_counter()
@@ -86,7 +89,7 @@ def measure(case: str, threads: int) -> dict[str, Any]:
 
 
 def _in_a_process(case: str, site: str = "", threads: int = 1) -> dict[str, Any]:
-    """Measure a case in a process of its own; with the package in `site` instead of the installed one."""
+    """Measure a case in a separate process, with the package in `site` if given."""
     command, env = [sys.executable, __file__, "--one", case, "--threads", str(threads)], None
     if site:
         command.insert(1, "-S")  # without the installed one
@@ -126,7 +129,7 @@ def save_image(case: str, path: Path) -> None:
 
 
 def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], int]:
-    """Return what callgrind counts of a run (instructions first), and its hops."""
+    """Return callgrind's counts of a run (instructions first) and its hops."""
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={image}.counts", *options]
     usual = "-1"  # from as many events on as windows are shared
     shared = [str(RUN_IMAGE), "-w", "-t", str(threads), usual, str(image)]
@@ -136,7 +139,7 @@ def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], 
 
 
 def instructions(case: str, threads: int) -> dict[str, float]:
-    """Return the instructions and mispredicted branches a hop of the small twin of a case, if they can be counted."""
+    """Return instructions and mispredicted branches per hop of a case's small twin, if countable."""
     if not (CASES[case].small and RUN_IMAGE.exists() and shutil.which("valgrind")):
         return {}
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +150,7 @@ def instructions(case: str, threads: int) -> dict[str, float]:
             "instructions_per_hop": round(counted / hops, 1),
             "mispredictions_per_hop": round((conditional + indirect) / hops, 2),
         }
-        if threads > 1:  # the others never come into this function
+        if threads > 1:  # the other threads never enter this function
             first = ["--toggle-collect=clusim_sim_run"]
             alone, together = (_counted(image, first, n)[0][0] for n in (1, threads))
             found["threads_limit"] = round(alone / together, 2)
@@ -155,7 +158,7 @@ def instructions(case: str, threads: int) -> dict[str, float]:
 
 
 def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Measure a case as often as asked for, in turns with another build if there is one."""
+    """Measure a case the requested number of times, in turns with another build if there is one."""
     ours, others, shared = [], [], []
     for _ in range(args.repeats):
         if args.threads > 1:
@@ -187,7 +190,7 @@ def _resident_bytes() -> int:
 
 
 def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
-    """Measure what the engine takes for a fabric before anything runs, and state what it takes as it runs."""
+    """Measure the engine's memory for a topology before a run, and its memory during the run."""
     import clusim.engine.simulation
     from clusim.engine.abi import RECORD
 

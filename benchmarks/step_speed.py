@@ -1,9 +1,10 @@
-"""What training steps cost to simulate: processor time, peak memory and step time, as they are by default and plainly.
+"""Simulation cost of training steps: processor time, peak memory and step time.
 
-``python benchmarks/step_speed.py`` measures shipped workloads, each in a process of its own, one JSON line per way;
-``python benchmarks/step_speed.py NAME ...`` others. *Plainly* is in bursts of ``quick`` with all messages between
-stages and all reductions written; ``ratio`` is its processor time over that by default, both of the same minute.
-``--only-default`` leaves it out, for steps that take long without.
+``python benchmarks/step_speed.py`` measures shipped workloads, each in a separate process, one JSON line
+per mode; ``python benchmarks/step_speed.py NAME ...`` others. The modes are *default* and *plainly*, in
+``quick`` bursts with all messages between stages and all reductions in the schedule; ``ratio`` is the
+processor time of plainly over that of default, both measured in the same minute. ``--only-default``
+omits plainly, for steps that would need long.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def measure(name: str, plainly: bool) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure cases in processes of their own, or one here."""
+    """Measure cases in separate processes, or one in this process."""
     if arguments[:1] == ["--one"]:
         print(json.dumps(measure(arguments[1], arguments[2] == "plainly")))
         return

@@ -1,8 +1,8 @@
-"""What a trace costs: the same runs without one, with wire bins and tasks, and with every completed slice.
+"""Overhead of traces: runs without one, with wire bins and tasks, and with all slices.
 
-Prints one JSON line per case and form: seconds of the fastest of a few interleaved runs, how much longer than without a
-trace, and the size of the file. The goal is less than 10% for wire bins and task records. Run it on an idle machine:
-``python benchmarks/trace_overhead.py``.
+Prints one JSON line per case and form: seconds of the fastest of a few interleaved runs, overhead
+relative to no trace, and the size of the file. The goal is less than 10% for wire bins and task records.
+Run it on an idle computer: ``python benchmarks/trace_overhead.py``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cases() -> dict[str, tuple[Fabric, Schedule]]:
 
 
 def seconds(fabric: Fabric, schedule: Schedule, path: Path | None, slices: bool) -> float:
-    """Return how long one run takes [s]."""
+    """Return the wall-clock time of one run [s]."""
     began_s = time.perf_counter()
     clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=slices if path else None)
     return time.perf_counter() - began_s

@@ -84,7 +84,7 @@ class Case:
     bits: int = 32
 
     def workload(self, microbatches: int) -> Workload:
-        """Return the workload with so many microbatches."""
+        """Return the workload with `microbatches` microbatches."""
         interleaved = self.chunks > 1
         return Workload.model_validate(
             {
@@ -108,7 +108,7 @@ class Case:
 
 @cache
 def machine(nodes: int) -> Any:
-    """Return so many DGX A100."""
+    """Return a system of `nodes` DGX A100."""
     return clusim.load("dgx-a100", nodes=nodes)
 
 
@@ -129,7 +129,7 @@ def step_s(case: Case, microbatches: int) -> float:
 
 
 def on_line(case: Case) -> tuple[float, str]:
-    """Return the time of a step continued from fewer microbatches [s], and how many they were."""
+    """Return a step time extrapolated from fewer microbatches [s], and their numbers."""
     few = case.pipeline
     more = 2 * few if case.chunks > 1 else few + few // 2
     one, two = step_s(case, few), step_s(case, more)
@@ -138,7 +138,7 @@ def on_line(case: Case) -> tuple[float, str]:
 
 
 def all_reduce_s(size_bytes: int, replicas: int) -> float:
-    """Return the time of the all-reduce of gradients of all GPUs of a machine at once with other machines [s]."""
+    """Return the time of concurrent inter-node all-reduces of all GPUs' gradients of a node [s]."""
     fabric = machine(2)
     builder = ScheduleBuilder(fabric, "gradients")
     nccl = Communicators(fabric)
@@ -258,7 +258,7 @@ def beside() -> list[str]:
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Return the complete page."""
     parts = [
         HEAD.format(
             gemm=CHIPS["a100-sxm4-80gb"]["gemm_fraction"].value,
@@ -328,7 +328,7 @@ def main(arguments: list[str]) -> None:
     if arguments:
         page_file = Path(arguments[0])
         before = page_file.read_text(encoding="utf-8") if page_file.exists() else ""
-        # What `clusim validate` wrote behind it stays.
+        # Text that `clusim validate` appended is kept.
         _, heading, rest = before.partition(HEADING)
         write_text(page_file, text + (f"\n{heading}{rest}" if heading else ""))
     else:

@@ -1,1 +1,1 @@
-"""Command line of clusim: parse, call one public function, print; nothing else."""
+"""Command line of clusim: each command parses, calls one public function and prints."""

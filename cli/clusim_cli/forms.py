@@ -1,4 +1,4 @@
-"""The forms of what commands print as JSON where they say more than one function of the library returns."""
+"""JSON output of commands that combine results of several library functions."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ValidateJson = ValidationJson | ExplainedJson | StepReportJson
 
 
 class DoubtedJson(TypedDict):
-    """Keys of a system that may come from a file of another tool.
+    """Keys of a system that may be imported from another tool's file.
 
     Attributes
     ----------
     doubts : list of str
-        What was assumed of the machine that every answer depends on, and what settles it.
+        Assumptions about the system that affect every result, and the remedy for each.
     """
 
     doubts: list[str]
@@ -83,7 +83,7 @@ class InfoJson(ResultJson):
     Attributes
     ----------
     command : str
-        What was typed to make it.
+        Command line that created the trace.
     columns : dict
         By name: shape, type and unit.
     """
@@ -108,7 +108,7 @@ class EndedSaidJson(EndedStepsJson, DoubtedJson):
 TrainJson = (
     SimulatedSaidJson | EstimatedSaidJson | EndedSaidJson | LayersJson | list[ScaledStepJson]
 )
-"""A step, or what is known of steps that were ended; with --layers its layers, with --scaling a list of steps."""
+"""A step, or the known part of ended steps; with --layers its layers, with --scaling a list."""
 
 
 class ExplainSaidJson(ExplainJson, DoubtedJson):
@@ -120,22 +120,22 @@ class CrossoverSaidJson(CrossoverJson, DoubtedJson):
 
 
 class CallsJson(TypedDict):
-    """Of how many calls."""
+    """Number of calls."""
 
     calls: int
 
 
 class UnknownCallsJson(UnknownErrorJson, CallsJson):
-    """Calls of which no error is known to expect."""
+    """Calls without a known expected error."""
 
 
 class ReplaySaidJson(ReplayJson):
-    """A recorded job again.
+    """Replay of a recorded job.
 
     Attributes
     ----------
     expected_errors : list
-        Errors to expect of its calls, each once; `calls` is of how many.
+        Distinct expected errors of its calls; `calls` is the number of calls for each.
     """
 
     expected_errors: list[
@@ -149,11 +149,12 @@ class SweepJson(TypedDict):
     Attributes
     ----------
     axes : list of str
-        What the grid lists.
+        Axes of the grid.
     known, outdated, failed : int
-        Rows that were there already, that ran again because clusim or their files have changed, and without a result.
+        Numbers of existing rows, of rows re-run because clusim or their files changed, and of rows without a
+        result.
     rows : list
-        A row per point by the columns of the table (docs/sweeps.md): the words of the grid, then what came of them.
+        A row per point by the columns of the table (docs/sweeps.md): the words of the grid, then the results.
     """
 
     grid: str
@@ -170,9 +171,9 @@ class CacheJson(TypedDict):
     Attributes
     ----------
     parts, bytes : int
-        How many, and their size [bytes].
+        Number of parts, and their size [bytes].
     cleared : bool
-        Whether they were removed now.
+        True if this command removed them.
     """
 
     folder: str
@@ -223,12 +224,12 @@ class PresetJson(TypedDict):
 
 
 class TopologiesJson(TypedDict):
-    """Names that TOPOLOGY accepts besides files.
+    """Names that TOPOLOGY accepts in addition to files.
 
     Attributes
     ----------
     generators : list of str
-        Machines made from words: ``fat-tree:k=8``.
+        Generated systems:``fat-tree:k=8``.
     """
 
     presets: list[PresetJson]
@@ -236,14 +237,14 @@ class TopologiesJson(TypedDict):
 
 
 class NodeJson(TypedDict):
-    """A node.
+    """Graph node of a topology.
 
     Attributes
     ----------
     kind, what : str
         ``gpu``, ``nic``, ``switch`` ..., and its chip or model.
     rank : int or None
-        None where it takes part in nothing.
+        None if it does not participate in collectives.
     """
 
     name: str
@@ -258,11 +259,11 @@ class LinkJson(TypedDict):
     Attributes
     ----------
     a, b : str
-        The nodes.
+        The graph nodes.
     count : int
-        How many.
+        Number of links.
     rate_GBps : float
-        Of one in each direction [10^9 bytes/s].
+        Rate of one link per direction [10^9 bytes/s].
     """
 
     a: str
@@ -279,7 +280,7 @@ class MachineJson(TypedDict):
     Attributes
     ----------
     sources : dict
-        Where its figures come from.
+        Sources of the figures.
     """
 
     name: str
@@ -291,12 +292,12 @@ class MachineJson(TypedDict):
 
 
 class CheckedJson(TypedDict):
-    """A topology that can be simulated, and what there is to know about it.
+    """Valid topology and its properties.
 
     Attributes
     ----------
     ranks, nodes, wires : int
-        How many it has.
+        Counts.
     """
 
     topology: str
@@ -325,7 +326,7 @@ class DifferencesJson(TypedDict):
 
 
 class AssumedJson(TypedDict):
-    """Something that a file does not say: what was taken, and the reason."""
+    """Property missing in a file: the assumed value and the reason."""
 
     where: str
     what: str
@@ -338,11 +339,11 @@ class ImportedJson(TypedDict):
     Attributes
     ----------
     kind, title : str
-        What the file is.
+        Format of the file, and its title.
     output : str or None
         The topology file that was written.
     counts : dict
-        What it holds, by kind of node and link.
+        Counts by kind of graph node and link.
     """
 
     file: str

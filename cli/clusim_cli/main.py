@@ -1,7 +1,7 @@
-"""Entry point of the ``clusim`` command: finds the sub-commands and turns every failure into an exit code.
+"""Entry point of the ``clusim`` command: sub-commands and exit codes.
 
-0 is success, 1 an environment failure, a deadlock or data that came out wrong, 2 bad input, 70 a bug of ours
-(with its traceback), 130 an interrupt. Everything but a bug is one line on stderr.
+0 is success, 1 an environment failure, a deadlock or wrong result data, 2 bad input, 70 a bug of clusim
+(with its traceback), 130 an interrupt. Every failure except a bug is one line on stderr.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ORDER = (
         "schema",
     ),
 )
-"""Order in the help; other commands come after these."""
+"""Order of commands in the help; unlisted commands follow."""
 
 
 def _found() -> tuple[str, ...]:
@@ -49,7 +49,10 @@ def _found() -> tuple[str, ...]:
 
 
 COMMANDS = _found()
-"""Sub-commands; a module of `clusim_cli.commands` has the click command ``command``, imported only when it is used."""
+"""Sub-commands, imported on use.
+
+A module of `clusim_cli.commands` has the click command ``command``.
+"""
 
 _MEANT = {
     **dict.fromkeys(("simulate", "collective", "allreduce"), "run"),
@@ -108,7 +111,7 @@ def cli() -> None:
 
 
 def _drop_output() -> None:
-    """Give the interpreter somewhere to flush what is left of the output, as click does."""
+    """Redirect the output to a sink for the interpreter's final flush, as click does."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -142,7 +145,7 @@ def _fail(error: BaseException) -> int:
         _one_line(str(error))
         return error.exit_code
     if isinstance(error, BrokenPipeError):
-        _drop_output()  # the reader went away
+        _drop_output()  # the reader closed the pipe
         return 1
     if isinstance(error, MemoryError):
         _one_line("out of memory; use a smaller case or coarser --granularity")
@@ -151,7 +154,7 @@ def _fail(error: BaseException) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _one_line(f"{where}{error.strerror or error}")
         if not error.filename:
-            _drop_output()  # perhaps it was the output that could not be written, and what is left cannot either
+            _drop_output()  # the output may be unwritable, its remainder as well
         return 1
     if number := _ending_signal():
         return _fail(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
@@ -165,7 +168,7 @@ def run(args: list[str] | None = None) -> int:
     # Looking for plugins of pydantic reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files need not be Unicode; to print one is no reason to fail.
+        # Names of files need not be Unicode; printing one must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with guarded():
@@ -179,7 +182,10 @@ def run(args: list[str] | None = None) -> int:
 
 
 def _signalled(error: BaseException) -> BaseException:
-    """Return the end by a signal that led to an error, such as one in the middle of an import; else the error."""
+    """Return the end by a signal that caused an error, otherwise the error.
+
+    The error may be of an interrupted import, for example.
+    """
     seen: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in seen:
@@ -195,9 +201,9 @@ _arrivals: list[int] = []
 
 
 def _ending_signal() -> int:
-    """Return the signal that ends this command, 0 if there was none.
+    """Return the signal that ends this command, 0 if there was no signal.
 
-    Compiled libraries replace the exception of a signal with an error of their own that has no link to it.
+    Compiled libraries replace the exception of a signal with an unrelated error.
     """
     numbers = b""
     for pipe in _arrivals:
@@ -208,19 +214,19 @@ def _ending_signal() -> int:
 
 
 def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
-    """Repeat a signal whose exception was dropped in a callback of the interpreter, after this callback."""
+    """Repeat a signal after an interpreter callback dropped its exception."""
     error = swallowed.exc_value
     number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
         number = signal.Signals(error.code - 128)
     if number:
         threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
-    elif not isinstance(error, TimeLimitReached):  # its timer goes on
+    elif not isinstance(error, TimeLimitReached):  # its timer repeats
         sys.__unraisablehook__(swallowed)
 
 
 def _terminated(number: int, _frame: object) -> NoReturn:
-    """End as after Ctrl-C: half-written files go, what a run has recorded stays."""
+    """End as after Ctrl-C: remove half-written files, keep the recorded part of a run."""
     raise SystemExit(128 + number)
 
 

@@ -1,6 +1,6 @@
-"""Options that several commands have: the same flags, type and first words of help everywhere.
+"""Options of several commands, with the same flags, types and first words of help.
 
-Each takes what is the command's own: its default, how it is said, and what there is to add.
+Each takes the command-specific parts: default, its wording, and additional help.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any
 
 
 def topology(said: str) -> Decorator[Any]:
-    """The machine, of commands whose arguments are files of jobs; the last argument may be it as well."""
+    """Add ``--topology`` for commands with job files as arguments.
+
+    The last argument may be the topology as well.
+    """
     return _option(
         "--topology",
         metavar="TOPOLOGY",
@@ -235,7 +238,7 @@ def time_limit() -> Decorator[Any]:
 
 
 def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | None) -> Watch:
-    """Return a watch that a timer asks all the time, so that no preparation goes on beyond the limit."""
+    """Return a watch polled by a timer, so that preparation stops at the limit."""
     from clusim.simulation.session import Watch
 
     watch = Watch(limit_ps)
@@ -252,7 +255,7 @@ def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | N
 
 
 def seed() -> Decorator[Any]:
-    """Seed of what is random."""
+    """Add the option for the random seed."""
     return _option(
         "--seed",
         type=click.IntRange(0, 2**63 - 1),

@@ -1,4 +1,4 @@
-"""Files that commands write: options that name them, and the rule that a command never replaces what it reads."""
+"""Output files of commands; a command never replaces a file that it reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OutputFile(click.Path):
-    """The name of a file that the command writes; that of a trace is written under another name first."""
+    """Name of a file that the command writes; a trace is first written under another name."""
 
     def __init__(self, *, trace: bool = False) -> None:
         super().__init__(path_type=Path)
@@ -50,18 +50,17 @@ MEANT = {
     **dict.fromkeys(("break", "fail", "broken"), ("fault",)),
     **dict.fromkeys(("exact", "grain", "burst"), ("granularity",)),
 }
-"""Words people try for options, and those that may be meant, of which a command has one."""
+"""Frequent wrong option names -> possible options, one of which a command has."""
 
 MAY_NAME_FILES = ("topology", "other", "system")
-"""Options that take the name of a preset or of a file."""
+"""Options that accept the name of a preset or of a file."""
 
 
 class GuardedCommand(click.Command):
-    """Refuses to write over a file that it was given to read, and to write two things into one file.
+    """Command that refuses to overwrite its input files or to write one file twice.
 
-    Files that are found out only while it runs, such as those a topology names, are refused by `clusim.base.files`
-    where they would be written. What it prints fits the terminal, unless that is `raw`: for other tools, not for
-    people.
+    Input files found only at run time, such as those named by a topology, are protected by `clusim.base.files`
+    at the time of writing. Output is wrapped to the terminal unless `raw`, for output that other tools read.
     """
 
     def __init__(self, *args: Any, raw: bool = False, **about: Any) -> None:
@@ -69,7 +68,7 @@ class GuardedCommand(click.Command):
         self.raw = raw
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words; an option that there is none of is answered by what it may mean."""
+        """Parse the arguments; suggest alternatives for an unknown option."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -87,7 +86,7 @@ class GuardedCommand(click.Command):
             raise click.UsageError(f"no option {name!r}{hint}", ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the words that parameters take and that their help does not say."""
+        """Write the accepted words of parameters that their help omits."""
         rows = [
             (param.make_metavar(ctx) if isinstance(param, click.Argument) else param.opts[0], words)
             for param in self.get_params(ctx)
@@ -102,7 +101,7 @@ class GuardedCommand(click.Command):
         super().format_epilog(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Compare the files to write with those to read, then run."""
+        """Compare output files with input files, then run."""
         written: list[tuple[str, Path]] = []
         for param in self.params:
             value = ctx.params.get(param.name or "")
@@ -139,7 +138,7 @@ class GuardedGroup(click.Group):
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yield what may be names of files among the values of a parameter."""
+    """Yield possible file names among the values of a parameter."""
     if isinstance(value, str | Path):
         yield str(value)
     elif isinstance(value, tuple):
@@ -149,7 +148,7 @@ def _names(value: Any) -> Iterator[str]:
 
 @contextmanager
 def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
-    """Give who works: processes of this computer, or the executor at an address."""
+    """Yield the workers: local processes, or the executor at an address."""
     if address is None:
         yield jobs
         return
@@ -162,16 +161,16 @@ def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
 
 
 def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -> list[str]:
-    """Print what makes answers about a machine doubtful, before anything else, and return it.
+    """Print doubts about a system before any other output, and return them.
 
     Parameters
     ----------
     strict : bool
         Raise `InputError` instead.
     mark : str
-        What lines begin with, in formats that have comments.
+        Comment prefix of lines, in formats with comments.
     quiet : bool
-        Only return it: it becomes part of an object.
+        Only return the doubts, for inclusion in an object.
     """
     from clusim.topology.warnings import refuse, shown
 
@@ -184,11 +183,14 @@ def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -
 
 
 def beside(trace: Path, ending: str, output: Path | None) -> Path:
-    """Return `output`, or a file beside `trace` (or what a killed run left of one) with another ending."""
+    """Return `output`, or a file next to `trace` with another extension.
+
+    `trace` may be the remainder of a killed run.
+    """
     stem = trace.name.removesuffix(".partial").removesuffix(".h5")
     return output or trace.with_name(stem + ending)
 
 
 def echo_done(target: Path, what: str) -> None:
-    """Say what was written, beside it if it went to standard output."""
+    """Report the written file, on stderr if the data were written to standard output."""
     click.echo(f"{target}: {what}", err=files.is_stream(target))

@@ -1,4 +1,4 @@
-"""Types of command-line values, and what several commands do with them."""
+"""Types of command-line values, and helpers of several commands."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from clusim.base.units import parse_ranks, parse_size, parse_time
 
 
 class Words(click.ParamType[str], ABC):
-    """A value that shells complete from words and help lists; files may be meant, too, where `files` says so."""
+    """Value that shells complete and help lists; may also be a file if `files` is set."""
 
     files = False
     listed = True
 
     def told(self) -> str:
-        """Return the words for help; empty where an option's own help has them."""
+        """Return the words for help; empty if an option's help lists them."""
         return ", ".join(self.every()) if self.listed else ""
 
     def every(self) -> Iterable[str]:
-        """Return all words there are, whatever else is typed."""
+        """Return all words, regardless of the typed prefix."""
         return self.words(click.Context(click.Command("clusim")))
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Words(click.ParamType[str], ABC):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the words that begin as what has been typed, in any case."""
+        """Return the words that begin with the typed prefix, in any case."""
         typed = incomplete.lower()
         found = [CompletionItem(word) for word in self.words(ctx) if word.lower().startswith(typed)]
         # Shells look for files themselves.
@@ -93,7 +93,7 @@ class _Time(click.ParamType[int]):
 RUNNABLE = tuple(
     name for name, item in OPERATIONS.items() if item.test and (item.nccl or name == "sendrecv")
 )
-"""Operations that help and shells name: those of nccl-tests that are calls of NCCL, and its pairs of messages."""
+"""Operations in help and completion: NCCL calls of nccl-tests, and its message pairs."""
 
 
 class _Collective(Words):
@@ -264,12 +264,15 @@ class _OneOf(click.Choice[str]):
 
 
 def one_of(*words: str, **meant: str) -> click.Choice[str]:
-    """Return the type of a value that is one of some words, in any case; `meant` are words people try for them."""
+    """Return the type of a value that is one of some words, in any case.
+
+    `meant` contains frequent alternative words.
+    """
     return _OneOf(words, meant)
 
 
 def command_line() -> str:
-    """Return the command as it was typed, for the trace."""
+    """Return the typed command line, for the trace."""
     import shlex
 
     return shlex.join(["clusim", *sys.argv[1:]])

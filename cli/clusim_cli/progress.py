@@ -27,7 +27,7 @@ QUIET_S = 2.0
 
 
 class _Recorded:
-    """The file of a trace that is not complete, as it is from when this is made."""
+    """State of an incomplete trace file since construction."""
 
     def __init__(self, trace_out: Path | None) -> None:
         self._file = None if trace_out is None else Path(f"{destination(trace_out)}.partial")
@@ -48,14 +48,16 @@ class _Recorded:
 
 
 class Shown:
-    """Draws nothing for `QUIET_S`, then on stderr what is prepared and for how long, and a bar with the time left.
+    """Progress display: after `QUIET_S`, preparation and its time, then a bar with time left.
+
+    It is drawn on stderr.
 
     Parameters
     ----------
     drawn : bool
-        Whether anything is drawn at all.
+        True to draw the display.
     trace_out : path or None
-        Where a trace goes.
+        Trace file.
     """
 
     def __init__(self, drawn: bool, trace_out: Path | None = None) -> None:
@@ -69,7 +71,7 @@ class Shown:
         self.now_ps = 0
 
     def begins(self, what: str) -> None:
-        """Show what is prepared; what takes long in one piece is shown from `QUIET_S` on."""
+        """Show the current preparation; long indivisible ones are shown from `QUIET_S` on."""
         if not self._drawn:
             return
         with self._lock:
@@ -96,26 +98,26 @@ class Shown:
                 self._bar = _start("")
             if self._bar is not None:
                 task = self._bar.task_ids[0]
-                if self._what:  # what is left is judged by the run alone
+                if self._what:  # the remaining time is estimated from the run only
                     self._bar.reset(task)
                 now = f"simulated {format_time(now_ps):>10}"
                 self._bar.update(task, total=1.0, completed=part, now=now)
             self._what = ""
 
     def ended(self, words: str) -> int:
-        """Say on stderr what ended a run before its end and what of its trace is kept; return the exit code."""
+        """Report on stderr the reason for an early end and the kept trace; return the exit code."""
         click.echo(f"clusim: {words}{self._trace.words}", err=True)
         return 1
 
     def interrupted(self) -> int:
-        """Say on stderr how far a run got until Ctrl-C and what of its trace is kept; return the exit code."""
+        """Report on stderr the progress at Ctrl-C and the kept trace; return the exit code."""
         self.stop()
         at = f" at {format_time(self.now_ps)} simulated" if self.now_ps else ""
         click.echo(f"clusim: interrupted{at}{self._trace.words}", err=True)
         return 130
 
     def stop(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         with self._lock:
             self._drawn = False
             if self._bar is not None:
@@ -147,7 +149,7 @@ def _start(what: str) -> RichProgress:
 
 @contextmanager
 def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
-    """Give the callbacks of a run; on Ctrl-C say how far it got and what is kept."""
+    """Yield the callbacks of a run; on Ctrl-C report its progress and the kept trace."""
     bar = Shown(_drawn(wanted), trace_out)
     try:
         yield bar
@@ -158,13 +160,13 @@ def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
 
 
 def said_ended(ended: Unfinished | None, time_ps: int, shown: Shown) -> int:
-    """Return the exit code of a run; of one that was `ended` at `time_ps` before its end, say where on stderr."""
+    """Return the exit code of a run; report on stderr the time of an early end."""
     return 0 if ended is None else shown.ended(ended.words(time_ps))
 
 
 @contextmanager
 def counted_progress(wanted: bool, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback for work that is counted, which draws a bar after `QUIET_S` on a terminal."""
+    """Yield a callback for counted work, which draws a bar after `QUIET_S` on a terminal."""
     if not _drawn(wanted):
         yield None
         return

@@ -1,4 +1,4 @@
-"""Write the command-line reference, ``docs/cli.md``, from the commands' own help."""
+"""Generator of the command-line reference, ``docs/cli.md``, from the help of the commands."""
 
 from __future__ import annotations
 

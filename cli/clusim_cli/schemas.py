@@ -1,4 +1,7 @@
-"""JSON Schemas of what commands print with ``--json``; run as a program, writes those of all commands into a folder."""
+"""JSON Schemas of ``--json`` output.
+
+As a program it writes the schemas of all commands into a folder.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,12 @@ def _forms(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
 
 
 def schema(path: str) -> dict[str, Any]:
-    """Return the schema of what a command prints with ``--json``; `path` is its words.
+    """Return the schema of the ``--json`` output of a command; `path` is its words.
 
     Raises
     ------
     InputError
-        It prints none.
+        The command has no JSON output.
     """
     if path not in known():
         raise InputError(f"no command {path!r} has --json{suggest(path, known())}")

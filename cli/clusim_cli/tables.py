@@ -36,7 +36,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def text_lines(table: ColumnTable, hidden: tuple[str, ...] = ()) -> list[str]:
-    """Return the rows as aligned text; a column in which all is empty is left out."""
+    """Return the rows as aligned text; empty columns are omitted."""
     cells = {
         name: [_cell(name, value) for value in values]
         for name, values in table.columns.items()
@@ -72,7 +72,7 @@ def echo_table(
     top: int | None,
     hidden: tuple[str, ...] = (),
 ) -> None:
-    """Print a table in the form that was asked for; text has the notes in front."""
+    """Print a table in the requested format; text is preceded by the notes."""
     shown = table.top(top)
     if as_json:
         click.echo(json.dumps(shown.to_json()))

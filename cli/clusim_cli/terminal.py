@@ -1,4 +1,4 @@
-"""Text on a terminal: lines end where words do, as wide as it is. In a pipe or a file they stay as they are."""
+"""Word wrap of text at the width of a terminal; pipes and files are not wrapped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def draws(stream: TextIO) -> bool:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return text whose lines fit the terminal that `stream` is; without a terminal, the text."""
+    """Return text wrapped to the terminal `stream`; unchanged without a terminal."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
@@ -38,7 +38,10 @@ def fitted(text: str, stream: TextIO) -> str:
 
 
 def _folded(line: str, width: int) -> list[str]:
-    """Return the parts of a line; what begins with # is a comment in all of them. No word or figure is cut."""
+    """Return the parts of a wrapped line.
+
+    All parts of a comment line begin with #. Words and numbers are not split.
+    """
     if len(line) <= width:
         return [line]
     margin = "# " if line.startswith("#") else ""
@@ -56,14 +59,14 @@ def _folded(line: str, width: int) -> list[str]:
 
 class _Fitting(io.TextIOWrapper):
     def write(self, text: str) -> int:
-        """Write text, fitted; returns how much of it there was."""
+        """Write text, wrapped; return the length of the given text."""
         super().write(fitted(text, self))
         return len(text)
 
 
 @contextmanager
 def fitting() -> Iterator[None]:
-    """Fit to the terminal what is printed meanwhile."""
+    """Wrap text printed within this context to the terminal."""
     plain = sys.stdout
     if not plain.isatty():
         yield

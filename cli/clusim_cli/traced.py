@@ -1,4 +1,4 @@
-"""Traces of runs that are named by their words: what commands compare."""
+"""Traces that commands compare: files, or runs given by their command words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 def trace_of(words: str, scratch: Path) -> Path:
-    """Return a trace: the file of that name, or that of a run made of `words`."""
+    """Return a trace: the file `words`, or that of a run with the arguments `words`."""
     if Path(words).exists() or " " not in words:
         if not Path(words).exists() and not words.endswith((".h5", ".partial")):
             return _run([words], scratch)

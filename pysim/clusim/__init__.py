@@ -4,7 +4,7 @@
 >>> fabric = clusim.load("dgx-a100")
 >>> result = clusim.collective(fabric, "allreduce", "1MiB", algorithm="nccl")
 
-What is listed in ``__all__`` is public and stable; it is imported when it is first used, because a command
+The names in ``__all__`` are public and stable; they are imported on first use, because a command
 line that only prints its help should not wait for NumPy.
 """
 

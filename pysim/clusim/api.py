@@ -1,8 +1,9 @@
-"""Public functions that run things: one call for each command.
+"""Public functions that run simulations: one call for each command.
 
-`simulate` and `simulate_traffic` take what is built in Python; the others take names, as their commands do. Sizes may
-be numbers of bytes or texts with a unit (``"64MiB"``), times numbers of picoseconds or texts (``"100us"``). Every bad
-input is a `clusim.ClusimError` of one line, and a file that was read is never written over.
+`simulate` and `simulate_traffic` accept objects built in Python; the other functions accept names, as
+their commands do. Sizes may be numbers of bytes or texts with a unit (``"64MiB"``), times numbers of
+picoseconds or texts (``"100us"``). Every bad input raises a one-line `clusim.ClusimError`, and an input
+file is never overwritten.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ class ReplayOptions(TypedDict, total=False):
     Attributes
     ----------
     nodes : int
-        Machines; by default as many as the job needs.
+        Number of nodes; by default that of the job.
     other : str or Path or Fabric
-        A second machine to compare with.
+        A second system for comparison.
     gap : int or str
         Between calls: ``none``, ``logged`` or a time [ps].
     env : dict of str
-        NCCL's variables, which replace those of the job.
+        NCCL environment variables; override the job's.
     version : str
-        NCCL's release; the recording's by default.
+        NCCL release; by default that of the recording.
     faults : sequence
-        What breaks, as of `clusim.simulate`.
+        Faults, as of `clusim.simulate`.
     replan, whole : bool
-        Choose rings and algorithms anew; simulate a log as one run.
+        Re-plan rings and algorithms; simulate a log as one run.
     asked : sequence of (str, int or str)
         Operations and sizes to run on the communicators of a log without calls.
     calls : int
-        Most calls that are replayed.
+        Maximum number of replayed calls.
     kind : str
         Format of the recording; detected by default.
     progress : callable
-        Called with how many calls of how many are done.
+        Called with the numbers of completed and of all calls.
     granularity, trace_out, command
         As of `clusim.simulate`.
     """
@@ -89,7 +90,7 @@ def replay(
     recording : str or Path, or sequence of these
         Logs of NCCL, or traces of other tools; several logs are one job.
     topology : str or Path or Fabric or None
-        A fabric, preset, file, or XML that NCCL wrote; None is concluded from the recording.
+        A system, preset, file, or XML that NCCL wrote; None: detected from the recording.
     **options
         See `ReplayOptions`.
 
@@ -101,7 +102,7 @@ def replay(
     Raises
     ------
     InputError
-        The recording cannot be read or replayed, or an option has no meaning here.
+        The recording cannot be read or replayed, or an option is not applicable.
     """
     given: dict[str, Any] = dict(options)
     found = [recording] if isinstance(recording, str | Path) else recording
@@ -132,17 +133,17 @@ class NcclTestsOptions(TypedDict, total=False):
     Attributes
     ----------
     nodes : int
-        Join so many of these machines.
+        Number of nodes to join.
     processes : int
-        Processes on each machine; by default 1 with ``-g`` or ``-t``, else one per GPU.
+        Processes per node; by default 1 with ``-g`` or ``-t``, otherwise one per GPU.
     env : dict of str
-        NCCL's variables.
+        NCCL environment variables.
     version : str
         NCCL's release; the newest known by default.
     harness : str
-        What launches: ``nccl-tests``, or ``torch`` for a Python loop around torch.distributed.
+        Launcher: ``nccl-tests``, or ``torch`` for a Python loop around torch.distributed.
     jobs : int or Executor
-        Worker processes, or whoever takes work; one process per core by default, 1 works in this one.
+        Worker processes, or an executor; one process per core by default, 1 uses this process.
     """
 
     nodes: int | None
@@ -159,28 +160,28 @@ def nccl_tests(
     flags: str = "",
     **options: Unpack[NcclTestsOptions],
 ) -> Table:
-    """Predict what a program of nccl-tests prints on a machine, as ``clusim nccl-tests`` does.
+    """Predict the output of an nccl-tests program on a system, as ``clusim nccl-tests`` does.
 
     Parameters
     ----------
     program : str
         ``all_reduce_perf``, ``alltoall_perf``, ...
     fabric : Fabric or str or Path
-        What it runs on.
+        System of the run.
     flags : str
-        Those of the program, as they are typed: ``"-b 8 -e 128M -f 2"``.
+        Command-line flags of the program: ``"-b 8 -e 128M -f 2"``.
     **options
         See `NcclTestsOptions`.
 
     Returns
     -------
     Table
-        `lines`, one per size, with times [us] and bandwidths [10^9 bytes/s]; `text()` is what the program prints.
+        `lines`, one per size, with times [us] and bandwidths [10^9 bytes/s]; `text()` is the program's output.
 
     Raises
     ------
     InputError
-        A name, flag or option that has no meaning here.
+        A name, flag or option is invalid or not applicable.
     """
     given: dict[str, Any] = dict(options)
     test = program_named(program)

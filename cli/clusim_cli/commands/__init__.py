@@ -1,1 +1,1 @@
-"""One file per sub-command, with its click command ``command``; what lies here is found, not listed."""
+"""Sub-commands, one click command ``command`` per module; modules are discovered."""

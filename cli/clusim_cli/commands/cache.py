@@ -1,4 +1,4 @@
-"""``clusim cache``: what estimates keep on disk."""
+"""``clusim cache``: on-disk cache of estimates."""
 
 from __future__ import annotations
 

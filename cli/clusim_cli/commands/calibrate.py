@@ -1,4 +1,4 @@
-"""``clusim calibrate``: figures of one's own hardware, measured on it."""
+"""``clusim calibrate``: figures measured on the user's hardware."""
 
 from __future__ import annotations
 

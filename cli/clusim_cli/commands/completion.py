@@ -1,4 +1,4 @@
-"""``clusim completion``: what a shell needs to complete words of the command line."""
+"""``clusim completion``: shell completion scripts."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def command(shell: str) -> int:
         "complete_var": f"_{PROGRAM.upper()}_COMPLETE",
         "prog_name": PROGRAM,
     }
-    # Not `source()`, which starts a bash to ask for its version.
+    # Not `source()`, which starts a bash process to detect its version.
     click.echo(found.source_template % variables)
     return 0

@@ -1,4 +1,4 @@
-"""``clusim explain``: what NCCL would choose on a topology, and why."""
+"""``clusim explain``: NCCL's choices on a topology, with reasons."""
 
 from __future__ import annotations
 

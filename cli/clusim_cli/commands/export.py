@@ -63,7 +63,7 @@ def command(
 
 
 def _write(trace: Path, form: str, target: Path, table: str, slices: bool, counters: bool) -> str:
-    """Write the file and return what it holds."""
+    """Write the file and return a summary of its content."""
     if form == "perfetto":
         from clusim.report.export.perfetto import write_perfetto
 

@@ -1,4 +1,4 @@
-"""``clusim info``: what is in a trace."""
+"""``clusim info``: content of a trace."""
 
 from __future__ import annotations
 

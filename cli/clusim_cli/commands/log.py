@@ -1,4 +1,4 @@
-"""``clusim log``: what a log of NCCL, RCCL or nccl-tests says."""
+"""``clusim log``: content of logs of NCCL, RCCL or nccl-tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``clusim nccl-tests``: what a program of nccl-tests would print."""
+"""``clusim nccl-tests``: predicted output of nccl-tests programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _flags(function: Any) -> Any:
-    """Add the flags of nccl-tests, all as text: its own rules say what they mean."""
+    """Add the flags of nccl-tests, all as text, which its rules interpret."""
     for flag in reversed(FLAGS):
         option = click.option(
             f"-{flag.letter}",
@@ -123,7 +123,7 @@ def _wanted(flags: dict[str, str | None]) -> PerfOptions:
 
 
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
-    """Return what the options ask for, and what breaks besides, for which the program has no flag."""
+    """Return the requested run, with faults, for which the program has no flag."""
     from clusim.nccltests.sweep import place, program_named
     from clusim.studies.whatif import PerfRun
 

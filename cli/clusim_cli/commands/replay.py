@@ -1,4 +1,4 @@
-"""``clusim replay``: a recorded job again, on its own machine or another one."""
+"""``clusim replay``: replay of a recorded job on its system or another one."""
 
 from __future__ import annotations
 
@@ -149,12 +149,12 @@ def asked(**given: Any) -> ReplayRequest:
 
 
 def _expected(found: Replay) -> Counter[Expected]:
-    """Return the errors to expect of the calls, and of how many."""
+    """Return the expected errors of the calls, with the number of calls for each."""
     from clusim.simulation.expected import Expected, RunPlace, expected_error
 
     errors: Counter[Expected] = Counter()
     machines = {comm.number: comm.hosts for comm in found.comms}
-    # Machines that are joined are called after one of them.
+    # Joined nodes are named after one of them.
     system = found.fabric.partition(":nodes=")[0]
     for call in found.calls:
         place = RunPlace(system, found.family, machines.get(call.comm, found.num_machines))

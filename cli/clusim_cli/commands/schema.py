@@ -1,4 +1,4 @@
-"""``clusim schema``: the form of what commands print with ``--json``."""
+"""``clusim schema``: JSON Schemas of ``--json`` output."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ MEASURES = {
     "run": ("time_us", "iteration_us", "busbw_GBps", "ran_algorithm", "ran_protocol"),
     "train": ("gpus", "step_time_s", "mfu", "memory_GiB", "fits"),
 }
-"""Columns that are printed besides the axes."""
+"""Columns printed in addition to the axes."""
 
 
 def _lines(report: SweepReport, output: Path) -> list[str]:

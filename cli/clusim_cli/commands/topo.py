@@ -1,4 +1,4 @@
-"""``clusim topo``: the topologies that are shipped, files of other tools, pictures, checks and differences."""
+"""``clusim topo``: shipped topologies, files of other tools, pictures, checks, differences."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
         given[name] or None for name in ("kind", "chip", "cpu", "group", "onto")
     )
     if chip is not None:
-        gpu(chip)  # also where the file says it better
+        gpu(chip)  # rejects an unknown chip, also if the file describes it better
     if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
         what = "--onto: takes NCCL's XML of one node; not with --cpu, --group, --kind"
         raise click.UsageError(what)
@@ -272,7 +272,7 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     else:
         found = import_file(file, kind=kind, chip=chip, cpu=cpu, group=group)
     text = found.to_yaml()
-    found.fabric()  # What was written can be read.
+    found.fabric()  # raises if the imported topology cannot be read
     to_stdout = output is not None and is_stream(output)
     if output is not None:
         write_text(output, text, [file])

@@ -119,7 +119,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
 
 def _warn_if_large(workload: str) -> None:
-    """Say what else there is than to simulate a step of a large cluster whole."""
+    """Print alternatives to simulating a step of a large cluster in full."""
     from clusim.base.resources import cluster_workloads
 
     if workload in cluster_workloads():
@@ -130,7 +130,7 @@ def _warn_if_large(workload: str) -> None:
 
 
 def _refuse_limit(given: dict[str, Any]) -> None:
-    """Refuse a limit for what is not one simulation."""
+    """Raise an error for a time limit on modes other than one simulation."""
     for option in ("estimate", "layers", "scaling"):
         if given["time_limit"].limit_ps is not None and given[option]:
             raise click.UsageError(
@@ -139,7 +139,7 @@ def _refuse_limit(given: dict[str, Any]) -> None:
 
 
 def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Shown) -> int:
-    """Print what is known of steps whose time is up, and return the exit code."""
+    """Print the known part of steps that exceeded the time limit, and return the exit code."""
     from clusim.training.trainingreport import ended_report
 
     known = error.known

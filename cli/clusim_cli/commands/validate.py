@@ -120,7 +120,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             raise click.UsageError(f"--{name} is for tables of collectives")
     with (
         working(given["jobs"], given["executor"]) as jobs,
-        # Without JSON the rows themselves say how far it is.
+        # Without JSON the rows show the progress.
         counted_progress(as_json and not given["no_progress"], "predicted") as progress,
     ):
 
@@ -151,14 +151,14 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
 
 
 def _require(points: Sequence[object], reasons: Sequence[str]) -> None:
-    """Raise `InputError` of one line if nothing could be scored; `reasons` are why rows could not."""
+    """Raise a one-line `InputError` if no row was scored; `reasons` explain unscored rows."""
     if not points:
         more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
         raise InputError(f"nothing could be scored: {reasons[0]}{more}")
 
 
 def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:
-    """Write figures, page and classes, as far as they are wanted."""
+    """Write figures, page and classes, as requested."""
     plots: list[tuple[str, Path]] = []
     if given["plot"] is not None:
         from clusim.report.accuracy import save_accuracies
@@ -175,7 +175,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
 
 
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
-    """Return the command that writes the page, without where the measurements are on this computer."""
+    """Return the command that writes the page, without local paths of the measurements."""
     words = ["clusim", "validate", *(path.name for path in files)]
     for name in ("system", "sizes", "rows", "granularity", "markdown", "plot", "data"):
         value = given[name]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusim.studies.whatif.api import AnyAsked, AnyChange
 
 BASES = ("run", "nccl-tests", "replay", "train")
-"""Commands whose runs can be a baseline."""
+"""Commands accepted as baselines."""
 
 
 @click.command(
@@ -120,7 +120,7 @@ def _key(kind: str, word: str) -> tuple[str, Any]:
 
 
 def _without_faults(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return words without --fault, which nccl-tests' own flags do not have, and what breaks."""
+    """Return words without --fault, which nccl-tests lacks, and the faults."""
     left, faults = [], []
     parts = iter(words)
     for word in parts:

@@ -1,7 +1,7 @@
-"""Hardware as data: one object per GPU, processor and adapter; every figure with unit, mark and source.
+"""Hardware as data: one object per GPU, processor and NIC.
 
-GPUs lie in `gpus`, what their architectures have alike in `architectures`, CPUs in `processors`, NICs in `adapters`,
-switches in `switchgear`: modules there are found, not listed (`registry`). Links and packet formats are tables by name.
+Every figure has a unit, a mark and a source. Catalogues list the objects of GPUs, architectures, CPUs,
+NICs and switches; links and packet formats are tables by name.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ P2P: dict[str, Figure] = {name: item.p2p for name, item in FAMILIES.items()}
 CPUS: tuple[str, ...] = tuple(
     dict.fromkeys(str(item.figures["cpu"].value) for item in PROCESSORS.values())
 )
-"""Processors as NCCL tells them apart: vendor and model."""
+"""Processors as NCCL distinguishes them: vendor and model."""
 
 NICS: dict[str, Preset] = {name: item.figures for name, item in ADAPTERS.items()}
-"""Figures of adapters by name."""
+"""Figures of NICs by name."""
 
 FORMATS: dict[str, Preset] = {**GPU_FORMATS, **PCIE_FORMATS, **NUMA_FORMATS, **NETWORK_FORMATS}
 """Packet formats by name."""
@@ -150,7 +150,7 @@ KERNELS: Preset = CTAS
 
 
 def all_figures() -> list[Figure]:
-    """Return every figure of every object and table, as often as it is used."""
+    """Return the figures of all objects and tables, with repetitions."""
     found: list[Figure] = []
     objects: tuple[
         Mapping[str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch], ...

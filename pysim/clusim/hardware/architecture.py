@@ -1,9 +1,10 @@
 """Properties of all GPUs of an architecture: launch costs, CTA costs, peer access.
 
-**Hardware** A GPU starts the next kernel of its stream when the last has ended; a kernel of NCCL reads its work before
-it moves data and flushes its counters behind. What a CTA does per slice is in `clusim.hardware.protocols`.
-**Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for point-to-point; energy
-per operation, from which a power cap makes a clock.
+**Hardware** A GPU starts the next kernel of its stream when the last has ended; a kernel of NCCL reads
+its work before it moves data and flushes its counters afterwards. Per-slice CTA costs are in
+`clusim.hardware.protocols`.
+**Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for
+point-to-point; energy per operation, which gives the clock under a power cap.
 **Not modelled** Steppings, differences between the chips of an architecture.
 **Parameters** The fields of `Architecture`; a section of ``architectures.yaml`` for each.
 """
@@ -44,29 +45,31 @@ class Architecture:
     Attributes
     ----------
     name : str
-        As topology files have it.
+        Name in topology files.
     kernel_overhead : Figure
         From the end of the steps of one kernel to the first step of the next one in the stream [s].
     graph_node, stream_launch : Figure
-        Launch of a kernel out of a CUDA graph, and in a stream, which `kernel_overhead` contains [s].
+        Kernel launch in a CUDA graph, and in a stream; `kernel_overhead` includes the latter [s].
     kernel_floor : Figure
         Least time of a kernel in a stream of kernels [s].
     engine_start : Figure
-        What a kernel of an inference engine takes in a CUDA graph besides its barriers and data [s].
+        Fixed time of an inference engine's kernel in a CUDA graph, without barriers and data [s].
     kernels : Figure
-        Chip whose measured kernels (`clusim.hardware.kernels.measured_tables`) its chips take, with their own figures.
+        Chip whose measured kernels (`clusim.hardware.kernels.measured_tables`) are used with each chip's
+        figures.
     steady : Figure
-        Part of the rate of short benchmarks that matrix products and attention keep in a long run at the same clock.
+        Part of the rate of short benchmarks that matrix products and attention keep in a long run at the
+        same clock.
     idle_power : Figure
-        What a chip draws without arithmetic: leakage, memory, links [W].
+        Power without arithmetic: leakage, memory, links [W].
     flop_energy : Figure
-        Energy of an operation of a dense matrix product of 16 bits at the clock behind the peak rate [pJ].
+        Energy of an operation of a dense matrix product of 16 bits at the clock of the peak rate [pJ].
     p2p : Figure
-        Whether NCCL's point-to-point connections over NVLink pull (``read``) or push (``write``).
+        ``read`` if NCCL's point-to-point connections over NVLink pull, ``write`` if they push.
     protocols : mapping
-        What a CTA pays, by protocol.
+        CTA costs by protocol.
     nvlink : str
-        Link type of its NVLinks, for a chip that is not known to have any; empty: there are none.
+        NVLink type assumed for a chip without a known one; empty if there are no NVLinks.
     """
 
     name: str
@@ -88,7 +91,7 @@ class Architecture:
         check_figures({key: getattr(self, key) for key in _UNITS}, _UNITS)
 
     def named_figures(self) -> Iterator[tuple[str, Figure]]:
-        """Yield the figures that no topology file has, and what they are called: all but the protocols."""
+        """Yield names and figures that topology files omit, except those of protocols."""
         yield from ((key, getattr(self, key)) for key in _UNITS)
 
     def all_figures(self) -> Iterator[Figure]:
@@ -102,7 +105,9 @@ _P2P = "NCCL pulls only between two sm80 GPUs (ncclTopoCheckP2p), otherwise push
 
 
 def architecture_of(name: str, entry: Entry) -> Architecture:
-    """Return the architecture of a section of ``architectures.yaml``; ``pace: ideal`` has free protocols.
+    """Return the architecture of a section of ``architectures.yaml``.
+
+    ``pace: ideal`` selects protocols without costs.
 
     Raises
     ------

@@ -1,9 +1,10 @@
-"""Calibration rows of every calibrated parameter: the one registry of rows that must not be scored as predictions.
+"""Registry of the calibration rows of every calibrated parameter.
 
-A figure marked ``calibrated`` names the sets of measurements that it was taken from or fitted to. A set says which rows
-of a table of collectives it is, by the columns, so that `clusim validate` can score those rows apart; what is no such
-row (a data sheet's benchmark, timings of single primitives) has no selector. A set is rather too large than too small:
-of a curve that was looked at every size is calibration.
+These rows must not be scored as predictions. A figure marked ``calibrated`` names the measurement sets
+that it was taken from or fitted to. A set selects rows of a table of collectives by columns, so that
+`clusim validate` can score them separately; other measurements (a data sheet's benchmark, timings of
+single primitives) have no selector. Sets are conservative: if any size of a curve was inspected, the
+complete curve is calibration.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Rows by what their columns say: every column that is named must hold one of its values.
+    """Filter of rows; every named column must have one of the listed values.
 
     Attributes
     ----------
     columns : mapping
-        Column -> values; `source` matches each of the names that a ``+`` joins.
+        Column -> values; `source` matches each of the names joined by ``+``.
     sizes : (int, int)
         Least and greatest size [bytes].
     """
@@ -33,7 +34,7 @@ class Selector:
     sizes: tuple[int, int] = (0, 1 << 62)
 
     def matches(self, row: Mapping[str, Value]) -> bool:
-        """Return True if a row, by its columns and with `size_bytes`, is one of these."""
+        """Return True if the selector matches a row with its columns and `size_bytes`."""
         low, high = self.sizes
         return low <= int(row["size_bytes"]) <= high and all(
             _holds(name, values, row) for name, values in self.columns.items()
@@ -56,14 +57,14 @@ def _rows(sizes: tuple[int, int] = (0, 1 << 62), **columns: Value | tuple[Value,
 
 @dataclass(frozen=True, slots=True)
 class RowSet:
-    """Measurements that figures were calibrated on.
+    """Set of measurements used to calibrate figures.
 
     Attributes
     ----------
     text : str
-        What they are.
+        Description.
     selectors : tuple of Selector
-        Which rows of a table of collectives; none of them if it is empty.
+        Selectors of rows in a table of collectives; empty selects no rows.
     """
 
     name: str
@@ -71,7 +72,7 @@ class RowSet:
     selectors: tuple[Selector, ...] = ()
 
     def has(self, row: Mapping[str, Value]) -> bool:
-        """Return True if a row of a table, by its columns, is one of these."""
+        """Return True if a row of a table belongs to the set, by its columns."""
         return any(selector.matches(row) for selector in self.selectors)
 
 

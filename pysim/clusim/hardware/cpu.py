@@ -1,13 +1,15 @@
-"""A processor as one object: the root complex that a socket is, its memory, its neighbours, and what its host costs.
+"""Processors: root complex of a socket, memory, socket links and host costs.
 
-**Hardware** A TLP from a root port enters the mesh of the socket; packets for another port (peer to peer) are split
-into cache lines on most Intel parts, and forwarded whole on AMD's. A thread enqueues the kernel of every GPU it drives.
-**Model** A switch of the latency of the mesh; `peer_payload` is the largest payload of packets between two PCIe
-devices that cross it. Peer to peer is used only where the fabric says so, otherwise data are staged in host memory.
-A host has a period per collective, which grows with the GPUs one thread drives.
-**Not modelled** Limits of root ports on packets in flight, the IOMMU and its misses, NUMA clusters (use one root per
-cluster). Which launch of an iteration is slow; queues that run full; noise of the operating system.
-**Parameters** The fields of `Cpu` and `HostCosts`; ``processors.yaml`` has those of every processor and vendor.
+**Hardware** A TLP from a root port enters the mesh of the socket; packets for another port (peer to
+peer) are split into cache lines on most Intel parts, and forwarded unsplit on AMD's. A thread enqueues
+the kernel of every GPU it drives.
+**Model** A switch of the latency of the mesh; `peer_payload` is the largest payload of packets between
+two PCIe devices that cross it. Peer to peer is used only if the topology allows it, otherwise data are
+staged in host memory. A host has a period per collective, which grows with the GPUs one thread drives.
+**Not modelled** Limits of root ports on packets in flight, the IOMMU and its misses, NUMA clusters (use
+one root per cluster). Variation of launches within an iteration; full queues; operating-system noise.
+**Parameters** The fields of `Cpu` and `HostCosts`; ``processors.yaml`` has those of every processor and
+vendor.
 """
 
 from __future__ import annotations
@@ -40,23 +42,23 @@ class Cpu:
     Attributes
     ----------
     name : str
-        Of its root complex in topology files.
+        Name of its root complex in topology files.
     figures : Preset
-        The root complex as a switch; ``cpu`` is vendor and model as NCCL tells them apart.
+        The root complex as a switch; ``cpu`` is vendor and model as NCCL distinguishes them.
     numa, numa_links : str, int
         Type and number of the links between two sockets.
     memory : str
-        Its usual memory, a chip of `clusim.hardware.numa`.
+        Default memory, a chip of `clusim.hardware.numa`.
     cpuid : tuple of (int, int, int)
         Families with their first and last models.
     maker : str
-        Word by which files tell it from others of its instruction set; empty: none.
+        Word that distinguishes it from others of its instruction set in files; may be empty.
     usual : bool
-        Whether it stands for unknown models of its vendor.
+        True if it represents unknown models of its vendor.
     socket_GBps : Figure or None
-        What NCCL takes the link between two sockets for [GB/s]; None: as fast as inside.
+        Bandwidth that NCCL assumes between two sockets [GB/s]; None: as fast as within a socket.
     pace : Figure
-        How fast one thread is, against EPYC Rome: boost clock times instructions per clock.
+        Single-thread speed relative to EPYC Rome: boost clock times instructions per clock.
     """
 
     name: str
@@ -99,27 +101,27 @@ class HostCosts:
     Attributes
     ----------
     vendor : str
-        In NCCL's words.
+        Vendor name in NCCL.
     launch : Figure
         Time of a host thread for a collective on one GPU.
     group_base, group_launch : Figure
-        Time of a grouped launch over the GPUs of one process besides the launches, and of every launch in it.
+        Fixed time of a grouped launch over the GPUs of one process, and time of each launch in it.
     p2p_task : Figure
         Time of a host thread for one send or receive inside a group.
     group_channel : Figure
         Time per channel beyond the first and GPU in which a group's thread hands out its work.
     empty_call : Figure
-        A call that has nothing to move, per GPU.
+        Call without data, per GPU.
     first_start : Figure
-        From the end of a launch until a kernel begins on a GPU that has nothing else to do.
+        From the end of a launch until a kernel starts on an idle GPU.
     notice : Figure
-        From the end of the last kernel until a thread that asks for it again and again knows.
+        From the end of the last kernel until a polling thread detects it.
     wake : Figure
         How much later each further thread leaves a barrier of threads, and every round of one of processes.
     graph_launch : Figure
         Time for launching a CUDA graph on one GPU.
     torch_call : Figure
-        What a call of torch.distributed takes besides NCCL.
+        Overhead of a torch.distributed call over NCCL.
     """
 
     vendor: str
@@ -141,7 +143,7 @@ class HostCosts:
         check_figures(costs, dict.fromkeys(costs, "s"))
 
     def named_figures(self) -> Iterator[tuple[str, Figure]]:
-        """Yield every figure and what it is called."""
+        """Yield names and figures."""
         yield from ((item.name, getattr(self, item.name)) for item in fields(self)[1:])
 
     def all_figures(self) -> Iterator[Figure]:
@@ -153,7 +155,10 @@ _TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, by which
 
 
 def cpu_of(name: str, entry: Entry) -> Cpu:
-    """Return the processor of a section of ``processors.yaml``; its root complex forwards TLPs as they come."""
+    """Return the processor of a section of ``processors.yaml``.
+
+    Its root complex forwards TLPs unsplit.
+    """
     entry = dict(entry)
     title = entry.pop("title")
     root = {
@@ -167,7 +172,7 @@ def cpu_of(name: str, entry: Entry) -> Cpu:
 
 
 def host_of(vendor: str, entry: Entry, usual: HostCosts | None) -> HostCosts:
-    """Return the launch costs of a section; those that it does not have are assumed to be as on Intel hosts."""
+    """Return the launch costs of a section; missing figures are those of Intel hosts."""
     costs: dict[str, Figure] = {}
     if usual is not None:
         costs = {key: assumed(f.value, "as on Intel hosts") for key, f in usual.named_figures()}

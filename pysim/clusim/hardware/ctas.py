@@ -1,8 +1,9 @@
-"""Work of warp groups of a CTA: parameters of NCCL's kernels that hold for every GPU until one is measured.
+"""Work of warp groups of a CTA: parameters of NCCL's kernels for all GPUs.
 
-**Hardware** Kernels divide the warps of a CTA: by the way up and that down a tree, by loops of copies of NVLS, by
-messages. **Model** What a group moves is told in warps of a CTA that does nothing else; what it pays for a slice, in
-slices of a ring. **Not modelled** That they differ by chip. **Parameters** The figures below.
+**Hardware** Kernels divide the warps of a CTA: by the up and down directions of a tree, by NVLS copy
+loops, by messages. **Model** The throughput of a group in warps of a CTA without other work; its cost
+per slice in slices of a ring. **Not modelled** Differences between chips. **Parameters** The figures
+below.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CTAS: Preset = {
         "npkit-gh200",
     ),
 }
-"""The figures by what they are of; those of trees in warps of a CTA, alone and while the other way works, too."""
+"""Figures by group; trees in warps of a CTA, alone and with the opposite direction active."""
 
 
 def cta_figure(name: str) -> float:

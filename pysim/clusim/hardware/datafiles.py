@@ -147,7 +147,9 @@ def pci_id(text: object) -> tuple[int, int]:
 
 
 def build(kind: type[T], entry: Entry, **given: Any) -> T:
-    """Return a dataclass of an entry, whose keys are its fields; `given` are those that the entry does not have.
+    """Build a dataclass from an entry with its fields as keys.
+
+    `given` sets the fields that the entry omits.
 
     Raises
     ------

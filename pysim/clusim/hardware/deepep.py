@@ -1,16 +1,18 @@
-"""GPU costs of DeepEP's expert exchanges, besides the wires.
+"""GPU costs of DeepEP's expert exchanges, in addition to the wires.
 
-**Hardware** Normal kernels: half of the thread blocks send, half receive. A sender goes through all tokens of the rank
-for each destination, and copies those that go there; a token goes once to each rank that has one of its experts.
-Combining is the way back, in which a token's copies are added up. Between machines a token goes once to each machine,
-to the GPU with the same place, whose blocks hand it on over NVLink chunk by chunk (csrc/kernels/internode.cu). Kernels
-for low latency have a block for each expert, or for several (internode_ll.cu): blocks cast and send tokens in turn, to
-each of a token's experts, over NVLink or RDMA. **Model** Normal: the longer of what the wires take for an all-to-all
-by as many thread blocks, inside machines and between them at once, and of `fixed` + (tokens x `token` + bytes /
-`rate`) / thread blocks. Low latency: the longer of the wires, with a flag in each line inside machines, and of `fixed`
-+ experts x `expert` + the longer of tokens x `token` / thread blocks and of what stays in the machine at `share` of its
-NVLink. **Not modelled** Buffers of chunks that fill up; multiprocessors that kernels for low latency hold besides those
-of the exchange.
+**Hardware** Normal kernels: half of the thread blocks send, half receive. A sender scans all tokens of
+the rank for each destination, and copies matching tokens; a token is sent once to each rank that has
+one of its experts. Combining is the reverse, and adds up a token's copies. Between nodes a token is sent
+once to each node, to the GPU with the same local index, whose blocks forward it over NVLink chunk by
+chunk (csrc/kernels/internode.cu). Low-latency kernels have a block for one or several experts
+(internode_ll.cu): blocks cast and send tokens in turn, to each of a token's experts, over NVLink or
+RDMA.
+**Model** Normal: the longer of the wire time of an all-to-all by the same number of thread blocks,
+within and between nodes concurrently, and of `fixed` + (tokens x `token` + bytes / `rate`) / thread
+blocks. Low latency: the longer of the wires, with a flag in each line within nodes, and of `fixed` +
+experts x `expert` + the longer of tokens x `token` / thread blocks and of the intra-node bytes at
+`share` of the NVLink.
+**Not modelled** Full chunk buffers; extra multiprocessors that low-latency kernels hold.
 **Parameters** The figures below, per thread block (SM).
 """
 

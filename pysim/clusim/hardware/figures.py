@@ -1,4 +1,4 @@
-"""Figures with provenance: the value as people write it, how it is known, and where it comes from."""
+"""Figures with provenance: value with unit, mark and source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from clusim.base.units import parse_rate, parse_size, parse_time
 from clusim.hardware.calibration import ROW_SETS
 
 Mark = Literal["published", "calibrated", "assumed"]
-"""published: the vendor, a standard or the library says so, or its own tools print it. calibrated: taken from or fitted
-to the measurement that the source names. assumed: neither; the source says from what, and why so."""
+"""Origin of a figure.
+
+``published``: stated by the vendor, a standard or the library, or printed by their tools.
+``calibrated``: taken from or fitted to the measurement named in the source. ``assumed``: not measured;
+the source gives the basis and reason.
+"""
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
 
@@ -34,7 +38,7 @@ class Figure:
     source : str
         Document, measurement or the reasoning behind an assumption.
     rows : tuple of str
-        Of a calibrated figure, the sets of measurements it was taken from (`clusim.hardware.calibration`).
+        Measurement sets of a calibrated figure (`clusim.hardware.calibration`).
     """
 
     value: Value
@@ -52,12 +56,14 @@ Preset = Mapping[str, Figure]
 
 
 def published(value: Value, source: str) -> Figure:
-    """Return a figure that a document of the vendor, a standard or a tool of the vendor's states."""
+    """Return a figure stated by a document or tool of the vendor, or by a standard."""
     return Figure(value, "published", source)
 
 
 def calibrated(value: Value, source: str, *rows: str) -> Figure:
-    """Return a figure taken from measurements or fitted to them; agreement with its rows is by construction.
+    """Return a figure taken from or fitted to measurements.
+
+    Agreement with its rows is by construction.
 
     Parameters
     ----------
@@ -73,7 +79,7 @@ def calibrated(value: Value, source: str, *rows: str) -> Figure:
 
 
 def assumed(value: Value, reason: str) -> Figure:
-    """Return a figure nobody has published or measured; the reason says from what it was taken."""
+    """Return an unpublished, unmeasured figure; `reason` gives its basis."""
     return Figure(value, "assumed", reason)
 
 
@@ -81,16 +87,21 @@ _QUANTITIES = {"s": parse_time, "B/s": parse_rate, "B": parse_size}
 
 
 def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()) -> None:
-    """Raise `InputError` for unknown and missing keys, values without the unit of their key, and empty sources.
+    """Check keys, units and sources of figures.
 
     Parameters
     ----------
     figures : Preset
-        What a file says.
+        Content of a file.
     units : mapping
-        Unit of every key there may be; ``B``, ``B/s`` and ``s`` are written with the number, ``1`` is a plain one.
+        Unit of every valid key; ``B``, ``B/s`` and ``s`` are written with the number, ``1`` is a plain one.
     optional : iterable of str
         Keys that may be missing.
+
+    Raises
+    ------
+    InputError
+        Unknown and missing keys, values without the unit of their key, empty sources.
     """
     for key, figure in figures.items():
         if key not in units:

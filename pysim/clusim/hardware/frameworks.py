@@ -1,13 +1,14 @@
 """Host-thread costs of issuing a training step, by framework.
 
-**Hardware** A thread calls operators one after the other; each finds its kernel, notes what the backward pass needs,
-and puts a launch into the GPU's queue. The backward pass is a second walk, by the autograd engine. Recomputation
-saves and restores the state of random numbers around what it repeats. Compilers fuse operators and launch from
-generated code; a CUDA graph is one launch; XLA launches from C++. **Model** A time per operator, by pass; per
-collective and message; per tensor of the optimiser; per microbatch and per step. An operator here is a kernel of the
-layer tables, with the views, copies and Python around it. **Not modelled** Garbage collection, the allocator, other
-threads on the core. **Parameters** The fields of `Framework`, on a core of EPYC Rome; `Cpu.pace` says how much faster
-others are.
+**Hardware** A thread calls operators in sequence; each selects its kernel, saves inputs of the backward
+pass, and enqueues a launch on the GPU. The backward pass is a second walk, by the autograd engine.
+Recomputation saves and restores the state of random numbers around repeated operators. Compilers fuse
+operators and launch from generated code; a CUDA graph is one launch; XLA launches from C++.
+**Model** A time per operator, by pass; per collective and message; per tensor of the optimiser; per
+microbatch and per step. An operator here is a kernel of the layer tables, with the views, copies and
+Python around it.
+**Not modelled** Garbage collection, the allocator, other threads on the core. **Parameters** The fields
+of `Framework`, on a core of EPYC Rome; `Cpu.pace` is the relative speed of other cores.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import Literal
 from clusim.hardware.figures import Figure, assumed, calibrated, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]
-"""Synchronisations of the host with its GPU: before and after the optimizer; also after every receive from another
-stage; also at the end of every pass of a microbatch.
+"""Synchronisations of the host with its GPU.
+
+Before and after the optimizer; also after every receive from another stage; also at the end of every
+pass of a microbatch.
 """
 
 LAUNCH_QUEUE: Figure = published(
@@ -37,8 +40,8 @@ class Framework:
     Attributes
     ----------
     operator, again, node : Figure
-        An operator of the forward pass; what it takes more when it is repeated in the backward pass; a kernel of the
-        backward pass itself.
+        An operator of the forward pass; additional time if it is repeated in the backward pass; a kernel of
+        the backward pass.
     collective, message : Figure
         Enqueueing a collective; a send and receive between stages.
     tensor : Figure
@@ -46,15 +49,15 @@ class Framework:
     microbatch, step : Figure
         Everything else of a microbatch (its data, loss, schedule) and of a step (norm, learning rate, log).
     whole : bool
-        Passes are launched whole, so `operator`, `again` and `node` are those of a pass.
+        True if passes are launched as one, so that `operator`, `again` and `node` apply to a pass.
     unfused : int
-        Operators that a softmax of scores is where the fused kernel does not take its shape; 1 is always fused.
+        Operators of a softmax of scores whose shape the fused kernel does not support; 1 is always fused.
     waits : str
-        Where the host waits for its GPU.
+        Point at which the host waits for its GPU.
     sums : bool
-        Its automatic differentiation adds gradients that come together by kernels of their own.
+        True if automatic differentiation accumulates gradients with separate kernels.
     eager : bool
-        Kernels that move data are PyTorch's own, and not those of a library or a compiler.
+        True if kernels that move data are PyTorch's, not those of a library or a compiler.
     """
 
     name: str
@@ -78,7 +81,7 @@ class Framework:
         check_figures(costs, dict.fromkeys(costs, "s"))
 
     def named_figures(self) -> Iterator[tuple[str, Figure]]:
-        """Yield every figure and what it is called."""
+        """Yield names and figures."""
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, Figure):

@@ -1,10 +1,11 @@
-"""A GPU as one object: everything known of a chip, read from its file in ``hardware/gpus``.
+"""GPUs: all parameters of a chip, read from its file in ``hardware/gpus``.
 
-**Hardware** A packet for an SM's store crosses the chip to the L2 slice that owns the address; a remote load costs
-an L2 or HBM access at the far end. Collectives keep their FIFOs in L2 as far as they fit.
-**Model** Fixed latencies behind the wire, one memory server per GPU, and a share of communication bytes that
-reaches HBM.
-**Not modelled** L2 partitions, banks, row buffers, TLBs; AMD's chiplets: an MI300X is one chip with one memory.
+**Hardware** A packet for an SM's store crosses the chip to the L2 slice that owns the address; a remote
+load costs an L2 or HBM access at the far end. FIFOs of collectives stay in L2 as far as they fit.
+**Model** Fixed latencies after the wire, one memory server per GPU, and a share of communication bytes
+that reaches HBM.
+**Not modelled** L2 partitions, banks, row buffers, TLBs; AMD's chiplets: an MI300X is one chip with one
+memory.
 **Parameters** `FIGURES`, by the keys of a topology file.
 """
 
@@ -29,7 +30,10 @@ from clusim.hardware.figures import (
 from clusim.hardware.pcie import GENERATIONS, x16_rate
 
 Form = Literal["sxm", "superchip", "card", "oam", "apu"]
-"""Form factor: NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores."""
+"""Form factors of GPUs.
+
+NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with CPU cores.
+"""
 
 FIGURES: dict[str, str] = {
     "compute_capability": "1",
@@ -52,7 +56,7 @@ FIGURES: dict[str, str] = {
     "response_latency": "s",
     "memory_quantum": "s",
 }
-"""Parameters of a GPU by the keys of a topology file, with the unit of each; 1 is a plain number."""
+"""GPU parameters by the keys of a topology file, with their units (1 is a plain number)."""
 
 _OPTIONAL = ("pcie_rate", "power")
 _IDENTITY = {"name", "products", "names", "machines", "pci_ids", "gfx", "stands_for", "usual"}
@@ -68,33 +72,33 @@ class Gpu:
     name : str
         Name in topology files, and of its file.
     architecture : Architecture
-        What it has in common with others: protocols, launching.
+        Common properties of the family: protocols, launch costs.
     figures : Preset
-        Its own figures, the keys of `FIGURES`.
+        Figures of the chip, by the keys of `FIGURES`.
     form : str
-        How it is built in.
+        Form factor.
     model : str
-        As people call it whatever its memory, by which logs are matched with machines.
+        Common name regardless of memory size, used to match logs with systems.
     products : tuple of str
-        Names as drivers, nvidia-smi and logs print them, the usual one first.
+        Names in drivers, nvidia-smi and logs, the most common first.
     names : tuple of str
-        Other complete names of the product; `clusim.hardware.catalogs.gpus` has what follows from a name.
+        Other complete names of the product; see `clusim.hardware.catalogs.gpus` for matching.
     machines : tuple of str
-        Patterns of the names of systems that have it, as in names of files; the longest match wins.
+        Patterns of system names (as in file names) with this GPU; the longest match wins.
     pci_ids : tuple of (int, int)
         PCI vendor and device numbers.
     gfx : tuple of str
         AMD's architecture numbers.
     usual : bool
-        Whether it is what its compute capability (or its gfx number) means if nothing else is known.
+        True if it is the default for its compute capability (or gfx number).
     stands_for : tuple of str
-        What it is taken for if a file does not name the GPU: ``switch:N``, ``mesh:N``, ``pair:N`` and ``xgmi:N`` with
-        N links per GPU to switches, to other GPUs, to the only other one; ``card:N`` of PCIe generation N;
-        ``anything``.
+        Roles it fills if a file does not name the GPU: ``switch:N``, ``mesh:N``, ``pair:N`` and ``xgmi:N``
+        with N links per GPU to switches, to other GPUs, to the only other one; ``card:N`` of PCIe generation
+        N; ``anything``.
     pcie : int
         Generation of its x16 interface.
     link, switch : str
-        Types of its GPU-to-GPU links and of the NVSwitches of its usual machine; empty: there are none.
+        Types of its GPU-to-GPU links and of the NVSwitches of its usual node; may be empty.
     planes : tuple of int
         Links to each of those switches.
     cube_mesh : str
@@ -121,7 +125,7 @@ class Gpu:
     preset: Preset = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the figures; `preset` has what a topology file's chip can say."""
+        """Check the figures; `preset` contains the figures that topology files may set."""
         if self.form not in get_args(Form):
             raise InputError(
                 f"form is {self.form!r}; it must be one of {', '.join(get_args(Form))}"
@@ -156,16 +160,16 @@ class Gpu:
 
     @property
     def multicast(self) -> bool:
-        """True if it can take part in reductions inside NVSwitches (NVLS)."""
+        """True if the GPU supports reductions inside NVSwitches (NVLS)."""
         return self.link.startswith("nvlink") and 90 <= self.compute_capability < 120
 
     @property
     def soldered(self) -> bool:
-        """True if all its links are always connected: modules, and what sits in front of switches."""
+        """True if all links are always connected (modules, and GPUs attached to switches)."""
         return bool(self.planes) or self.form == "sxm"
 
     def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure of its own."""
+        """Yield every figure of the chip."""
         yield from self.preset.values()
 
 
@@ -179,7 +183,10 @@ _TRAFFIC = "memory_traffic"
 
 
 def _latencies(link: str) -> dict[str, Figure]:
-    """Return the latencies of a chip's memory; NVLinks are those that NCCL's latencies were measured on."""
+    """Return the memory latencies of a chip.
+
+    NVLink latencies are those on which NCCL's latencies were measured.
+    """
     step = calibrated("100ns", _STEP, "nccl-tuning")
     if not link.startswith("nvlink"):
         step = assumed("100ns", f"as of GPUs with NVLinks: {_STEP}")
@@ -214,12 +221,13 @@ def _pcie_rate(generation: object) -> Figure:
 def gpu_of(
     name: str, entry: Entry, families: Mapping[str, Architecture], base: Gpu | None = None
 ) -> Gpu:
-    """Return the GPU of a file; figures that it does not have are those of `base`, or the usual ones.
+    """Return the GPU of a file; missing figures are those of `base` or the defaults.
 
     Raises
     ------
     InputError
-        Unknown and missing keys, values of another type, figures without unit or source; the message names the key.
+        Unknown and missing keys, values of another type, figures without unit or source; the message names
+        the key.
     """
     entry = dict(entry)
     sources = {str(key): str(text) for key, text in dict(entry.pop("sources", {})).items()}

@@ -1,9 +1,9 @@
 """Links between GPUs and their packet formats.
 
-**Hardware** NVLink packets are flits of 16 B: one header flit and up to 16 data flits; SM stores use at most 128 B
-of payload, copy engines 256 B. Acknowledgements and credits come back on the other direction.
-**Model** Payload-layer rate per link, header and payload in whole flits, fractional control bytes per packet on the
-opposite wire, a service factor on the packets of in-network operations.
+**Hardware** NVLink packets are flits of 16 B: one header flit and up to 16 data flits; SM stores use at
+most 128 B of payload, copy engines 256 B. Acknowledgements and credits use the opposite wire.
+**Model** Payload-layer rate per link, header and payload in whole flits, fractional control bytes per
+packet on the opposite wire, a service factor on the packets of in-network operations.
 **Not modelled** Lanes, FEC blocks, address-extension and byte-enable flits.
 **Parameters** The figures below, by the keys of a topology file.
 """

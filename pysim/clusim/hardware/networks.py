@@ -1,14 +1,15 @@
-"""Networks between machines: InfiniBand, RoCEv2, EFA, Slingshot; their links and switches.
+"""Networks between nodes: InfiniBand, RoCEv2, EFA, Slingshot; their links and switches.
 
-**Hardware** InfiniBand is lossless by credits per virtual lane; RoCEv2 by pause frames (PFC), with congestion marks
-(ECN) for the senders' rate control; EFA (SRD) and Slingshot spread packets over all paths and have congestion control
-of their own. SHARP units in InfiniBand switches reduce packets on their way up a tree.
-**Model** Rates after encoding and FEC, headers per packet, propagation from the cable's length, one receive buffer
-per virtual channel and link with credits or with pause thresholds, marks by queue length, cut-through switches of a
-fixed latency.
-Paths are those of `clusim.lowering.routekeys`: by destination on InfiniBand, by a hash of the flow on Ethernet.
-**Not modelled** Retransmission after loss (nothing is lost), shared buffers with
-dynamic thresholds, EFA's and Slingshot's own congestion control (credits stand for it), lane failures, FEC errors.
+**Hardware** InfiniBand is lossless by credits per virtual lane; RoCEv2 by pause frames (PFC), with
+congestion marks (ECN) for the senders' rate control; EFA (SRD) and Slingshot spread packets over all
+paths and have separate congestion control. SHARP units in InfiniBand switches reduce packets going up a
+tree.
+**Model** Rates after encoding and FEC, headers per packet, propagation from the cable's length, one
+receive buffer per virtual channel and link with credits or with pause thresholds, marks by queue length,
+cut-through switches of a fixed latency. Paths follow `clusim.lowering.routekeys`: by destination on
+InfiniBand, by a hash of the flow on Ethernet.
+**Not modelled** Retransmission after loss (nothing is lost), shared buffers with dynamic thresholds,
+congestion control of EFA and Slingshot (approximated by credits), lane failures, FEC errors.
 **Parameters** The figures below, by the keys of a topology file.
 """
 
@@ -21,7 +22,7 @@ _ETHERNET_MTU_BYTES = 4178
 """Wire bytes of the largest RoCE packet."""
 
 _FABRIC_LENGTH_M = 100
-"""Cable that buffers and pause headroom of the network types are made for."""
+"""Cable length for which buffers and pause headroom of the networks are sized."""
 
 
 def _format(header: Figure, payload: Figure, control: Figure) -> Preset:
@@ -78,10 +79,10 @@ NETWORK_FORMATS: dict[str, Preset] = {
 
 
 def pause_headroom_bytes(rate_Bps: float, latency_ps: int, mtu_bytes: int = _MTU_BYTES) -> int:
-    """Return the bytes that may still arrive after the pause threshold was passed.
+    """Return the bytes that may arrive after the pause threshold is crossed.
 
-    The pause frame travels back (`latency_ps`), a packet that has started is finished at both ends, and what is on the
-    cable arrives: a round trip of the rate and two packets.
+    The pause frame travels back (`latency_ps`), both ends finish the current packet, and the bytes
+    on the cable arrive: a round trip at the link rate and two packets.
     """
     return round(2 * latency_ps * 1e-12 * rate_Bps) + 2 * mtu_bytes
 
@@ -178,7 +179,7 @@ NETWORK_LINKS: dict[str, Preset] = {
         for gbps in (100, 200, 400)
     },
 }
-"""Link types by name; their latency has no cable: give `length`."""
+"""Link types by name; their latency excludes the cable, which `length` adds."""
 
 
 USUAL_LINKS: dict[str, dict[int, str]] = {

@@ -1,12 +1,12 @@
-"""A network adapter as one object: what it adds to a message between a host's memory and the wire.
+"""Network interfaces (NICs): message costs between host memory and the wire.
 
-**Hardware** A process posts a work request; the adapter fetches data over PCIe, cuts them into packets and sends. The
-receiving adapter writes them to memory, then a completion; data for a GPU are flushed by a read before the GPU may
-look. NCCL's proxy thread on the CPU posts and watches on both sides.
-**Model** A forwarding latency in each direction; what its transport says of messages (`clusim.hardware.transport`):
-`post` before the first fetch and `completion` after the last packet, each with the share of the proxy thread, `flush`
-for GPUDirect. Rate control reacts to congestion marks.
-**Not modelled** Doorbells and queues of their own, address translation misses, message rates, retransmission.
+**Hardware** A process posts a work request; the NIC fetches data over PCIe, cuts them into packets and
+sends. The receiving NIC writes them to memory, then a completion; data for a GPU are flushed by a read
+before the GPU may look. NCCL's proxy thread on the CPU posts and watches on both sides.
+**Model** A forwarding latency in each direction; message costs of its transport
+(`clusim.hardware.transport`): `post` before the first fetch and `completion` after the last packet, each
+with the share of the proxy thread, `flush` for GPUDirect. Rate control reacts to congestion marks.
+**Not modelled** Separate doorbells and queues, address translation misses, message rates, retransmission.
 **Parameters** The figures of `Nic`; a section of ``nics.yaml`` for each.
 """
 
@@ -27,7 +27,7 @@ from clusim.hardware.figures import (
 from clusim.hardware.transport import MESSAGE_UNITS, Transport
 
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]
-"""Network that an adapter is for."""
+"""Network type of a NIC."""
 
 _UNITS = {
     **MESSAGE_UNITS,
@@ -63,22 +63,22 @@ class Pci:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """One kind of network adapter.
+    """NIC model.
 
     Attributes
     ----------
     name : str
-        As topology files have it.
+        Name in topology files.
     figures : Preset
         Its figures.
     kind : str
-        Network it is for.
+        Network type.
     family : str
-        Generation, as PCI identities tell it.
+        Generation, identified by PCI IDs.
     gbps : int
         Rate of a port [Gb/s].
     usual : bool
-        Whether it stands for adapters of this network and rate that a file does not name.
+        True if it represents unnamed NICs of this network and rate.
     """
 
     name: str
@@ -103,9 +103,9 @@ class Nic:
 
 
 def nic_of(name: str, entry: Entry, transports: Mapping[str, Transport]) -> Nic:
-    """Return the NIC of a section of ``nics.yaml``; figures that it does not have are those of its transport.
+    """Return the NIC of a section of ``nics.yaml``; missing figures are its transport's.
 
-    `gbps` is the rate that it reports to NCCL, 0 the rate of its cable.
+    `gbps` is the rate reported to NCCL; 0 reports the rate of the cable.
     """
     entry = dict(entry)
     own = figures(entry.pop("figures"))

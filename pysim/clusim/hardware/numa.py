@@ -1,11 +1,12 @@
-"""Inside a host: links between sockets, links between CPU and GPU, DRAM.
+"""Host interior: links between sockets, links between CPU and GPU, DRAM.
 
-**Hardware** Sockets are joined by two to four coherent links that carry cache lines of 64 B with their own framing.
-DRAM channels are half duplex and reach 75 to 90% of their peak.
-**Model** A socket link has its physical rate and pays a header per cache line; DRAM is a `memory` node with the peak
-of its channels and an efficiency, behind a link of that rate in each direction, so that reads and writes together are
-limited by the node.
-**Not modelled** Snoops and directories, NUMA clusters inside a socket, last-level caches (DDIO), banks and refresh.
+**Hardware** Sockets are joined by two to four coherent links that carry cache lines of 64 B with
+separate framing. DRAM channels are half duplex and reach 75 to 90% of their peak.
+**Model** A socket link has its physical rate and pays a header per cache line; DRAM is a `memory` node
+with the peak of its channels and an efficiency, behind a link of that rate in each direction, so that
+reads and writes together are limited by the node.
+**Not modelled** Snoops and directories, NUMA clusters inside a socket, last-level caches (DDIO), banks
+and refresh.
 **Parameters** The figures below, by the keys of a topology file.
 """
 
@@ -169,7 +170,7 @@ _DRAM: dict[str, tuple[str, str, float, str]] = {
     "lpddr5x-grace-480": ("384 GB/s", "Grace with 480 GB LPDDR5X", 0.88, "Grace"),
     "lpddr5x-gb10": ("273 GB/s", "256 bit LPDDR5X-8533, shared with the GPU", 0.85, "GB10"),
 }
-"""Channels of a socket -> peak, how it comes about, efficiency of streams, CPU."""
+"""DRAM channels of a socket -> peak, derivation, efficiency of streams, CPU."""
 
 
 def _memory(peak: str, what: str, efficiency: float, cpu: str) -> Preset:

@@ -1,19 +1,19 @@
-"""PCI Express: rates after encoding, TLPs, and what the data link layer sends back; PCIe switches.
+"""PCI Express: rates after encoding, TLPs, data-link traffic, and PCIe switches.
 
-**Hardware** Generations 1 and 2 send 8b/10b symbols, 3 to 5 blocks of 128b/130b, 6 flits of 256 B (236 B of TLPs, 6 B
-of data-link information, 8 B CRC, 6 B FEC). A transaction is cut at the maximum payload size (MPS) and a read at the
-maximum read request size (MRRS); every TLP pays framing, header and LCRC, and is acknowledged and given credit for by
-DLLPs of 8 B on the opposite wire.
-**Model** The rate is what the data link layer gets (encoding and SKP sets taken off). A format has the bytes of a TLP
-around its payload by kind, MPS and MRRS as limits, and the bytes owed to the opposite wire per TLP: the share of ACK
-and flow-control DLLPs and, for data a NIC fetches, of its read requests. From generation 6 on DLLPs have their place
-in every flit, so TLPs pay for it and nothing is owed.
-**Not modelled** ECRC, TLP prefixes, power states, retraining, credits by type (one buffer per virtual channel stands
-for posted and completion credits), the 64 B read completion boundary of unaligned reads.
+**Hardware** Generations 1 and 2 send 8b/10b symbols, 3 to 5 blocks of 128b/130b, 6 flits of 256 B (236 B
+of TLPs, 6 B of data-link information, 8 B CRC, 6 B FEC). A transaction is cut at the maximum payload
+size (MPS) and a read at the maximum read request size (MRRS); every TLP pays framing, header and LCRC,
+and is acknowledged and given credit for by DLLPs of 8 B on the opposite wire.
+**Model** The rate is that of the data link layer (without encoding and SKP sets). A format has the bytes
+of a TLP around its payload by kind, MPS and MRRS as limits, and the bytes owed to the opposite wire per
+TLP: the share of ACK and flow-control DLLPs and, for data a NIC fetches, of its read requests. From
+generation 6 on every flit reserves space for DLLPs, so TLPs pay for it and no bytes are owed.
+**Not modelled** ECRC, TLP prefixes, power states, retraining, credits by type (one buffer per virtual
+channel represents posted and completion credits), the 64 B read completion boundary of unaligned reads.
 **Parameters** The figures below, by the keys of a topology file.
 
-GPUs behave as devices of 128 B payload whatever the slot allows: writes of an A100 reach 26.2 GB/s on Gen4 x16
-(26.5 here), its reads 26.8 (27.2 here), an H100 on Gen5 51 to 52 GB/s (52.9 here).
+GPUs behave as devices of 128 B payload regardless of the slot: writes of an A100 reach 26.2 GB/s on Gen4
+x16 (26.5 here), its reads 26.8 (27.2 here), an H100 on Gen5 51 to 52 GB/s (52.9 here).
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ GENERATIONS: dict[int, tuple[float, float, str]] = {
     5: (32, 3927.92, "32 GT/s x 128/130, less a SKP block in 370 to 375"),
     6: (64, 7562.5, "64 GT/s PAM4 x 242/256: flits of 256 B less 8 B CRC and 6 B FEC"),
 }
-"""Generation -> transfers per lane [GT/s], bytes per lane for the data link layer [MB/s], how that comes about."""
+"""Generation -> transfers per lane [GT/s], data-link bytes per lane [MB/s], derivation."""
 
 PCIE_WEIGHT = 4
-"""Hops a PCIe, NUMA or DRAM link counts as: two of them are a longer way than any over NVLink (three hops at most)."""
+"""Weight of a PCIe, NUMA or DRAM link in hops.
+
+Two such links are a longer path than any over NVLink (three hops at most).
+"""
 
 MPS_GPU_BYTES, MPS_HOST_BYTES, MRRS_BYTES = 128, 256, 512
 
@@ -209,5 +212,8 @@ for _generation in GENERATIONS:
         if _lanes >= 8:
             _form = f"pcie-gen{_generation}-mps256"
             PCIE_LINKS[f"{_name}-mps256"] = _link(_generation, _lanes, _form, _DEVICE_LATENCY)
-"""Link types: between switches, root complexes and adapters (``pcie-gen4-x16``), to a GPU (``-gpu``), and of hosts and
-adapters that use 256 B payloads (``-mps256``)."""
+"""Link types of PCIe.
+
+Between switches, root complexes and NICs (``pcie-gen4-x16``), to a GPU (``-gpu``), and of hosts and NICs
+that use 256 B payloads (``-mps256``).
+"""

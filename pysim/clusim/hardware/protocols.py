@@ -46,22 +46,22 @@ class Pace:
     Attributes
     ----------
     speed, cost : float
-        Throughput and fixed cost of a slice against Hopper's, which were measured.
+        Throughput and fixed cost of a slice, relative to the measured ones of Hopper.
     why : str
-        From what they were taken; empty for Hopper itself.
+        Basis of both; empty for Hopper.
     measured : bool
-        Whether `why` names a measurement, and not a clock.
+        True if `why` names a measurement, False for a clock.
     rows : tuple of str
-        The sets of measurements of what was measured on the architecture itself (`clusim.hardware.calibration`).
+        Measurement sets of the architecture (`clusim.hardware.calibration`).
     fixed : mapping
-        Where a measurement says more: protocol -> fixed cost [us], source.
+        Measured overrides: protocol -> fixed cost [us], source.
     flight : mapping
-        What a hop takes beside wire and fixed cost while the CTA is free for the next one: protocol -> time [us],
-        source. It goes on the tail, so that it counts once per hop and not per slice.
+        Time of a hop beyond wire and fixed cost that does not occupy the CTA: protocol -> time [us],
+        source. It is added to the tail, so that it counts once per hop and not per slice.
     direct_us : float
-        What it takes to see a flag and to act on it, where LL shows that it is not Hopper's [us]; 0 is Hopper's.
+        Time to detect a flag and act on it, if LL measurements differ from Hopper's [us]; 0 uses Hopper's.
     rates : mapping
-        Where a measurement says more: protocol -> throughput of all its primitives [GB/s of wire bytes], source.
+        Measured overrides: protocol -> throughput of all its primitives [GB/s of wire bytes], source.
     """
 
     speed: float = 1.0
@@ -101,7 +101,10 @@ _BUFFERS = {
     "direct": ("4MiB", 512, 1.0, "no buffer; rooms of Simple"),
     "ll128": ("4915200B", 1920, 16 / 15, "120 x 640 x 8 x 8 B; 8 of 128 B are the flag"),
 }
-"""FIFO per connection and channel, grain, wire bytes per data byte, explanation (nccl src/include/device.h)."""
+"""FIFO size, grain, wire bytes per data byte, explanation, by protocol.
+
+The FIFO is per connection and channel (nccl src/include/device.h).
+"""
 
 _FIXED = {
     "simple": (
@@ -128,7 +131,7 @@ _FIXED_ROWS = {
     "ll128": ("wayne-h100", "simllm-gh200"),
     "direct": ("sglang-kernels",),
 }
-"""Sets of measurements behind them."""
+"""Measurement sets of the fixed costs."""
 
 _FENCE = assumed(
     "400ns", "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip"
@@ -246,7 +249,7 @@ def protocols(arch: str, pace: Pace) -> dict[str, Preset]:
 
 
 def ideal_protocols() -> dict[str, Preset]:
-    """Return the protocols of an ideal host: only the network takes time."""
+    """Return the protocols of an ideal host, on which only the network needs time."""
     free = assumed("0", "an ideal host: all delay is the network's")
     ideal = {
         "fixed": free,
@@ -265,7 +268,7 @@ CTA_SKEW: Figure = calibrated(
     "simllm-a100",
     "superbench-a100",
 )
-"""Time from the start of one CTA of a collective's kernel to that of the next."""
+"""Time between the starts of consecutive CTAs of a collective's kernel."""
 
 WINDOW: Figure = assumed(
     "32KiB", "a CTA of 512 threads with 4 of its 8 unrolled loads of 16 B in flight each"

@@ -1,12 +1,15 @@
-"""A network transport as one object: what a message costs by it, and what its plugin makes of NCCL.
+"""Network transports: message costs and the effects of their plugins on NCCL.
 
-**Hardware** NCCL reaches an adapter by verbs or sockets of its own, or by a plugin that is loaded when it starts, on
-one machine as well. A transport posts messages and watches for their completion, asks for them or not (credits of the
-receiver), and may set variables that the user has not set. aws-ofi-nccl shows the adapters of a GPU as one, and spreads
-a message over so many of these rails that each gets 128 KiB of it (``src/nccl_ofi_scheduler.cpp``).
-**Model** Figures of a message, which adapters inherit unless they have been measured by themselves; variables that
-stand below what the user gives, from A100 or Hopper on; stripes over rails; a latency that it states to NCCL's model.
-**Not modelled** Releases of plugins other than those of NCCL's time, queue pairs, largest messages (1 GiB and more).
+**Hardware** NCCL reaches a NIC by built-in verbs or sockets, or by a plugin that is loaded at start,
+also on a single node. A transport posts messages and detects their completion, with or without receiver
+credits, and may set environment variables that the user has not set. aws-ofi-nccl presents the NICs of a
+GPU as one, and spreads a message over at most one of these rails per started 128 KiB
+(``src/nccl_ofi_scheduler.cpp``).
+**Model** Figures of a message, inherited by NICs without measurements; environment variables with lower
+priority than the user's, from A100 or Hopper on; stripes over rails; a latency that the transport
+reports to NCCL's cost model.
+**Not modelled** Plugin releases other than those contemporary with NCCL's, queue pairs, largest messages
+(1 GiB and more).
 **Parameters** The fields of `Transport`; a section of ``transports.yaml`` for each.
 """
 
@@ -46,21 +49,21 @@ class Transport:
     Attributes
     ----------
     name : str
-        As topology files have it (``plugin`` of an adapter).
+        Name in topology files (``plugin`` of a NIC).
     title : str
-        What it is called.
+        Display name.
     figures : Preset
-        What a message costs, by the keys of `MESSAGE_UNITS`.
+        Message costs, by the keys of `MESSAGE_UNITS`.
     in_logs : str
-        What NCCL's log calls it.
+        Name in NCCL's log.
     variables : mapping
-        Least compute capability of the machine's GPUs -> variables it sets, besides those of lower ones.
+        Minimum compute capability of the node's GPUs -> variables it sets, in addition to lower entries.
     late : frozenset of str
-        Those of them that only late releases set.
+        Variables set only by late releases.
     stripe_bytes : int
-        Least part of a message that gets a rail of its own [bytes]; 0: it does not join adapters.
+        Minimum bytes of a message per rail [bytes]; 0: NICs are not combined.
     old_latency_us : float
-        Latency it states on machines before A100 [us]; 0 is the adapter's.
+        Latency it reports on nodes older than A100 [us]; 0 uses the NIC's.
     """
 
     name: str
@@ -77,14 +80,17 @@ class Transport:
         check_figures(self.figures, MESSAGE_UNITS, _OPTIONAL)
 
     def stripes(self, num_bytes: int, rails: int) -> int:
-        """Return over how many of the rails of an adapter a message is spread."""
+        """Return the number of rails of a NIC over which a message is spread."""
         if not self.stripe_bytes:
             return 1
         most = max(1, min(-(-num_bytes // self.stripe_bytes), rails))
         return next(count for count in range(most, 0, -1) if rails % count == 0)
 
     def environment(self, capability: int, *, late: bool) -> dict[str, str]:
-        """Return the variables it sets on a machine with GPUs of a compute capability, `late` releases all of them."""
+        """Return the environment variables set on nodes with GPUs of a compute capability.
+
+        Late releases set all of them, others omit `late` variables.
+        """
         found: dict[str, str] = {}
         for least, own in sorted(self.variables.items()):
             if capability >= least:
@@ -93,7 +99,10 @@ class Transport:
 
 
 def transport_of(name: str, entry: Entry) -> Transport:
-    """Return the transport of a section of ``transports.yaml``; figures that it does not have are those of verbs."""
+    """Return the transport of a section of ``transports.yaml``.
+
+    Missing figures are those of verbs.
+    """
     costs: Preset = {
         "plugin": published(name, "how NCCL reaches the NIC"),
         "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),

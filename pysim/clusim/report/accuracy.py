@@ -1,4 +1,7 @@
-"""Figure of predictions against measurements: one panel per system, time over size, lines predicted, dots measured."""
+"""Figure of predictions against measurements: one panel per system, time over size.
+
+Lines are predicted, dots measured.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ PANEL_IN = 3.4
 """Width of a panel [inch]."""
 
 SMALL_DPI = 75
-"""Dots per inch of figures that stand on a page."""
+"""Dots per inch of figures embedded in a page."""
 
 SHOWN = 8
 """Curves that the legend of a panel names."""
@@ -25,7 +28,10 @@ SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Sizes [bytes], measured and predicted times [us] of one group of a system; `panel` is what it is drawn with."""
+    """Measured and predicted times [us] by size [bytes] of one group of a system.
+
+    Curves with the same `panel` are drawn together.
+    """
 
     system: str
     name: str
@@ -36,12 +42,12 @@ class Curve:
 
 
 def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Path]]:
-    """Draw curves into one file, or into a directory (a name without an ending) with a figure per system.
+    """Draw curves into one file, or a figure per system into a directory (no extension).
 
     Returns
     -------
     list of (str, Path)
-        What every figure shows, and its file.
+        Content and file of every figure.
     """
     if target.suffix and not target.is_dir():
         save_accuracy(curves, target)
@@ -50,7 +56,7 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
     with Staging() as staging:
         staging.folder(target)
         for system, own in _split(curves, lambda curve: curve.system).items():
-            # Names of systems are from tables of others, and may be those of files.
+            # System names come from external tables and may contain path characters.
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
             found.append((system, target / f"{name}.png"))
             with staging.open(found[-1][1]) as out:
@@ -59,7 +65,7 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
 
 
 def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> None:
-    """Draw curves, a panel per system, into a file whose ending says the format."""
+    """Draw curves, one panel per system, into a file; its extension selects the format."""
     form = picture_format(target)
     if not curves:
         raise InputError("nothing to draw: no row was predicted")
@@ -68,7 +74,7 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
 
 
 def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
-    """Return the curves by panel; one of too many curves is several, by the machines, with which names begin."""
+    """Return the curves by panel; a panel with too many curves is split by system name prefix."""
     found: dict[str, list[Curve]] = {}
     for panel, own in _split(curves, lambda curve: curve.panel).items():
         if len(own) <= SHOWN:
@@ -109,7 +115,7 @@ def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: 
             axes.set_axis_off()
         figure.supxlabel("size [bytes]")
         figure.supylabel("time [us]: dots measured, lines predicted")
-        # Neither the day nor the release of the library: equal curves are equal files.
+        # No date or library version: equal curves give equal files.
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
         figure.savefig(out, format=form, dpi=dpi, metadata=metadata[form])
 
@@ -120,7 +126,7 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    # Powers as texts of the library's own are formulas, which names of tables must not be.
+    # The library's default power labels are formulas, but names of tables must not be parsed as formulas.
     axes.xaxis.set_major_locator(LogLocator(2, numticks=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(max(1, round(size)))))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:,g}"))
@@ -131,7 +137,7 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
         colour = f"C{number % 10}"
         words = [word for word in curve.name.split() if word not in said]
         label = " ".join(words) if number < SHOWN else None
-        # A line of one point is none.
+        # A single point draws no line.
         mark = "_" if len(curve.sizes) == 1 else None
         style: Any = {"color": colour, "linewidth": 0.8, "marker": mark}
         axes.plot(curve.sizes, curve.predicted_us, label=label, **style)

@@ -1,4 +1,4 @@
-"""Elements of a picture of a system: boxes for nodes, lines for wires, bars for wires inside a box."""
+"""Elements of pictures of systems: boxes of nodes, lines of wires, bars of inner wires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 1000.0
 """Width of a picture; heights follow from the layout. Units are arbitrary."""
 
 LINES = 340
-"""Directed lines above which nodes are drawn together: more of them only make a tangle."""
+"""Maximum number of directed lines; above it graph nodes are merged for legibility."""
 
 ROW_MOST = 32
 """Boxes in a row."""
@@ -30,7 +30,7 @@ BAR_TOP, BAR_PITCH = 29.0, 14.0
 
 
 class PlacedBox(NamedTuple):
-    """Nodes that make one box, the part of their names that is left out, and where the box is."""
+    """Box of merged graph nodes, the omitted part of their names, and its position."""
 
     nodes: list[int]
     prefix: str
@@ -41,7 +41,7 @@ class PlacedBox(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A machine drawn around its boxes; (x, y) is the upper left corner."""
+    """A node (server) drawn around its boxes; (x, y) is the upper left corner."""
 
     label: str
     x: float
@@ -75,23 +75,23 @@ class Picture:
     Attributes
     ----------
     titles : list of (str, float)
-        Title of a row of boxes and its y; empty where there are no rows.
+        Title of a row of boxes and its y; empty without rows.
     source, target : list of int
         Boxes at the ends of every line; the same box for a bar inside it. Bars come last.
     lines : WireGroups
         The wires of every line; one line for each direction.
     bow : float
-        How far to bend a line that would run through other boxes, as those around a torus.
+        Bend of a line that would cross other boxes, such as wrap-around links of a torus.
     hidden : int
         Wires between nodes that are drawn as one box.
     arc : float
-        How far lines between boxes of one row hang down at most; 0 leaves them straight.
+        Maximum sag of lines between boxes of one row; 0 for straight lines.
     bars : list of str
-        Kinds of links that a bar inside a box stands for, from the top.
+        Link classes of the bars inside a box, from the top.
     bar : list of int
         Place among `bars` of the lines that are bars, in their order.
     frames : list of Frame
-        Machines drawn around their boxes.
+        Nodes (servers) drawn around their boxes.
     """
 
     width: float
@@ -110,12 +110,12 @@ class Picture:
 
     @property
     def fineness(self) -> float:
-        """Factor of the width of lines: many are drawn thinner, so that they can be told apart."""
+        """Factor of line width; many lines are drawn thinner for legibility."""
         return min(1.0, max(0.4, math.sqrt(160 / max(1, self.num_ways))))
 
     @property
     def num_ways(self) -> int:
-        """Number of lines that are no bars."""
+        """Number of lines without bars."""
         return len(self.lines) - len(self.bar)
 
     def bar_span(self, line: int) -> tuple[float, float, float]:
@@ -131,7 +131,7 @@ class Picture:
 
 
 def count_lines(machine: DrawnMachine, cells: list[list[list[int]]]) -> int:
-    """Return how many directed lines there are if nodes of one cell are one box."""
+    """Return the number of directed lines if each cell of graph nodes is one box."""
     cell_of = np.zeros(len(machine.nodes), np.int64)
     for number, cell in enumerate(cell for row in cells for cell in row):
         cell_of[cell] = number
@@ -164,7 +164,7 @@ def finish(
     *,
     bars: tuple[str, ...] = (),
 ) -> Picture:
-    """Make boxes, lines between them, and bars for the wires inside a box of the kinds in `bars`."""
+    """Create boxes, lines between them, and bars for internal wires of the kinds in `bars`."""
     placed, frames = layout.placed, layout.frames
     box_of = np.zeros(len(machine.nodes), np.int64)
     boxes = []

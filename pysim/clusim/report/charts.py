@@ -1,4 +1,4 @@
-"""Small charts of numbers at hand: parts of a whole as bars, curves over sizes."""
+"""Small charts: stacked bars of fractions, and curves over sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALETTE = ("#3b7dbd", "#cc4a26", "#8a6fb3", "#d9a82b", "#c9ced6")
-"""Colours of parts, told apart without red and green."""
+"""Colours of parts, distinguishable without red and green."""
 
 MARKS = ("o", "s", "^", "D")
 
@@ -26,7 +26,7 @@ def stacked_bars(
     title: str,
     width_in: float = SCREEN_IN,
 ) -> Figure:
-    """Return bars that are divided into parts of one; a part that is nowhere is left out."""
+    """Return bars divided into fractions of 1; parts absent from all bars are omitted."""
     with styled(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(labels))))
         axes = figure.add_subplot()
@@ -75,7 +75,7 @@ def curves(
 
 
 def _head(figure: Any, axes: Any, title: str) -> None:
-    """Put the title and what colours mean above the axes."""
+    """Put the title and the legend above the axes."""
     axes.set_title(title, loc="left")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)

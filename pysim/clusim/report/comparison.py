@@ -1,4 +1,4 @@
-"""A page that compares runs: verdicts side by side, times and bandwidths on one axis, what differs, busy wires."""
+"""Page that compares runs: bottlenecks, times and bandwidths, differences, busy wires."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Compared:
     Attributes
     ----------
     name : str
-        What it is called there.
+        Label on the page.
     time_ps : int
         Its time [ps]; 0 if it cannot run.
     verdict : Verdict or None
-        What held it back.
+        Bottleneck verdict.
     busbw_GBps : float or None
-        As nccl-tests have it [10^9 bytes/s], of one collective.
+        Bus bandwidth as defined by nccl-tests [10^9 bytes/s], of one collective.
     facts : dict of str to str
-        Machine, plan, faults and the like by name.
+        System, plan, faults and other settings by name.
     loads : dict
-        How busy wires were, by class.
+        Utilisation of wires by class.
     held_ps : int or None
-        Its time with the plan of another run held [ps].
+        Time with the plan of the baseline run [ps].
     told : tuple of str
-        What must be said of it.
+        Notes.
     """
 
     name: str
@@ -81,7 +81,7 @@ def compared(name: str, result: Result) -> Compared:
 
 
 def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]:
-    """Read traces as runs on the page; one that was written for it is called by the words of its run."""
+    """Read traces as runs on the page; a trace created for it is named by its run's words."""
     found = []
     for name, path in zip(names, paths, strict=True):
         own = compared(name, judged_trace(path))
@@ -109,9 +109,9 @@ def comparison_page(
     Parameters
     ----------
     groups : sequence of (str, sequence of Compared)
-        Runs that are compared with the first of their group, and what those are of; empty where there is one group.
+        Title and runs of a group, compared with its first run; the title is empty for a single group.
     time : str
-        Which time is compared.
+        Name of the compared time.
     """
     parts = []
     for of, runs in groups:

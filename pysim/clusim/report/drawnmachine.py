@@ -1,4 +1,4 @@
-"""The machine as its wires tell it: nodes, who is connected to whom, and which wires belong together."""
+"""System reconstructed from its wires: graph nodes, connections, groups of wires."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class DrawnMachine:
-    """Nodes and wires.
+    """Graph nodes and wires of a system.
 
     Attributes
     ----------
     nodes, kinds : list of str
         Name and kind of every node; endpoints come first, in the order of their ranks.
     num_endpoints : int
-        How many of them are endpoints.
+        Number of endpoints.
     source, target : ndarray, shape (wires,)
         Nodes of every wire.
     """
@@ -36,7 +36,7 @@ class DrawnMachine:
     target: Array
 
     def zones(self) -> list[str]:
-        """Return the names of the machines of a cluster; none if the fabric is not one."""
+        """Return the names of a cluster's nodes; empty if the system is not a cluster."""
         found = {zone_of(name) for name in self.nodes} - {""}
         return sorted(found, key=natural_key)
 
@@ -45,7 +45,7 @@ class DrawnMachine:
         return replace(self, source=self.source[kept], target=self.target[kept])
 
     def folded(self) -> DrawnMachine:
-        """Return the machines of a cluster as endpoints, and the switches between them."""
+        """Return the nodes of a cluster as endpoints, and the switches between them."""
         zones = self.zones()
         others = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
         place = {zone: number for number, zone in enumerate(zones)}
@@ -109,23 +109,26 @@ class WireGroups:
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts ``gpu10`` behind ``gpu9``."""
+    """Return a sort key that orders ``gpu10`` after ``gpu9``."""
     parts = re.split(r"(\d+)", name)
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
 
 
 def zone_of(name: str) -> str:
-    """Return the machine of a cluster to which a node belongs: ``n3`` of ``n3/gpu5``; empty for others."""
+    """Return the server of a graph node in a cluster: ``n3`` of ``n3/gpu5``, otherwise empty."""
     return name.rpartition("/")[0]
 
 
 def own_name(name: str) -> str:
-    """Return the name of a node within its machine: ``gpu5`` of ``n3/gpu5``."""
+    """Return the name of a graph node within its server: ``gpu5`` of ``n3/gpu5``."""
     return name.rpartition("/")[2]
 
 
 def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> DrawnMachine:
-    """Return the machine that `wires` connect; `nodes` say the order of ranks, which else is that of names."""
+    """Return the system connected by `wires`.
+
+    `nodes` gives the order of ranks; the default is the order of names.
+    """
     ends = [name.rsplit(".", 1)[0].split("->", 1) for name in wires.names]
     kinds: dict[str, str] = {}
     endpoints: set[str] = set()
@@ -152,7 +155,7 @@ def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> DrawnMachine:
 
 
 def span(names: Sequence[str]) -> str:
-    """Return one name for several: ``gpu0..3`` for four in a row, ``gpu0 ... gpu6`` for some of them."""
+    """Return one name for several: ``gpu0..3`` for consecutive, ``gpu0 ... gpu6`` for other nodes."""
     first, last = names[0], names[-1]
     if len(names) == 1:
         return first
@@ -163,10 +166,10 @@ def span(names: Sequence[str]) -> str:
 
 
 def group_wires(machine: DrawnMachine, wires: Wires, limit: int) -> WireGroups:
-    """Return at most about `limit` groups that together have every wire, those of one class side by side.
+    """Return at most about `limit` groups that cover every wire, sorted by class.
 
-    Wires stay alone if there is room; else parallel ones come together, then all of one class at one node, then those
-    of consecutive nodes.
+    Wires stay separate below the limit; otherwise parallel wires are grouped, then all wires of a class at
+    one graph node, then those of consecutive graph nodes.
     """
     classes = list(dict.fromkeys(wires.classes))
     class_of = np.array([classes.index(name) for name in wires.classes], np.int64)
@@ -196,7 +199,7 @@ def _cut(order: Array, keys: Array) -> list[Array]:
 
 
 def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
-    """Group the wires of one class by the end of which there are more nodes, endpoints first."""
+    """Group the wires of one class by the end with more graph nodes, endpoints first."""
     source, target = machine.source[mine], machine.target[mine]
     use_target = len(np.unique(target)) > len(np.unique(source))
     key = target if use_target else source
@@ -205,7 +208,7 @@ def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
 
 
 def _merged(groups: list[Array], class_of: Array, count: int) -> list[Array]:
-    """Join `count` consecutive groups of one class; powers of two fit the way machines are built."""
+    """Join `count` consecutive groups of one class; powers of two fit common systems."""
     joined: list[Array] = []
     for number in dict.fromkeys(int(class_of[group[0]]) for group in groups):
         mine = [group for group in groups if class_of[group[0]] == number]

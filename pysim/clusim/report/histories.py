@@ -1,4 +1,4 @@
-"""Histories of wires for pictures: merged over groups of wires and over time, eight bits a value."""
+"""Histories of wires for pictures, merged over wires and time, eight bits per value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusim.results.bins import Bins
 Array = NDArray[Any]
 
 FULL = 255
-"""Value of an eight-bit column that means the whole."""
+"""Value of an eight-bit column that represents 1."""
 
 MEASURES: dict[str, tuple[str, str]] = {
     "load": ("Load", "part of the time in which the wire was busy"),
@@ -51,7 +51,10 @@ class History:
 def history(
     bins: Bins, groups: WireGroups, *, columns: int, from_ps: int = 0, until_ps: int | None = None
 ) -> History:
-    """Return the history of `groups` between two times [ps] in at most `columns` columns of whole bins."""
+    """Return the history of `groups` between two times [ps].
+
+    It has at most `columns` columns, each of an integer number of bins.
+    """
     edge_ps = bins.edge_ps
     count = len(edge_ps) - 1
     if count < 1 or not len(groups):
@@ -79,6 +82,6 @@ def history(
 
 
 def _bytes(part: Array) -> Array:
-    """Return parts of one as bytes; what is not nothing never becomes 0."""
+    """Return fractions of 1 as bytes; a nonzero fraction never becomes 0."""
     scaled = np.clip(np.rint(part * FULL), 0, FULL)
     return np.where((part > 0) & (scaled == 0), 1, scaled).astype(np.uint8)

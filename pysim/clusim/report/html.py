@@ -1,4 +1,4 @@
-"""One self-contained page about a run: numbers and tables as text, plots by a script from embedded data."""
+"""Self-contained page of a run: text and tables, and plots by a script from embedded data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BARS = 4
 
 
 def page(feed: Feed) -> str:
-    """Return the report of a run, with its data, as coarse as it takes to stay below `LIMIT_BYTES`."""
+    """Return the report of a run with data coarse enough to stay below `LIMIT_BYTES`."""
     text, lanes = "", len(feed.lanes.ranks)
     drawn = [own for own in _DETAIL if lanes * _BARS * own[0] <= MOST_BARS] or _DETAIL[-1:]
     for columns, rows in drawn:
@@ -48,7 +48,7 @@ def page(feed: Feed) -> str:
 
 
 def served_page(feed: Feed) -> str:
-    """Return the page without data; it asks the server for what it shows."""
+    """Return the page without data, which it requests from the server."""
     return _fill(feed, "", live=True).html
 
 
@@ -64,7 +64,10 @@ def _script() -> str:
 
 
 def policy(*, live: bool) -> str:
-    """Return the Content-Security-Policy of the page: its own script and style, and, if `live`, its own server."""
+    """Return the Content-Security-Policy of the page.
+
+    It allows only the page's script and style, and, if `live`, its server.
+    """
     return page_policy(_script()) + ("; connect-src 'self'" if live else "")
 
 
@@ -93,7 +96,7 @@ def _embedded(feed: Feed, columns: int) -> Markup:
     }
     if feed.path is not None:
         messages["steps"] = feed.steps(0, end, 4 * columns)
-    # Base64, in which nothing has a meaning to HTML.
+    # Base64 has no characters with a meaning in HTML.
     parts = (
         element("script", embed(data), type="text/plain", id=f"data-{name}")
         for name, data in messages.items()

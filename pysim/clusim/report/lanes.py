@@ -1,4 +1,4 @@
-"""The timeline: tasks on lanes, one lane for each stream of a rank, and how ranks spent their time."""
+"""Timeline: tasks on lanes, one per stream of a rank, and the time of ranks by use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Schedule = Mapping[str, Array | list[str]]
 """Columns of a schedule, as a trace has them."""
 
 KINDS = ("compute", "communication", "pause", "marker")
-"""Kinds of tasks as pictures tell them apart, by the numbers of `clusim.results.replicated.KINDS`."""
+"""Kinds of tasks in pictures, in the order of `clusim.results.replicated.KINDS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class LaneTasks:
     lane, kind, name : ndarray, shape (tasks,)
         Rows of `Lanes.ranks`, of `KINDS` and of `Lanes.names`.
     start_ps, moves_ps, end_ps : ndarray, shape (tasks,)
-        Times [ps]; data of communication move from when its last rank is there; of a task that had not ended, the end
-        of the run.
+        Times [ps]; data of a communication move once its last rank has arrived; an unfinished task ends at
+        the end of the run.
     """
 
     lane: Array
@@ -45,7 +45,7 @@ class LaneTasks:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The timeline of a run, what was folded in place of its pauses.
+    """Timeline of a run, with replicated blocks in place of their pauses.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Lanes:
     names : list of str
         Distinct names of tasks.
     tasks : iterable of LaneTasks
-        Those of every rank, put together when they are asked for.
+        Tasks of every rank, assembled on demand.
     """
 
     ranks: list[int]
@@ -65,7 +65,7 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars of a timeline: tasks, or runs of tasks too short to be visible (`count` of them)."""
+    """Bars of a timeline: tasks, or groups of `count` tasks too short to be visible."""
 
     lane: Array
     kind: Array
@@ -87,7 +87,7 @@ class Shares:
 
 
 def lanes_of(result: Result, schedule: Schedule) -> Lanes:
-    """Return the lanes of a run; none if its trace does not say where tasks ran."""
+    """Return the lanes of a run; empty if its trace does not record the place of tasks."""
     if "tasks/rank" not in schedule or not len(result.tasks.names):
         return Lanes([], [], [], ())
     run = RunTasks(result, schedule)
@@ -113,7 +113,10 @@ class _TasksOfLanes:
 
 
 def window(lanes: Lanes, from_ps: int, until_ps: int, columns: int) -> Bars:
-    """Return what can be seen between two times [ps] at `columns` columns: at most a few bars for each and lane."""
+    """Return the visible bars between two times [ps] at `columns` columns.
+
+    Each lane has at most a few bars per column.
+    """
     bars = [_seen(tasks, from_ps, until_ps, columns) for tasks in lanes.tasks]
     nothing = [np.zeros(0, np.int64)] * 6
     return Bars(*map(np.concatenate, zip(nothing, *bars, strict=True)))
@@ -149,7 +152,7 @@ def _seen(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[A
 
 
 def shares_of(lanes: Lanes, time_ps: int) -> Shares:
-    """Return the time of every rank by use; nothing if no compute or communication stream was used."""
+    """Return the time of every rank by use; empty without compute or communication streams."""
     ranks, rows = [], []
     for tasks in lanes.tasks:
         if not len(tasks.lane):

@@ -1,6 +1,6 @@
-"""HTML and SVG of which every text is escaped: only what is a `Markup` is not, and only constants are made one.
+"""HTML and SVG with escaped text, and page templates with ``{{name}}`` placeholders.
 
-The files of the page, and how their places ``{{name}}`` are filled.
+Only `Markup` is not escaped, and only constants become `Markup`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """Text that is HTML already. Not a `str`, so that nothing takes it for text or text for it."""
+    """HTML text; not a `str`, so that text and HTML cannot be confused."""
 
     html: str
 
@@ -31,7 +31,7 @@ _VOID = {"br", "rect", "path", "line"}
 
 
 def safe(content: Content) -> str:
-    """Return HTML for text or markup; what HTML or UTF-8 cannot hold is shown as a mark."""
+    """Return HTML for text or markup; characters invalid in HTML or UTF-8 are replaced by a mark."""
     if isinstance(content, Markup):
         return content.html
     encodable = content.encode("utf-8", "backslashreplace").decode()
@@ -65,7 +65,10 @@ def shipped(name: str) -> str:
 
 
 def fill(name: str, **parts: Content) -> Markup:
-    """Return a file with its places filled; text is escaped, and nothing filled in is taken for a place."""
+    """Return a template with its placeholders filled.
+
+    Text is escaped; placeholders in filled text are not expanded.
+    """
     first, *pieces = shipped(name).rstrip("\n").split("{{")
     text = [first]
     for piece in pieces:

@@ -1,7 +1,8 @@
 """Columns as one block of bytes that a browser reads without parsing numbers.
 
-Four bytes give the length of a JSON header; then the header; then the columns it lists, each aligned to eight bytes.
-All is little-endian. The page of a report carries such messages compressed, `clusim view` sends them as they are.
+Four bytes give the length of a JSON header; then the header; then the columns it lists, each aligned to
+eight bytes. All is little-endian. The page of a report carries such messages compressed, `clusim view`
+serves the same messages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ Array = NDArray[Any]
 ALIGN = 8
 
 TYPES = {"uint8": "u1", "uint16": "<u2", "uint32": "<u4", "int32": "<i4", "float64": "<f8"}
-"""Types of columns that JavaScript has an array for; 64-bit integers go as float64, exact to 2^53."""
+"""Column types with a JavaScript array type.
+
+64-bit integers are sent as float64, exact to 2^53.
+"""
 
 
 def pack(header: dict[str, Any], columns: dict[str, Array]) -> bytes:

@@ -1,10 +1,8 @@
 """Data of a report's page: an overview, and histories and tasks of a window of time.
 
-The same messages are embedded in a report for the whole run, and sent by `clusim view` for what is being looked at.
-
-The part of a machine that a report shows: classes of wires that carried anything, and the network.
-
-The critical path as the page draws it: over the lanes of ranks, and over the channels that it passes.
+A report embeds the messages for the complete run; `clusim view` sends the same messages for the visible
+window. Only classes of wires with traffic and the network are shown. The critical path is drawn over the
+lanes of ranks, and over the channels that it passes.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class PathLanes:
     Attributes
     ----------
     steps, slices, over : Lanes
-        Its steps on the rows of channels, what the channels did, and its steps on the lanes of the timeline.
+        Segments on the rows of channels, slices of the channels, and segments on the lanes of the timeline.
     """
 
     found: PathRows
@@ -69,7 +67,7 @@ class PathLanes:
         """Prepare a path; `lanes` are those of the timeline."""
         place = {key: i for i, key in enumerate(zip(lanes.ranks, lanes.streams, strict=True))}
         keys = zip(schedule["tasks/rank"], schedule["tasks/stream"], strict=True)
-        # Behind the last task is the one that no rank has.
+        # After the last task is the placeholder for segments without a rank.
         lane_of = np.array([*(place.get((int(rank), own), -1) for rank, own in keys), -1], np.int64)
         lane = lane_of[found.tasks]
         known = np.flatnonzero(lane >= 0)
@@ -116,11 +114,11 @@ def _columns(bars: Bars) -> dict[str, Any]:
 
 
 def used_part(result: Result) -> tuple[Result, list[str]]:
-    """Return a result without the classes of wires over which nothing went, and the names of these classes.
+    """Return a result without idle classes of wires, and the names of these classes.
 
-    A machine has PCIe, host memory and NICs that a collective over NVLink leaves alone; they would only crowd the
-    picture. Within a class that was used idle wires stay: that they were idle says something; and so do wires between
-    the switches of a network over which anything went. If nothing was sent at all, everything stays.
+    A collective over NVLink leaves PCIe, host memory and NICs idle, which would only crowd the
+    picture. Idle wires of a used class stay, because their idleness is informative, as do wires between
+    the switches of a used network. If no data were sent at all, all wires stay.
     """
     wires = result.wires
     busy = {
@@ -160,13 +158,13 @@ class Feed:
     rows : WireGroups
         Rows of the heatmap.
     picture : Picture
-        The machine; ``picture.lines`` are its lines.
+        Picture of the system; ``picture.lines`` are its lines.
     blame, calls : ColumnTable or None
-        Where the time of the critical path went, and the collectives, if the trace tells.
+        Time breakdown of the critical path, and the collectives, if the trace has them.
     idle_classes : tuple of str
-        Classes of wires that carried nothing and are left out of everything above.
+        Classes of wires without traffic, omitted from all of the above.
     path : PathLanes or None
-        The critical path, if the trace tells.
+        The critical path, if the trace has it.
     """
 
     result: Result
@@ -183,9 +181,12 @@ class Feed:
 
     @classmethod
     def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
-        """Read a trace; its wires are shown in at most about `rows` rows. Without `findings` nothing is analysed."""
+        """Read a trace; its wires are shown in at most about `rows` rows.
+
+        Without `findings` no analysis is run.
+        """
         with open_trace(path) as file:
-            # An older trace has no inputs, and no timeline.
+            # An older trace has neither inputs nor a timeline.
             inputs = inputs_of(file) if "/image" in file else None
             result = result_of(file)
         if findings:
@@ -207,7 +208,7 @@ class Feed:
         blame: ColumnTable | None = None,
         calls: ColumnTable | None = None,
     ) -> Feed:
-        """Prepare a result; without `inputs` there is no timeline."""
+        """Prepare a result; without `inputs` it has no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
         result, idle = used_part(expanded(result))
         machine = machine_of(result.wires, inputs.nodes if inputs else ())
@@ -231,7 +232,7 @@ class Feed:
 
     @property
     def name(self) -> str:
-        """Name of the schedule, if its author gave it one."""
+        """Name of the schedule, if set."""
         names = self.schedule.get("name", [])
         return str(names[0]) if len(names) and names[0] != "schedule" else ""
 

@@ -1,4 +1,4 @@
-"""A few machines with what is in them: each a panel of rows, below the switches of their network."""
+"""Pictures of a few nodes as panels of rows, below their network switches."""
 
 from __future__ import annotations
 
@@ -21,20 +21,26 @@ from clusim.report.drawnmachine import DrawnMachine, natural_key, own_name, zone
 from clusim.results.result import Wires
 
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
-"""Tiers of the part of a machine around its CPUs."""
+"""Tiers of the part of a node around its CPUs."""
 
 MOST_PANELS = 4
 """Machines above which each is drawn as one box."""
 
 LINES = 520
-"""Directed lines above which nodes are drawn together: machines side by side do not cross each other's."""
+"""Maximum number of directed lines; above it graph nodes are merged.
+
+The limit is high because the lines of adjacent nodes (servers) do not cross.
+"""
 
 LEFT = 104.0
 GAP = 104.0
 BOX = 30.0
 PAD = 12.0
 FOOT = 26.0
-"""Room for titles, from row to row, height of a box, above the boxes of a panel, and below them for its name."""
+"""Layout distances.
+
+Title width, row pitch, box height, space above the boxes of a panel, and space below them for its name.
+"""
 
 ARC = 46.0
 """Largest sag of lines between boxes of one row."""
@@ -44,7 +50,7 @@ _LEVELS = {"gpu": _ENDPOINT, "host": _ENDPOINT, "root": _ROOT, "memory": _MEMORY
 
 
 class _Row(NamedTuple):
-    """Nodes of one level and machine, in cells that are drawn as one box each."""
+    """Graph nodes of one level and server, in cells that are drawn as one box each."""
 
     level: int
     zone: str
@@ -52,7 +58,7 @@ class _Row(NamedTuple):
 
 
 def panels(machine: DrawnMachine, wires: Wires) -> Picture | None:
-    """Return a picture with every machine as a panel, or None if the network has no tiers one above another."""
+    """Return a picture with a panel per node; None if the network has no hierarchical tiers."""
     near = _neighbours(machine)
     levels = _levels(machine, near)
     top = max(levels)
@@ -90,7 +96,7 @@ def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
             levels.append(_PCIE if ends & {"gpu", "nic", "host"} else _UPPER_PCIE)
         else:
             levels.append(_LEVELS.get(kind, _SWITCH))
-    # Switches of the network by their distance from the machines.
+    # Network switches by their distance from the nodes.
     edge, level = {n for n, own in enumerate(levels) if own >= 0}, _NETWORK
     while edge:
         edge = {other for n in edge for other in near[n] if levels[other] < 0}
@@ -110,13 +116,16 @@ def _members(machine: DrawnMachine, levels: list[int], level: int, zone: str) ->
 
 
 def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]:
-    """Return at most `most` cells: nodes alone, or those that hang on the same nodes, or neighbours."""
+    """Return at most `most` cells of graph nodes.
+
+    A cell is a single node, nodes with a common neighbour, or adjacent nodes.
+    """
     if len(nodes) <= most:
         return [[node] for node in nodes]
     mine = set(nodes)
     alike: dict[int, list[int]] = {}
     for node in nodes:
-        # What a node hangs on within its machine has few neighbours; the network has many.
+        # Attachments within a node have few neighbours, network nodes have many.
         hooks = near[node] - mine
         alike.setdefault(
             min(hooks, key=lambda hook: (len(near[hook]), hook), default=-1), []
@@ -131,7 +140,7 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
 
 
 def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
-    """Draw nodes together until there are few enough lines, all machines alike."""
+    """Merge graph nodes, in the same way on all servers, until there are few enough lines."""
     while count_lines(machine, [row.cells for row in rows]) > LINES:
         longest = max(rows, key=lambda row: len(row.cells))
         if len(longest.cells) <= 4:
@@ -169,7 +178,7 @@ def _drawn(
         if row.level in (_SWITCH, _ENDPOINT) or row.level >= _NETWORK:
             wanted = [low + wide * (i + 0.5) / len(row.cells) for i in range(len(row.cells))]
         if row.level == _MEMORY and _NIC in used:
-            # What goes on to the adapters passes beside it.
+            # Lines that continue to the NICs pass beside it.
             wanted = [x + 0.7 * width + 8 for x in wanted]
         order = sorted(range(len(row.cells)), key=lambda i: (wanted[i], i))
         spots = _apart([wanted[i] for i in order], width / 0.84, low, low + wide)
@@ -188,7 +197,7 @@ def _drawn(
 
 
 def _hanging(machine: DrawnMachine, rows: list[_Row]) -> set[int]:
-    """Return the levels with lines between their own boxes."""
+    """Return the levels with lines between boxes of the same level."""
     level_of = np.zeros(len(machine.nodes), np.int64)
     for row in rows:
         for cell in row.cells:
@@ -198,13 +207,13 @@ def _hanging(machine: DrawnMachine, rows: list[_Row]) -> set[int]:
 
 
 def _wanted(near: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float) -> float:
-    """Return where a box would be best: above the middle of what it hangs on."""
+    """Return the preferred position of a box: above the middle of its attachments."""
     found = [x_of[other] for node in cell for other in near[node] if other in x_of]
     return sum(found) / len(found) if found else middle
 
 
 def _apart(wanted: list[float], pitch: float, low: float, high: float) -> list[float]:
-    """Return places at least `pitch` from each other, as near to those wanted (in rising order) as can be."""
+    """Return positions at least `pitch` apart, as close as possible to `wanted` (ascending)."""
     blocks: list[tuple[float, int]] = []
     for i, want in enumerate(wanted):
         mean, count = want - i * pitch, 1

@@ -31,23 +31,23 @@ from clusim.results.result import Wires
 Array = NDArray[Any]
 
 GRID_LINES = 1400
-"""`LINES` for a grid, whose lines do not cross."""
+"""Limit like `LINES` for a grid, where lines do not cross."""
 
 
 MOST_BESIDE = 3
 """Endpoints that are drawn one by one beside their router in a grid."""
 
 FOLDED_LINES = 640
-"""The same between machines drawn as boxes and their switches: these lines lie side by side."""
+"""Limit like `LINES` between nodes drawn as boxes and their switches; lines are parallel."""
 
 MOST_BARS = 4
-"""Kinds of links of which a machine drawn as one box has a bar."""
+"""Maximum number of link-class bars in the box of a node."""
 
 
 def draw(machine: DrawnMachine, wires: Wires) -> Picture:
-    """Return the picture of a machine: rows by distance from the endpoints, a grid, or a circle.
+    """Return the picture of a system: rows by distance from the endpoints, a grid, or a circle.
 
-    A few machines are drawn with what is in them, many as boxes with a bar for each kind of links inside.
+    A few nodes are drawn with their interior, many as boxes with a bar for each kind of internal links.
     """
     zones = machine.zones()
     if len(zones) <= MOST_PANELS and (zones or not HOST_TIERS.isdisjoint(machine.kinds)):
@@ -110,7 +110,7 @@ def _by_neighbour(machine: DrawnMachine, row: list[int]) -> list[int]:
 
 
 def _halves(machine: DrawnMachine, depth: Array, inside: Array) -> list[list[int]] | None:
-    """Return rows for two like machines joined at their top: one upwards, the other upside down."""
+    """Return rows for two equal nodes (servers) joined at their top: one upright, one inverted."""
     if depth.max(initial=0) < 1:
         return None
     root = np.arange(len(machine.nodes))
@@ -140,7 +140,7 @@ def _pairs(machine: DrawnMachine) -> Array:
 
 
 def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayout:
-    """Draw rows from the bottom to the top, with nodes drawn together where they would be too many."""
+    """Draw rows from the bottom to the top, with merged nodes in rows that are too long."""
     chunk = [max(1, -(-len(row) // ROW_MOST)) for row in rows]
     while True:
         cells = [
@@ -173,7 +173,9 @@ def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayo
 
 
 def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
-    """Place routers with coordinates in their names on a grid of a pitch, and endpoints beside their router.
+    """Place routers on a grid by the coordinates in their names.
+
+    Endpoints are placed beside their router.
 
     It is a grid if the ends of every link between routers differ in one coordinate.
     """
@@ -221,7 +223,7 @@ def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
 
 
 def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
-    """Draw the innermost nodes on a circle and what hangs on them around it."""
+    """Draw the innermost graph nodes on a circle and their attached nodes around it."""
     core = rows[-1]
     chunk = max(1, -(-len(core) // 48))
     while True:
@@ -251,7 +253,10 @@ def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
 def _near_core(
     machine: DrawnMachine, rows: list[list[int]], cells: list[list[int]]
 ) -> list[list[int]]:
-    """Return the nodes outside the core in as many cells as the core has, each beside what it hangs on."""
+    """Return the nodes outside the core in as many cells as the core has.
+
+    Each cell is placed beside its attachment.
+    """
     cell_of = {node: number for number, cell in enumerate(cells) for node in cell}
     near: list[list[int]] = [[] for _ in cells]
     for node in (n for row in rows[:-1] for n in row):

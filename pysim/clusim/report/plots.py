@@ -1,4 +1,4 @@
-"""Figures for papers, slides and tickets, drawn by matplotlib: heatmap, timeline, overlap, topology."""
+"""Figures for papers and slides by matplotlib: heatmap, timeline, overlap, topology."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ SHARES = {
     "neither": "#e3e6eb",
 }
 SCALE = ("#f3f1ee", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a")
-"""Colours of loads, those of the report in light colours."""
+"""Colours of loads, as in the light theme of the report."""
 
 PALEST = 30
-"""Least shade of a thin line that carried something, of `FULL`: else it would be paler than an idle one."""
+"""Minimum shade of a thin line with traffic, of `FULL`; it keeps it darker than an idle one."""
 
 SHOWN_RANKS = 32
-"""Bars of overlap; of more ranks those with most exposed communication are drawn."""
+"""Maximum number of overlap bars: the ranks with the most exposed communication."""
 
 SHOWN_LANES = 48
 
@@ -82,7 +82,7 @@ class Look:
 
 
 def save_figure(feed: Feed, what: str, target: Path, look: Look | None = None) -> None:
-    """Draw one of `FIGURES` into a file whose ending says the format."""
+    """Draw one of `FIGURES` into a file; its extension selects the format."""
     look = look or Look()
     picture_format(target)
     with styled(look) as figure:
@@ -91,20 +91,20 @@ def save_figure(feed: Feed, what: str, target: Path, look: Look | None = None) -
 
 
 def plot_result(result: Result, figure: str = "", **look: Any) -> Figure:
-    """Draw a result that is at hand: ``heatmap`` (the default) or ``topology``, which need no tasks of ranks.
+    """Draw a result in memory: ``heatmap`` (the default) or ``topology``.
 
-    Further options are those of `Look`. A trace has more pictures: `plot_trace`.
+    Further options are those of `Look`. Other figures need the tasks of a trace: `plot_trace`.
     """
     return _plotted(Feed.of(result), figure or "heatmap", **look)
 
 
 def plot_trace(path: str | Path, figure: str, **look: Any) -> Plot:
-    """Draw one of `FIGURES` of a trace, as ``clusim plot`` does; further options are those of `Look`.
+    """Draw one of `FIGURES` of a trace, as ``clusim plot`` does; `look` as of `Look`.
 
     Raises
     ------
     InputError
-        A figure or measure that is none, or that this trace has not.
+        A figure or measure is unknown or missing in this trace.
     TraceError
         The trace cannot be read.
     """
@@ -133,7 +133,7 @@ def _draw(figure: Figure, feed: Feed, what: str, look: Look) -> None:
 
 @contextmanager
 def styled(look: Look) -> Iterator[Figure]:
-    """Give a figure to draw on, under the settings of all figures; what is drawn keeps them."""
+    """Yield a figure to draw on, with the common settings in effect."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -375,7 +375,7 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
 
 
 def _label_sizes(boxes: list[Box], width_in: float) -> dict[float, float]:
-    """Return the size of letters for boxes of every width [points]: such that the longest label of them fits."""
+    """Return the font size of boxes by width [points], such that the longest label fits."""
     sizes: dict[float, float] = {}
     for box in boxes:
         room = box.width / WIDTH * width_in * 0.8 * 72
@@ -386,7 +386,7 @@ def _label_sizes(boxes: list[Box], width_in: float) -> dict[float, float]:
 
 
 def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
-    """Return the measure of every line over the whole run, `FULL` being all, and the longest queue [bytes]."""
+    """Return the measure of every line over the run (`FULL` is 1) and the longest queue [bytes]."""
     counters, lines = feed.result.wires.counters, feed.picture.lines
     time_ps = max(1, feed.result.time_ps)
     if measure == "queue":

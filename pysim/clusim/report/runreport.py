@@ -1,4 +1,4 @@
-"""A result as text: what `clusim run`, `traffic` and `info` print."""
+"""Text reports of results, printed by `clusim run`, `traffic` and `info`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _GBps(rate: float) -> str:
 
 
 def _report(result: Result, rows: list[tuple[str, str]]) -> str:
-    """Put the parts that every report has around its own `rows`."""
+    """Return a report: common parts around the given `rows`."""
     told = [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)]
     if result.followed:
         foot = ("simulated", result.provenance.granularity_note)
@@ -118,7 +118,7 @@ def _head(result: Result) -> list[str]:
     note = [] if result.complete else ["", "  unfinished: this is how far the run got"]
     call = result.call
     if call is None:
-        # Traffic has no tasks, and its messages are in a trace only when it is complete.
+        # Traffic has no tasks; a trace contains its messages only if it is complete.
         tasks = len(result.tasks.names)
         what = f"{tasks} tasks" if tasks else result.provenance.schedule_text
         return [f"{what} on {where}", *note]
@@ -135,11 +135,14 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 MOST_BROKEN = 8
-"""Broken wires that the table shows besides the busiest."""
+"""Maximum number of faulty wires in the table, in addition to the busiest."""
 
 
 def _wire_table(uses: list[WireUse], broken: list[WireUse]) -> list[str]:
-    """Return the busiest wires and those that faults touched, which have a column for the rate that was left."""
+    """Return a table of the busiest and the faulty wires.
+
+    Faulty wires have a column for the remaining rate.
+    """
     if not uses:
         return ["  nothing crossed any wire"]
     shown = {use.name for use in uses}
@@ -163,7 +166,7 @@ def _effective(use: WireUse) -> str:
 
 
 def _tier_table(table: list[TierTraffic]) -> list[str]:
-    """Return the tiers of a fabric that has several; what never happened has no column."""
+    """Return the table of tiers, if there are several; empty columns are omitted."""
     if len(table) < 2:
         return []
     width = max(13, *(len(row.tier) for row in table))

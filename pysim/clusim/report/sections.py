@@ -63,7 +63,7 @@ class CallRow:
 
 
 def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
-    """Return a row for every collective, or for every kind of them if they are more than `limit`."""
+    """Return a row per collective, or per kind of collective if they exceed `limit`."""
     if calls is None:
         return []
     rows = calls.rows()
@@ -98,7 +98,7 @@ SHOWN_TEXT = 24_000
 """Characters of a topology or schedule that a report quotes."""
 
 SHOWN_RANKS = 24
-"""Ranks of which overlap is shown one by one."""
+"""Maximum number of ranks with individual overlap rows."""
 
 SHOWN_BLAME = 12
 LEAST_BLAME = 0.002
@@ -201,7 +201,7 @@ def _machine(feed: Feed) -> Markup:
 
 
 def _widths(feed: Feed) -> str:
-    """Say what the widths of lines mean."""
+    """Return the legend of line widths."""
     lines = feed.picture.lines
     rates = lines.total(feed.result.wires.rate_Bps) if len(lines) else np.zeros(0)
     if not len(rates) or rates.min() == rates.max():
@@ -211,7 +211,7 @@ def _widths(feed: Feed) -> str:
 
 
 def _not_shown(feed: Feed) -> str:
-    """Say which classes of wires pictures leave out."""
+    """Return a sentence that lists the classes of wires omitted from pictures."""
     if not feed.idle_classes:
         return ""
     used = set(feed.result.wires.classes)
@@ -258,7 +258,10 @@ def _class_options(classes: Iterable[str]) -> Markup:
 
 
 def _overlap(shares: Shares, time_ps: int) -> Markup:
-    """Return a bar for every rank, or for the mean and the ranks with most and least exposed communication."""
+    """Return overlap bars of the mean and the ranks.
+
+    Of many ranks only those with most and least exposed communication are shown.
+    """
     parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
     ranks = list(range(len(shares.ranks)))
     if len(ranks) > SHOWN_RANKS:
@@ -321,7 +324,7 @@ def _latency(feed: Feed) -> Markup:
 
 
 def _rate(use: WireUse) -> str:
-    """Return the rate of a wire, and beside it what faults left of it."""
+    """Return the rate of a wire, and the rate that faults left."""
     if use.effective_Bps < use.rate_Bps * (1 - 1e-9):
         return f"{format_rate(use.effective_Bps)} of {format_rate(use.rate_Bps)}"
     return format_rate(use.rate_Bps)
@@ -396,7 +399,7 @@ def _clipped(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Markup:
-    """Return a table; a `#` in front of a heading makes a column of numbers."""
+    """Return a table; a leading `#` in a heading marks a column of numbers."""
     kinds = [{"class_": "n"} if name.startswith("#") else {} for name in head]
     top = (
         element("th", name.lstrip("#"), scope="col", **numbers)

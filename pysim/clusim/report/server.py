@@ -1,7 +1,7 @@
-"""Serve the page of a trace to a browser on this machine, with data for what is being looked at.
+"""Local web server for the page of a trace, with data for the visible window.
 
-Everything is below a path that nobody can guess, so that neither other users of the machine nor other pages in the
-browser can read a trace; answers may not be stored, framed or taken for anything else.
+All paths have an unguessable prefix, so that neither other users of the computer nor other pages in the
+browser can read a trace; answers may not be stored, framed or interpreted as another type.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from clusim.report.html import policy, served_page
 from clusim.report.page_data import Feed
 
 MOST_COLUMNS = 4096
-"""Columns of an answer; a browser that asks for more gets these."""
+"""Maximum number of columns of an answer; larger requests are reduced to it."""
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
-"""Names under which a browser on this machine asks: any other may be another site's name for this address."""
+"""Accepted host names; any other may be another site's name for this address."""
 
 TOKEN_BYTES = 18
 """Random bytes in the path: 144 bits."""
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves one trace on the loopback interface; `port` 0 takes a free one."""
+    """HTTP server of one trace on the loopback interface; `port` 0 selects a free port."""
 
     daemon_threads = True
 
@@ -57,7 +57,10 @@ class PageServer(ThreadingHTTPServer):
         return f"/{rest}" if known and slash else None
 
     def answer(self, path: str, query: dict[str, list[str]]) -> bytes | None:
-        """Return the message asked for, or None if there is none of that name; `ValueError` for a bad query."""
+        """Return the requested message; None if its name is unknown.
+
+        Raises `ValueError` for an invalid query.
+        """
         feed = self.feed
         if path == "/data/overview":
             return feed.overview(live=True)
@@ -77,7 +80,7 @@ class PageServer(ThreadingHTTPServer):
         return windows[path](low, high, min(columns, MOST_COLUMNS))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing when a browser closes its connection early."""
+        """Suppress errors of browsers that close their connection early."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -120,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, data, "application/octet-stream")
 
     def _is_for_here(self, server: PageServer) -> bool:
-        """Return True if the request names this server as its own pages do."""
+        """Return True if the request's only Host header names this server."""
         hosts = self.headers.get_all("Host") or []
         port = server.server_address[1]
         return len(hosts) == 1 and hosts[0].lower() in {f"{name}:{port}" for name in NAMES}
@@ -139,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def end_headers(self) -> None:
-        """Add to every answer, those to bad requests too, what keeps a browser from misusing it."""
+        """Add security headers to every answer, including errors."""
         self.send_header("Content-Security-Policy", f"{policy(live=True)}; frame-ancestors 'none'")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")

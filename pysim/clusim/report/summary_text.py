@@ -1,4 +1,4 @@
-"""A result in sentences: what ran, how long, what limited it."""
+"""Sentences about a result: the run, its time, its limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clusim.report.lanes import Shares
 from clusim.results.result import Result
 
 EVEN = 0.05
-"""Wires whose utilisation differs by less than this part of the mean are said to be evenly loaded."""
+"""Largest relative difference of utilisation at which wires are reported as evenly loaded."""
 
 
 def title(result: Result, name: str = "") -> str:
-    """Return the run in a few words; `name` is that of its schedule."""
+    """Return a short title of the run; `name` is that of its schedule."""
     call, where = result.call, result.provenance.fabric
     if call is not None:
         size = f" {format_size(call.size_bytes)}" if call.size_bytes else ""
@@ -57,7 +57,10 @@ def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
 
 
 def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[str]:
-    """Return what wires carried, a statement each; nothing went over the classes of wires in `idle`."""
+    """Return statements about the traffic of wires.
+
+    `idle` lists the classes of wires without traffic.
+    """
     said = [*_balance(result), *_crossed(result, idle)]
     said += _stalls(result)
     if _computes(shares):
@@ -82,7 +85,7 @@ def _computes(shares: Shares) -> bool:
 
 
 def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
-    """Say what left the machines, how busy the kinds of links were, and which carried nothing."""
+    """Return sentences on inter-node traffic, utilisation of link classes, and idle classes."""
     said = []
     rows = class_traffic(result)
     if machines_of(result) > 1:
@@ -120,7 +123,7 @@ def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
 
 
 def _balance(result: Result) -> list[str]:
-    """Say whether the class of the fullest wire is evenly loaded."""
+    """Return a sentence on the load balance within the class of the busiest wire."""
     top, busy = limit(result), result.utilisation
     if top is None:
         return []

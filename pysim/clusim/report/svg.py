@@ -1,4 +1,4 @@
-"""Pictures that are text: the machine, and how latencies are distributed."""
+"""Pictures as SVG text: the system, and the distribution of latencies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ APART = 2.6
 
 
 THIN, EVEN, THICK = 1.0, 2.2, 3.8
-"""Width of a line of next to no bandwidth, of all lines where they have the same, and of the line with most."""
+"""Line widths: minimal bandwidth, equal bandwidths, maximal bandwidth."""
 
 
 def line_widths(picture: Picture, rate_Bps: NDArray[Any]) -> list[float]:
-    """Return the width of every line: its area grows with the bandwidth of all its links in its direction.
+    """Return the width of every line.
+
+    Its area grows with the bandwidth of all its links in its direction.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ def line_widths(picture: Picture, rate_Bps: NDArray[Any]) -> list[float]:
 
 
 def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
-    """Return the machine, with `rate_Bps` of its wires [bytes/s].
+    """Return the system, with `rate_Bps` of its wires [bytes/s].
 
     Its script colours ``path.seen``, in the order of ``picture.lines``.
     """
@@ -156,7 +158,7 @@ def _box(box: Box, size: float) -> Markup:
 
 
 def latency_svg(messages: Messages, bars: int = 48) -> Content:
-    """Return a histogram of latencies, or nothing if no message arrived."""
+    """Return a histogram of latencies; empty if no message arrived."""
     done = messages.end_ps >= 0
     latency = (messages.end_ps - messages.start_ps)[done]
     if not len(latency):

@@ -1,6 +1,7 @@
-"""The card that a report begins with: the verdict, its phases as a bar, what to change.
+"""Bottleneck card at the top of a report, and bar charts on a common axis.
 
-Numbers of several things on one axis: a bar each, and a mark for what was measured or what else it might be.
+The card contains the bottleneck, its phases as a bar, and remedies. Axis charts show one bar per row,
+with marks for measured or alternative values.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from clusim.results.diagnosis import CauseKind, Phase, Verdict
 
 @dataclass(frozen=True, slots=True)
 class AxisRow:
-    """A thing on the axis.
+    """Row of an axis chart.
 
     Attributes
     ----------
     name, remark : str
-        What it is, and smaller what else is to say.
+        Label, and a remark in smaller type.
     value : float or None
-        Its number, of the unit of the axis; None where there is none.
+        Value in the unit of the axis; None if unknown.
     words : str
-        What stands at the end of the row.
+        Text at the end of the row.
     marks : tuple of (str, float)
-        Further numbers: a kind of `measured` or `held`, and the number.
+        Further values: a kind (`measured` or `held`) and the value.
     """
 
     name: str
@@ -37,9 +38,9 @@ class AxisRow:
 
 
 def axis(rows: Sequence[AxisRow], said: Callable[[float], str], *, log: bool = False) -> Markup:
-    """Return rows of bars on an axis from 0, or of a logarithmic one from the power of ten below them.
+    """Return rows of bars on an axis from 0.
 
-    `said` writes a number of the axis.
+    A logarithmic axis starts at the power of ten below the values. `said` formats a number of the axis.
     """
     known = [value for row in rows for value in _values(row)]
     if not known:
@@ -114,11 +115,11 @@ _LOST = {
     *(CauseKind.CREDIT, CauseKind.SLOTS, CauseKind.EXPOSED, CauseKind.HOST),
     *(CauseKind.BUBBLE, CauseKind.IDLE),
 }
-"""Causes of phases in which nothing is done that must be."""
+"""Causes of phases without useful work."""
 
 
 def verdict_card(verdict: Verdict) -> Markup:
-    """Return a verdict, in its own words."""
+    """Return the card of a bottleneck verdict."""
     first, *rest = verdict.lines()
     phases = {f"phase {phase.words()}" for phase in verdict.phases}
     told: list[Content] = [element("h2", "Verdict"), element("p", first, class_="headline")]
@@ -156,7 +157,7 @@ def _look(phase: Phase) -> str:
 
 
 def strip(parts: Sequence[tuple[str, float]], words: str, kind: str = "bar") -> Markup:
-    """Return parts of one, by the class that colours them, as one bar; `words` say the same."""
+    """Return fractions of 1 as one bar, coloured by class; `words` are the text equivalent."""
     pieces, left = [], 0.0
     for name, part in parts:
         piece = element(

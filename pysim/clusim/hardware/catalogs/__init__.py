@@ -1,1 +1,1 @@
-"""Tables of all hardware objects, which lie in packages of their own and are found there."""
+"""Tables of all hardware objects, discovered in their packages."""

@@ -1,10 +1,10 @@
-"""The GPUs there are, and how one is found: by name, PCI identity, capability, what it stands for.
+"""Catalogue of GPUs and look-up by name, PCI identity, compute capability or stand-in.
 
-GPU names: product names of drivers, logs and tables, matched as complete names, and names in free text.
+Names are product names in drivers, logs and tables, matched as complete names, or names in free text.
 
-A name consists of the words of the model (``a100``, ``rtx 4090``) and of qualifiers. A qualifier must agree with the
-chip: the form factor (``sxm4``, ``pcie``), the memory size and the memory type. Vendor words are ignored. Any other
-word makes the name that of another product, which is not known.
+A name consists of the words of the model (``a100``, ``rtx 4090``) and of qualifiers. A qualifier must
+agree with the chip: the form factor (``sxm4``, ``pcie``), the memory size and the memory type. Vendor
+words are ignored. Any other word denotes another, unknown product.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAMILIES: dict[str, Architecture] = {
 
 
 def _paths() -> dict[str, Path]:
-    """Return the file of every GPU: those that are shipped, and those in the directories of ``CLUSIM_GPUS``."""
+    """Return the file of every shipped GPU and of every GPU in the ``CLUSIM_GPUS`` directories."""
     result: dict[str, Path] = {}
     own = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
     for folder in (FOLDER / "gpus", *own):
@@ -65,7 +65,7 @@ def _read(
 
 
 def _found() -> dict[str, Gpu]:
-    """Return the GPUs, first those that a short name means: the usual chip, then modules, then cards."""
+    """Return the GPUs in order of preference for short names: usual chip, modules, cards."""
     claimed: dict[object, str] = {}
     known: dict[str, Gpu] = {}
     paths = _paths()
@@ -79,7 +79,7 @@ def _found() -> dict[str, Gpu]:
 
 
 def _claims(item: Gpu) -> Iterable[str]:
-    """Yield what only one GPU can be."""
+    """Yield the properties that only one GPU may claim."""
     yield from (f"PCI id {vendor:04x}:{device:04x}" for vendor, device in item.pci_ids)
     yield from (f"stands_for {what!r}" for what in item.stands_for)
     if item.usual and item.gfx:
@@ -116,7 +116,10 @@ def gpu_by_capability(capability: int | None) -> Gpu | None:
 
 
 def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
-    """Return the GPU of AMD's number (``908``, ``gfx942``): the one with so many CUs, or the usual one."""
+    """Return the GPU of an AMD number (``908``, ``gfx942``).
+
+    With `units`, it is the GPU with that number of CUs, otherwise the usual one.
+    """
     number = text.lower().removeprefix("gfx").partition(":")[0]
     same = [item for item in GPUS.values() if number in item.gfx]
     exact = (item for item in same if item.sms == units)
@@ -124,12 +127,12 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
 
 
 def stand_in(kind: str, number: int | None = None) -> Gpu | None:
-    """Return what an unnamed GPU is taken for (`Gpu.stands_for`); None if nothing stands for it."""
+    """Return the stand-in for an unnamed GPU (`Gpu.stands_for`); None if there is none."""
     return _STANDING.get(kind if number is None else f"{kind}:{number}")
 
 
 def standing(kind: str) -> dict[int, Gpu]:
-    """Return what stands for a kind of place, by number of links or generation."""
+    """Return the stand-ins of a kind by number of links or PCIe generation."""
     found = (what.split(":") for what in _STANDING if what.startswith(f"{kind}:"))
     return {int(number): _STANDING[f"{kind}:{number}"] for _, number in sorted(found)}
 
@@ -137,7 +140,7 @@ def standing(kind: str) -> dict[int, Gpu]:
 VENDOR_WORDS = frozenset(
     ("nvidia", "amd", "corporation", "tesla", "geforce", "instinct", "gpu", "gpus")
 )
-"""Words that say nothing about the chip."""
+"""Words that do not identify a chip."""
 
 FORM_WORDS = {
     "sxm": ("sxm", "hgx", "dgx"),
@@ -146,7 +149,7 @@ FORM_WORDS = {
     "oam": ("oam",),
     "apu": ("apu",),
 }
-"""Words for form factors; ``sxm`` may have a generation behind it."""
+"""Words for form factors; ``sxm`` may have a generation suffix."""
 
 BRIDGED = "nvl"
 """Word for PCIe cards that are sold with NVLink bridges; part of their names."""
@@ -157,10 +160,10 @@ SIZE_TOLERANCE = 0.1
 OTHER_MODELS = frozenset(
     ("ti", "super", "d", "3e", "dgxs", "max", "q", "laptop", "mobile", "sff", "edition")
 )
-"""Words that, beside a model in free text, make it another one."""
+"""Words that turn a model name in free text into a different model."""
 
 _PORT_RATES = (100, 200, 400, 800)
-"""Numbers that are rates of adapters in free text [Gb/s]."""
+"""Numbers that are NIC rates in free text [Gb/s]."""
 
 _NEAR = 0.6
 _LONGEST = 12
@@ -173,7 +176,7 @@ _TIMES = re.compile(r"([0-9]{1,3}x)(?=[a-z])|(?<=[0-9])x[0-9]{1,3}$")
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """The words of a name: those of the model, and the qualifiers."""
+    """Words of a name, split into the model and its qualifiers."""
 
     model: tuple[str, ...]
     forms: frozenset[str]
@@ -268,9 +271,12 @@ _MODELS = frozenset(model for known in _KNOWN for model in known.models)
 _MODEL_WORDS = {word for model in _MODELS for word in model}
 
 
-@lru_cache(maxsize=1024)  # a log asks for the few names in it many thousand times
+@lru_cache(maxsize=1024)  # a log repeats a few names many thousand times
 def gpu_by_product(text: str) -> Gpu | None:
-    """Return the GPU of a complete name, such as ``NVIDIA A100-SXM4-80GB`` or ``H100``; None if it is not known."""
+    """Return the GPU of a complete name; None if it is unknown.
+
+    Examples of names are ``NVIDIA A100-SXM4-80GB`` and ``H100``.
+    """
     return _match(_split(text))
 
 
@@ -283,10 +289,10 @@ def _match(words: Sequence[str]) -> Gpu | None:
 
 
 def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
-    """Return the GPU that a file's name or comment names, and these words; None if it names no GPU.
+    """Return the GPU named in a file's name or comment, with the words; None without one.
 
-    The name of a system (``p4d``) is preferred, as it fixes the chip. Words that are a known model with qualifiers
-    that no known chip has are returned without a GPU.
+    The name of a system (``p4d``) is preferred, as it fixes the chip. Words that are a known model with
+    qualifiers that no known chip has are returned without a GPU.
     """
     systems = [
         (match, item)
@@ -302,7 +308,7 @@ def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
 
 
 def _runs(text: str) -> Iterable[list[str]]:
-    """Yield the longest sequences of words that can be parts of a GPU name and have a known model among them."""
+    """Yield the longest word sequences that can form a GPU name with a known model."""
     run: list[str] = []
     for word in [*(_TIMES.sub("", word) for word in _split(text)), ""]:
         if _is_part(word):
@@ -327,7 +333,10 @@ def _has_model(words: tuple[str, ...]) -> bool:
 
 
 def nearest_gpu(text: str) -> Gpu | None:
-    """Return the known GPU whose name is most similar, preferably of the same form factor; None if none is similar."""
+    """Return the known GPU with the most similar name; None if none is similar.
+
+    GPUs of the same form factor are preferred.
+    """
     name = _name(_split(text))
     plain = " ".join(name.model)
 

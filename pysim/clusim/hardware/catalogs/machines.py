@@ -1,4 +1,4 @@
-"""The processors, adapters and switches there are, by name and by PCI identity."""
+"""Catalogue of processors, NICs and switches, by name and by PCI identity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOST_COSTS: dict[str, HostCosts] = {
 TRANSPORTS: dict[str, Transport] = {
     name: transport_of(name, entry) for name, entry in read(FOLDER / "transports.yaml").items()
 }
-"""Transports by which NCCL reaches adapters, by name."""
+"""Transports between NCCL and NICs, by name."""
 
 ADAPTERS: dict[str, Nic] = {
     name: nic_of(name, entry, TRANSPORTS) for name, entry in _NICS["nics"].items()

@@ -1,4 +1,7 @@
-"""Forms and ratios fitted to measured products: for the shipped tables and for ``clusim calibrate gpu``."""
+"""Fits of forms and ratios to measured products.
+
+Used for the shipped tables and by ``clusim calibrate gpu``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ SHARES = (0.5, 0.3, 0.2)
 """Shares of the residuals by number of sizes: all three, two, one."""
 
 NOISE, OTHER = 0.4, 0.2
-"""Noise against the spread of what is left; further noise of another library's rows of the same element type."""
+"""Noise relative to the spread of residuals, and extra noise of other libraries' rows."""
 
 MOST_ROWS = 4000
 """Rows that a Gaussian process is given at most."""
@@ -44,11 +47,11 @@ class ProductRows:
     Attributes
     ----------
     shapes : array
-        Rows of batch, m, n, k and the part that is fresh.
+        Rows of batch, m, n, k and the fraction of fresh data.
     seconds : array
-        What each took [s].
+        Measured times [s].
     sizes : (float, float)
-        Element of an operand and of the output [bytes].
+        Element sizes of operands and output [bytes].
     """
 
     shapes: Reals
@@ -57,7 +60,7 @@ class ProductRows:
 
 
 def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int = 1800) -> Form:
-    """Return the form with the least mean error of the logarithms, by a random walk of so many steps."""
+    """Fit the form with the least mean log error by a random walk of `steps` steps."""
     rng = np.random.default_rng(1)
     some = rng.permutation(len(rows.seconds))[:1000]
     shapes, wanted = rows.shapes[some], np.log(rows.seconds[some])
@@ -88,13 +91,13 @@ def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int =
 
 
 def _falls(apart: Reals) -> Reals:
-    """Return how alike values at a distance are (Matern 3/2)."""
+    """Return the correlation of values at a distance (Matern 3/2)."""
     found: Reals = (1 + np.sqrt(3) * apart) * np.exp(-np.sqrt(3) * apart)
     return found
 
 
 def _near(one: Reals, two: Reals) -> Reals:
-    """Return how alike what the form leaves is at two sets of shapes, in octaves of m, n and k."""
+    """Return correlations of residuals at two sets of shapes, in octaves of m, n and k."""
     m, n, k = (np.abs(one[:, None, axis] - two[None, :, axis]) for axis in range(3))
     all_three = _falls(np.sqrt(m * m + n * n + k * k) / 3)
     pairs = _falls(np.hypot(m, n)) + _falls(np.hypot(m, k)) + _falls(np.hypot(n, k))
@@ -104,9 +107,9 @@ def _near(one: Reals, two: Reals) -> Reals:
 
 
 def fit_ratios(form: Form, chip: Silicon, known: list[ProductRows]) -> str:
-    """Return what the form leaves on the grid: of rows of one library, with those of others as weaker evidence.
+    """Return the residual ratios on the grid, with other libraries' rows as weaker evidence.
 
-    It is the most likely values of a Gaussian process through the logarithms of measured / computed.
+    They are the most likely values of a Gaussian process through the logarithms of measured / computed.
     """
     left, noise = [], []
     for index, rows in enumerate(known):

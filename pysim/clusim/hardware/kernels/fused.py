@@ -1,11 +1,12 @@
 """Fused attention: scores, softmax and values in one kernel, block by block.
 
-**Hardware** A block of 128 rows of queries stays on an SM and meets the keys block by block: two products on tensor
-cores, and an exponential for every score, which has units of its own that are slow in comparison. With a causal mask
-a block of rows meets the keys up to its diagonal block. The backward pass computes the scores again and makes five
-products of them. **Model** Every pair of a block of rows and a block of keys takes its products and its exponentials;
-blocks are spread over SMs in waves, and none ends before its longest block. Against it stands the traffic of queries,
-keys, values and outputs. **Not modelled** Splitting keys over SMs (decoding), pages of keys, dropout, sliding windows.
+**Hardware** A block of 128 rows of queries stays on an SM and meets the keys block by block: two
+products on tensor cores, and an exponential for every score, on dedicated units that are slow in
+comparison. With a causal mask a block of rows meets the keys up to its diagonal block. The backward pass
+recomputes the scores and performs five products. **Model** Every pair of a block of rows and a block of
+keys costs its products and its exponentials; blocks are spread over SMs in waves, and no wave ends
+before its longest block. This overlaps with the traffic of queries, keys, values and outputs. **Not
+modelled** Splitting keys over SMs (decoding), pages of keys, dropout, sliding windows.
 **Parameters** `FusedForm`, fitted by architecture and library to measured kernels.
 """
 
@@ -73,17 +74,17 @@ class FusedForm:
     start_us : float
         From the launch to the first block, and the end [us].
     rate : float
-        Arithmetic of the products inside, against what the largest matrix products reach.
+        Arithmetic rate of the inner products, relative to the largest matrix products.
     score_ps : float
-        What a score costs besides on one SM [ps].
+        Additional time per score on one SM [ps].
     block_us : float
         Start and end of a block of rows [us].
     memory : float
-        Memory rate, against what can be reached.
+        Memory rate, relative to the achievable rate.
     sharp : float
         Order of the norm by which arithmetic and memory overlap: 1 one after the other, large the longer only.
     whole : float
-        Part of a last wave that waits: 1 a whole one, 0 none.
+        Fraction of the last wave that waits, from 0 to 1 (a complete wave).
     """
 
     start_us: float

@@ -1,14 +1,14 @@
-"""Measured matrix products and attention by chip, element type and library, as files beside this one.
+"""Measured matrix products and attention by chip, element type and library.
 
-A file is written by ``benchmarks/fit_products.py`` and ``benchmarks/fit_attention.py``, or by ``clusim calibrate gpu``:
-where it was measured, a `Form` for every element type and library, the `Ratios` that the form leaves, and a `FusedForm`
-for every library of attention. Forms hold for all chips of the architecture, with their own figures; so do the ratios,
-because kernels of a library are written for an architecture. Other architectures take the forms alone.
+A file is written by ``benchmarks/fit_products.py`` and ``benchmarks/fit_attention.py``, or by ``clusim
+calibrate gpu``. It contains the place of measurement, a `Form` for every element type and library, the
+residual `Ratios`, and a `FusedForm` for every library of attention. Forms and ratios apply to all chips
+of the architecture, with each chip's figures, because kernels of a library are written for an
+architecture. Other architectures use only the forms.
 
-Measured against computed times on a grid of shapes: what a physical form leaves, between and beyond its knots.
-
-Ratios are interpolated in their logarithm, linearly in the logarithms of m, n and k. Beyond the grid the nearest
-ratio on its edge holds, so that the form decides how times grow there.
+Ratios are measured over computed times on a grid of shapes. They are interpolated in their logarithm,
+linearly in the logarithms of m, n and k. Beyond the grid the nearest ratio on its edge is used, so that
+the form decides how times grow there.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _place(axis: tuple[int, ...], value: float) -> tuple[int, float]:
 def pack(logarithms: NDArray[np.float64]) -> str:
     """Return the text that `Ratios` has of logarithms of ratios on a grid."""
     units = np.clip(np.round(logarithms / STEP), -127, 127).astype(np.int8)
-    # Differences may wrap around; so do the sums that take them back.
+    # Differences may wrap around; the sums that invert them wrap as well.
     steps = np.diff(units, axis=-1, prepend=np.int8(0))
     return base64.b64encode(zlib.compress(steps.tobytes(), 9)).decode("ascii")
 
@@ -102,13 +102,13 @@ class ProductTable:
     Attributes
     ----------
     chip, architecture : str
-        Where it was measured.
+        Place of measurement.
     kind, library : str
-        Element type of the operands (``bf16``, ``fp8``, ``fp8-block``, ``nvfp4``), and whose kernels they are.
+        Element type of the operands (``bf16``, ``fp8``, ``fp8-block``, ``nvfp4``), and kernel library.
     form : Form
-        What was fitted.
+        Fitted form.
     ratios : Ratios or None
-        What the form leaves, if that is known.
+        Residual ratios, if known.
     """
 
     chip: str
@@ -135,9 +135,9 @@ class AttentionTable:
     library : str
         ``flash2``, ``flash3``, ``cudnn``, ``flashinfer``.
     forward, backward : FusedForm
-        What was fitted. Without a measured backward pass it is the forward one.
+        Fitted forms. Without a measured backward pass, `backward` is the forward form.
     long : bool
-        Whether it was measured in long loops, at the clock that these leave.
+        True if measured in long loops, at the sustained clock.
     """
 
     library: str
@@ -158,11 +158,11 @@ class KernelFile:
     Attributes
     ----------
     products : mapping
-        By element type and library, the usual library of a type first.
+        By element type and library, the default library of a type first.
     attention : mapping
-        By library, the usual one first.
+        By library, the default first.
     figures : mapping
-        What replaces figures of the chip: ``memory_efficiency``, ``sustained``, ``kernel_floor_us``.
+        Replacements of chip figures:``memory_efficiency``, ``sustained``, ``kernel_floor_us``.
     """
 
     products: dict[tuple[str, str], ProductTable]
@@ -171,7 +171,7 @@ class KernelFile:
 
 
 def shipped_files() -> dict[str, Path]:
-    """Return the files that are there, by chip."""
+    """Return the shipped files by chip."""
     return {path.stem: path for path in sorted(_FOLDER.glob("*.json"))}
 
 
@@ -216,7 +216,7 @@ def _attention(data: dict[str, Any]) -> dict[str, AttentionTable]:
 
 
 def _file(name: str) -> KernelFile:
-    """Return the file of a chip with a shipped one, or the one at a path (with a ``/`` or ``.json``)."""
+    """Return the shipped file of a chip, or the file at a path (with a ``/`` or ``.json``)."""
     if "/" in name or name.endswith(".json"):
         return load_file(Path(name))
     shipped = shipped_files()
@@ -226,7 +226,9 @@ def _file(name: str) -> KernelFile:
 
 
 def find_table(name: str, kind: str, library: str = "") -> ProductTable | None:
-    """Return the products of an element type, by the usual library if none is named; None if they were not measured.
+    """Return the products of an element type; None if they were not measured.
+
+    An empty `library` is the default one.
 
     Parameters
     ----------
@@ -245,7 +247,7 @@ def find_figures(name: str) -> dict[str, float]:
 
 
 def find_attention(name: str, library: str = "") -> AttentionTable | None:
-    """Return fused attention by a library, the usual one if none is named; None if it was not measured."""
+    """Return the fused attention of a library (default if empty); None if not measured."""
     for made, table in _file(name).attention.items():
         if library in ("", made):
             return table

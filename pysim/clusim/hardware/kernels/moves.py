@@ -1,20 +1,21 @@
-"""Kernels that move data: what part of the memory rate each kind reaches.
+"""Kernels that move data, and the clock under a power cap.
 
-**Hardware** Copies, sums and optimisers stream through memory. Kernels with functions in them (activations, dropout
-with its random numbers) and kernels that reduce rows (norms, softmax, cross-entropy) hold registers and wait for
-partial sums, and reach less. Norms of an eager framework read their rows again for every sum; those of kernel libraries
-and compilers keep them in registers. **Model** A share of the rate of copies for every kind, and the fill of the memory
-system in front. **Not modelled** What a library makes of one kernel: fused ones differ from release to release; data
-that are still in L2. **Parameters** `SHARES`, `EAGER_NORM`, `FILL_US`.
-
-The clock that a power cap leaves, without what else a long run costs (`steady` of an architecture).
-
-**Hardware** A GPU runs at its boost clock until it draws what its board may draw; then it lowers clock and voltage.
-Memory keeps its own clock. **Model** A dense matrix product at the clock behind the peak rate would draw the idle power
-and its operations times their energy. Voltage follows the clock, so that the power of arithmetic falls with its third
-power: the clock is the third root of what the cap leaves for it, and never above the one behind the peak rate.
-**Not modelled** Temperature, differences between boards, the milliseconds until the cap takes hold, clocks above the
-one behind the peak rate. **Parameters** `power` of the chip; `idle_power` and `flop_energy` of its architecture.
+**Hardware** Copies, sums and optimisers stream through memory. Kernels with functions (activations,
+dropout with its random numbers) and kernels that reduce rows (norms, softmax, cross-entropy) hold
+registers and wait for partial sums, and are slower. Norms of an eager framework read their rows again
+for every sum; those of kernel libraries and compilers keep them in registers. A GPU runs at its boost
+clock until it reaches the power limit of its board; then it lowers clock and voltage. Memory keeps its
+clock.
+**Model** A share of the rate of copies for every kind, preceded by the fill of the memory system. A
+dense matrix product at the clock of the peak rate would draw the idle power and its operations times
+their energy. Voltage follows the clock, so that the power of arithmetic falls with its third power: the
+clock is the third root of the power that the cap leaves for arithmetic, and never above the clock of the
+peak rate. Other costs of a long run are in `steady` of an architecture.
+**Not modelled** Kernel fusion, which differs between releases of libraries; data still in L2; temperature,
+differences between boards, the milliseconds until the cap takes effect, clocks above the one of the peak
+rate.
+**Parameters** `SHARES`, `EAGER_NORM`, `FILL_US`; `power` of the chip; `idle_power` and `flop_energy` of
+its architecture.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ LEAST = 0.3
 """Clock that every chip keeps."""
 
 _NARROW = (60, 70, 72, 75, 80)
-"""Compute capabilities, times ten, whose SMs have 64 lanes of 32 bits; the others have 128 (CUDA programming guide)."""
+"""Compute capabilities, times ten, of chips with 64 lanes of 32 bits per SM.
+
+Other chips have 128 (CUDA programming guide).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,9 @@ class Power:
     Attributes
     ----------
     cap_W : float
-        What the board may draw for long [W]; 0 is unknown: nothing is capped.
+        Sustained power limit of the board [W]; 0 if unknown (no cap).
     idle_W : float
-        Without arithmetic [W].
+        Power without arithmetic [W].
     flop_pJ : float
         Energy of an operation [pJ].
     flops : float
@@ -53,7 +57,7 @@ class Power:
 
 
 def kept_clock(power: Power) -> float:
-    """Return the clock that dense matrix products keep for long, against the one behind the peak rate."""
+    """Return the sustained clock of dense matrix products, relative to that of the peak rate."""
     need_W = power.flops * power.flop_pJ * 1e-12
     left_W = power.cap_W - power.idle_W
     if not power.cap_W or need_W <= left_W:
@@ -62,12 +66,12 @@ def kept_clock(power: Power) -> float:
 
 
 def vector_clock_Hz(flops: float, sms: int, compute_capability: int) -> float:
-    """Return the boost clock of an NVIDIA chip, which is behind its published peak of 32-bit arithmetic [Hz].
+    """Return the boost clock that gives an NVIDIA chip's peak of 32-bit arithmetic [Hz].
 
     Parameters
     ----------
     flops : float
-        That peak; a lane multiplies and adds once a clock [FLOP/s].
+        Published peak; a lane multiplies and adds once per clock [FLOP/s].
     compute_capability : int
         Times ten.
     """
@@ -78,16 +82,21 @@ def vector_clock_Hz(flops: float, sms: int, compute_capability: int) -> float:
 Kind = Literal["copy", "function", "rows", "norm"]
 
 SHARES: dict[Kind, float] = {"copy": 1.0, "function": 0.85, "rows": 0.75, "norm": 0.85}
-"""Part of the rate of copies. *copy*: additions reach 1.03 to 1.07 of it (microsoft/vidur, A100 and H100). *norm*:
-calibrated on Liger's layer norms of 2,048 and 8,192 features on A100, both passes (linkedin/Liger-Kernel). *function*
-and *rows*: assumed, between kernels of serving engines and fused training kernels, which are written for it."""
+"""Kernel rates relative to copies.
+
+*copy*: additions reach 1.03 to 1.07 of it (microsoft/vidur, A100 and H100). *norm*: calibrated on
+Liger's layer norms of 2,048 and 8,192 features on A100, both passes (linkedin/Liger-Kernel). *function*
+and *rows*: assumed, between kernels of serving engines and specialised fused training kernels.
+"""
 
 EAGER_NORM = 0.65
-"""The same of PyTorch's own layer norm, both passes: calibrated on 4,096 rows of 2,048 and 8,192 features on A100 and
-H100 (linkedin/Liger-Kernel)."""
+"""Rate of PyTorch's layer norm, both passes, relative to copies.
+
+Calibrated on 4,096 rows of 2,048 and 8,192 features on A100 and H100 (linkedin/Liger-Kernel).
+"""
 
 FILL_US = 1.0
-"""Until the memory system is full, and until it is empty [us]; assumed: two latencies of memory."""
+"""Time to fill and drain the memory system [us]; assumed: two memory latencies."""
 
 _NORMS = re.compile(r"^(?!summed).*\bnorm\b")
 _ELEMENTS = re.compile(r"\bentropy (cast|difference|exponent|quotient)\b")
@@ -105,12 +114,12 @@ def kind_of(name: str) -> Kind:
 
 
 def moved_s(name: str, size_bytes: float, memory_Bps: float, *, eager: bool = False) -> float:
-    """Return the time of a kernel that moves data [s], at a rate that copies reach.
+    """Return the time of a kernel that moves data [s], given the rate of copies.
 
     Parameters
     ----------
     eager : bool
-        Kernels are those of an eager framework, an operator each.
+        True for kernels of an eager framework, one per operator.
     """
     if not size_bytes:
         return 0.0

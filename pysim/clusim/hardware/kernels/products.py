@@ -1,15 +1,17 @@
-"""Matrix products on tensor cores: what a product takes by tiles, waves and traffic.
+"""Matrix products on tensor cores: time by tiles, waves and memory traffic.
 
-**Hardware** A product of m x k with k x n is cut into tiles of the output. An SM computes one tile at a time: it fills
-a pipeline, steps through k, and writes the tile. Tiles beyond the SMs wait for the next wave. Where there are fewer
-tiles than SMs, libraries cut k as well (split-K) and add the parts up, which moves them through memory once more.
-Operands come from memory once and from L2 for every tile that uses them; a few SMs alone do not keep it busy.
-**Model** For every tile shape and every cut of k: waves x (start of a tile + its arithmetic + writing it), against the
-bytes of memory and the bytes of L2; the three overlap as a p-norm of them. The fastest choice counts, as libraries
-choose by heuristics that were tuned for it. A launch is in front.
-**Not modelled** Which kernel a release's heuristic really takes, layouts of the operands, alignment, sparse products.
+**Hardware** A product of m x k with k x n is cut into tiles of the output. An SM computes one tile at a
+time: it fills a pipeline, steps through k, and writes the tile. Tiles beyond the SMs wait for the next
+wave. If there are fewer tiles than SMs, libraries cut k as well (split-K) and add up the parts, which
+move through memory once more. Operands come from memory once and from L2 for every tile that uses them;
+a few SMs cannot saturate it.
+**Model** For every tile shape and every cut of k: waves x (start of a tile + its arithmetic + writing
+it), against the bytes of memory and the bytes of L2; the three overlap as their p-norm. The fastest
+choice is used, because the heuristics of libraries are tuned for it. A launch precedes it.
+**Not modelled** The kernel that a release's heuristic selects, layouts of the operands, alignment,
+sparse products.
 **Parameters** `Form`: fitted by architecture, element type and library to measured products
-(`clusim.hardware.kernels.measured_tables`); `clusim.hardware.kernels.measured_tables` has what the form leaves.
+(`clusim.hardware.kernels.measured_tables`, with the residual ratios).
 """
 
 from __future__ import annotations
@@ -41,13 +43,15 @@ _CHOICES = np.array([(rows, columns, parts) for rows, columns in TILES for parts
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` matrix products of m x k with k x n: m tokens, k input and n output features in a forward pass.
+    """Batch of `batch` matrix products of m x k with k x n.
+
+    In a forward pass m are tokens, k input and n output features.
 
     Attributes
     ----------
     fresh : float
-        Part of operands and output that memory moves: less than 1 where a convolution reads a pixel once for all places
-        of its window.
+        Part of operands and output that memory moves: less than 1 where a convolution reads a pixel once for
+        all places of its window.
     """
 
     batch: int
@@ -64,11 +68,11 @@ class Silicon:
     Attributes
     ----------
     sms : int
-        Streaming multiprocessors, a tile each.
+        Streaming multiprocessors; each computes one tile at a time.
     flops : float
-        What the largest products reach at its element type [FLOP/s].
+        Rate of the largest products at the element type [FLOP/s].
     memory_Bps : float
-        Memory rate that can be reached [B/s].
+        Achievable memory rate [B/s].
     """
 
     sms: int
@@ -85,21 +89,24 @@ class Form:
     start_us : float
         From the launch to the first tile, and the end of the kernel [us].
     rate : float
-        Arithmetic inside a large tile, against what the largest products reach.
+        Arithmetic rate within a large tile, relative to the largest products.
     memory : float
-        Memory rate of products, against what can be reached.
+        Memory rate of products, relative to the achievable rate.
     tile_us : float
         Filling and draining the pipeline of a tile [us].
     l2 : float
-        Rate of L2, against that of the memory.
+        L2 rate, relative to the memory rate.
     spread : float
-        Part of the SMs that must load for the memory to be busy.
+        Fraction of SMs that must load to saturate memory.
     store : float
-        Rate at which an SM writes a tile of the output behind its arithmetic, against its share of the memory rate.
+        Rate at which an SM writes an output tile after its arithmetic, relative to its share of the memory
+        rate.
     sharp : float
-        Order of the norm by which arithmetic, memory and L2 overlap: 1 one after the other, large the longest only.
+        Order of the norm by which arithmetic, memory and L2 overlap: 1 one after the other, large the
+        longest only.
     whole : float
-        Part of the last wave that waits for its slowest tile: 1 a whole wave, 0 tiles are spread (stream-K).
+        Part of the last wave that waits for its slowest tile: 1 a complete wave, 0 tiles are spread
+        (stream-K).
     split_us : float
         A further step for cut inner dimensions [us].
     half_tile : float
@@ -124,7 +131,7 @@ class Form:
         return cls(**{field.name: float(given[field.name]) for field in fields(cls)})
 
     def at_clock(self, faster: float) -> Form:
-        """Return the form of a chip with another clock: what starts and ends takes is counted in clocks."""
+        """Return the form at another clock; start and end times scale with clock cycles."""
         return replace(
             self,
             start_us=self.start_us / faster,

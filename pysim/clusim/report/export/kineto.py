@@ -1,8 +1,8 @@
-"""Traces of the PyTorch profiler, one file for each rank, and one Chrome trace of all of them.
+"""PyTorch profiler traces, one per rank, and a Chrome trace of all ranks.
 
-The files of a rank hold what a rank's profiler records of its GPU: kernels on streams with their launches, waits of
-streams for each other, collectives under the names and with the arguments that NCCL's kernels have, so that tools for
-such traces (HolisticTraceAnalysis) read them, and `clusim replay` the same calls. Chrome's format has no nested tracks:
+The file of a rank contains the GPU records of a profiler: kernels on streams with their launches, waits
+between streams, and collectives with the names and arguments of NCCL's kernels, so that tools for such
+traces (HolisticTraceAnalysis) and `clusim replay` can read them. Chrome's format has no nested tracks:
 ranks are processes, streams threads, counters of wires processes of their nodes.
 """
 
@@ -22,7 +22,7 @@ from clusim.base.terms.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROO
 from clusim.report.export.run import Run, TaskRow
 
 FIRST_STREAM = 7
-"""Number of the first stream; that of PyTorch's own kernels."""
+"""Number of the first stream, as of PyTorch's kernels."""
 
 HOST_THREAD = 1
 """Number of the thread that launches; streams have others."""
@@ -43,7 +43,7 @@ def write_kineto(path: str | Path, folder: Path) -> list[Path]:
             rank = tasks[0].rank
             target = folder / f"rank-{rank}.json.gz"
             refuse_inputs(target, [path])
-            # No time of writing in the header: the same run gives the same file.
+            # No write time in the header: equal runs give equal files.
             with staging.open(target) as out:
                 out.write(
                     gzip.compress(json.dumps(_of_rank(run, rank, tasks)).encode(), 6, mtime=0)
@@ -63,9 +63,9 @@ def _of_rank(run: Run, rank: int, tasks: list[TaskRow]) -> dict[str, Any]:
 
 
 def _launched(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of a rank with what its host does: launches in their order, waits of streams, messages.
+    """Yield the tasks of a rank with host events: launches in order, stream waits, messages.
 
-    Numbers of launches ascend, as what waits for another stream says which launches there it waits for.
+    Launch numbers ascend, because a stream wait refers to the launch that it waits for.
     """
     streams, needs = _streams(tasks), _waits(run, tasks)
     launch: dict[int, int] = {}
@@ -75,7 +75,7 @@ def _launched(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
             yield event
             continue
         for other in needs[task.number]:
-            # Behind the kernel, before the next one is launched.
+            # After the kernel, before the next launch.
             yield _sync(task, streams, other, launch[other.number])
         number = launch[task.number] = 4 * len(launch) + 4
         event["args"] |= {"correlation": number, "External id": number}
@@ -88,7 +88,7 @@ def _launched(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
 
 
 def _host(category: str, name: str, task: TaskRow) -> dict[str, Any]:
-    """Return a call of the host that takes no time, when a task starts."""
+    """Return a zero-length host call at the start of a task."""
     return {
         "ph": "X", "cat": category, "name": name, "pid": task.rank, "tid": HOST_THREAD,
         "ts": task.start_ps / 1e6, "dur": 0,
@@ -96,7 +96,7 @@ def _host(category: str, name: str, task: TaskRow) -> dict[str, Any]:
 
 
 def _sync(task: TaskRow, streams: dict[str, int], on: TaskRow, launch: int) -> dict[str, Any]:
-    """Return the wait of a task's stream for a kernel on another one; it has no length, as it does nothing."""
+    """Return the zero-length wait of a task's stream for a kernel on another stream."""
     own = streams[task.stream]
     return _host("cuda_sync", "Stream Wait Event", task) | {
         "tid": own,
@@ -109,14 +109,17 @@ def _sync(task: TaskRow, streams: dict[str, int], on: TaskRow, launch: int) -> d
 
 
 def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
-    """Return what every kernel of a rank waits for: the last kernel of every other stream, also by way of delays."""
+    """Return the dependencies of every kernel of a rank: the last kernel of every other stream.
+
+    Dependencies through delays are included.
+    """
     deps, off = run.inputs.numbers("tasks/deps"), run.inputs.numbers("tasks/deps_off")
     own = {task.number: (place, task) for place, task in enumerate(tasks)}
     before: dict[int, set[int]] = {}
     found: dict[int, list[TaskRow]] = {}
     for place, task in enumerate(tasks):
         reached: set[int] = set()
-        # What is in a folded block follows what is before it on its stream.
+        # Tasks of a replicated block follow the preceding task of their stream.
         last_row = min(task.number + 1, len(off) - 1)
         for other in deps[off[min(task.number, last_row)] : off[last_row]].tolist():
             if other not in own or own[other][0] >= place:
@@ -131,12 +134,12 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
 
 
 def _sends(run: Run, task: TaskRow) -> bool:
-    """Return True if a task sends and receives messages, of which a kernel has one or two."""
+    """Return True if a task sends and receives messages; a kernel has one or two of them."""
     return run.inputs.texts("calls/operation")[task.call] in ("sendrecv", "send")
 
 
 def _messages(run: Run, task: TaskRow, number: int) -> Iterator[dict[str, Any]]:
-    """Yield what the host notes of messages, of which a kernel may have several and says none itself."""
+    """Yield host records of messages; a kernel may have several, and has no record of its messages."""
     ranks, operation = _ranks(run, task.call), run.inputs.texts("calls/operation")[task.call]
     if task.rank not in ranks or not _sends(run, task):
         return
@@ -231,7 +234,7 @@ def _kernel(run: Run, task: TaskRow, tasks: list[TaskRow]) -> dict[str, Any]:
     """Return a task as a kernel; times in us, as Chrome's format has them."""
     stream = _streams(tasks)[task.stream]
     call = task.call >= 0
-    # What has a stream is a kernel to other tools.
+    # Other tools treat events with a stream as kernels.
     place = {"device": task.rank, "stream": stream} if task.kind in _ON_GPU else {}
     return {
         "ph": "X",

@@ -1,7 +1,7 @@
-"""The collectives of a run as the lines that NCCL prints with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL``.
+"""Collectives of a run as NCCL log lines (``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL``).
 
-Lines come in the order in which ranks started the calls. NCCL's own lines have no times; hosts, process numbers and
-addresses are made up, but the same communicator has the same one everywhere.
+Lines are in the order in which ranks started the calls. As in NCCL they have no times; hosts, process
+numbers and addresses are invented, but a communicator has the same address everywhere.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
     ranks, position = comms.ranks(call), comms.ranks(call).index(task.rank)
     count = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     if operation in BLOCKWISE:
-        count //= len(ranks)  # NCCL counts what one rank gives, or gets
+        count //= len(ranks)  # NCCL's count: elements per rank
     redop = inputs.texts("calls/redop")[call]
     root = int(inputs.numbers("calls/root")[call])
     peers = [(operation, ranks.index(root) if root in ranks else 0)]
@@ -99,7 +99,7 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
     comm = comms.of(task)
     for name, peer in peers:
         if name not in OPERATIONS or not OPERATIONS[name].nccl:
-            continue  # a barrier, or an operation of the user's own: NCCL has no such call
+            continue  # a barrier or a custom operation: NCCL has no such call
         yield (
             f"{_head(task.rank)} {OPERATIONS[name].nccl}: opCount {number:x} sendbuff {_address(64 + comm, task.rank)}"
             f" recvbuff {_address(128 + comm, task.rank)} count {count} datatype {dtype.nccl}"

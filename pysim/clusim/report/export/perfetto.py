@@ -121,7 +121,7 @@ class PacketWriter:
     def slices(
         self, events: Sequence[TrackEvent], which: Array, start_ps: Array, end_ps: Array
     ) -> None:
-        """Add slices in this order: the event of each by its place in `events`, from begin to end [ps]."""
+        """Add slices in order: the event as an index of `events`, and begin and end [ps]."""
         if not len(which):
             return
         self.counts.slices += len(which)
@@ -138,7 +138,7 @@ class PacketWriter:
         self.out.write(b"".join(parts.ravel().tolist()))
 
     def _forms(self, event: TrackEvent) -> tuple[bytes, bytes, bytes]:
-        """Return an event as it begins, as it is without a length, and as it ends."""
+        """Return an event in three forms: its start, without duration, and its end."""
         head = pb.number(11, event.track)
         named = pb.number(10, self.name(2, event.name)) + pb.number(3, self.name(1, event.category))
         begin, instant = (
@@ -148,7 +148,7 @@ class PacketWriter:
         return begin, instant, pb.field(_EVENT, pb.number(9, _END), head)
 
     def _timed(self, stamps: Array, bodies: Array) -> Array:
-        """Return packets in three pieces, from the varints of their times and from what follows."""
+        """Return packets in three parts, from the varints of their times and the bodies."""
         own = np.fromiter(map(len, stamps), np.int64, len(stamps))
         own += np.fromiter(map(len, bodies), np.int64, len(bodies))
         most = int(own.max())
@@ -160,7 +160,7 @@ class PacketWriter:
         return np.stack((self._begins[own], stamps, bodies), axis=1)
 
     def samples(self, track: int, edge_ps: Array, values: Array) -> None:
-        """Add a counter's values from edge to edge [ps], leaving out those that are as the one before."""
+        """Add a counter's values from edge to edge [ps], without repeated values."""
         keep = np.append(True, values[1:] != values[:-1])
         times = np.append(edge_ps[:-1][keep], edge_ps[-1]) // PS_PER_NS
         head = pb.number(9, _COUNTER) + pb.number(11, track) + _DOUBLE
@@ -175,7 +175,7 @@ class PacketWriter:
 def write_perfetto(
     path: str | Path, target: Path, *, slices: bool = True, counters: bool = True
 ) -> Counts:
-    """Write the trace at `path` to `target` and return what was written.
+    """Write the trace at `path` to `target` and return a summary of the output.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def _write(writer: PacketWriter, run: Run, *, slices: bool, counters: bool) -> N
 
 
 class _Nodes:
-    """Tracks of nodes, below their machine if there are several; only those under which something is shown."""
+    """Tracks of graph nodes, below their server if there are several; empty tracks are omitted."""
 
     def __init__(self, writer: PacketWriter, run: Run) -> None:
         names = dict.fromkeys(run.rank_name(rank) for rank in range(run.num_ranks))
@@ -225,7 +225,7 @@ class _Nodes:
         return self._tracks[name]
 
     def machine(self, name: str) -> int:
-        """Return the track of a machine of a cluster, or of the fabric if it has no name."""
+        """Return the track of a node of a cluster, or of the system if it has no name."""
         if not name:
             return self._root
         if name not in self._tracks:
@@ -234,7 +234,7 @@ class _Nodes:
 
 
 class _Tasks:
-    """Writes the tasks of ranks, those that differ in their times only by one event."""
+    """Writer of the tasks of ranks; tasks that differ only in time share one event."""
 
     def __init__(self, writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
         self._writer, self._run, self._nodes = writer, run, nodes
@@ -250,7 +250,7 @@ class _Tasks:
     def write(self) -> None:
         """Write the tasks of all ranks."""
         for tasks in self._tasks or ():
-            # The last of the calls is that of tasks without one.
+            # The last call is the placeholder of tasks without a call.
             columns = (tasks.stream, tasks.name, tasks.kind, self._call[tasks.call])
             rows, first, which = np.unique(
                 np.stack(columns), axis=1, return_index=True, return_inverse=True
@@ -301,10 +301,10 @@ def _details(writer: PacketWriter, piece: Piece) -> bytes:
 
 
 def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[int], int]:
-    """Return what finds the track of an instance: one for each rank, stream and channel, and each role in it.
+    """Return a function from instances to tracks, one per rank, stream, channel and role.
 
-    Instances of one task and channel run side by side (a send and a receive): the first of every task share a track,
-    the second another one.
+    Instances of one task and channel run side by side (a send and a receive): the first of every task share
+    a track, the second another one.
     """
     numbers = run.inputs.numbers
     channel, task = numbers("instances/channel"), numbers("instances/task")
@@ -346,14 +346,14 @@ def _write_memory(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
 
 
 def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
-    """Write the wires that carried anything: below their machine, or the network, by class, after its mean."""
+    """Write the wires with traffic: below their node or the network, by class, after its mean."""
     bins, wires = run.result.bins, run.result.wires
     width = np.maximum(np.diff(bins.edge_ps), 1)
     places: dict[tuple[str, str], list[int]] = {}
     for wire, name in enumerate(wires.names):
         if any(bins.wires[column][wire].any() for column in ("busy", "stall_credit", "queue")):
             ends = name.rpartition(".")[0].split("->")
-            # A wire between a machine and the network belongs to the machine.
+            # A wire between a node and the network belongs to the node.
             machine = next(filter(None, (end.rpartition("/")[0] for end in ends)), "")
             places.setdefault((machine, wires.classes[wire]), []).append(wire)
     several = any(machine for machine, _ in places)
@@ -379,7 +379,7 @@ def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
 def _counters(
     tables: dict[str, Array], wire: int, edge_ps: Array
 ) -> Iterator[tuple[str, str, Array]]:
-    """Yield title, unit and values of the histories of a wire that are not all nothing."""
+    """Yield title, unit and values of a wire's histories with any nonzero value."""
     width = np.maximum(np.diff(edge_ps), 1)
     for column, title in (("busy", "load"), ("stall_credit", "no credit")):
         values = tables[column][wire]

@@ -1,7 +1,8 @@
-"""The few lines of protobuf encoding that a Perfetto trace needs.
+"""Protobuf encoding for Perfetto traces.
 
-https://protobuf.dev/programming-guides/encoding: a message is a row of fields, each a key and a value. Field numbers
-are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and ``track_descriptor.proto``.
+https://protobuf.dev/programming-guides/encoding: a message is a row of fields, each a key and a value.
+Field numbers are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and
+``track_descriptor.proto``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _SMALL = [bytes([value]) for value in range(128)]
 
 
 def varint(value: int) -> bytes:
-    """Return a number of any size, seven bits a byte, low ones first; negative ones as 64 bits."""
+    """Return a number of any size, seven bits per byte, low bits first.
+
+    Negative numbers are encoded in 64 bits.
+    """
     if 0 <= value < 128:
         return _SMALL[value]
     value &= (1 << 64) - 1
@@ -31,7 +35,7 @@ def varint(value: int) -> bytes:
 
 
 def varints(values: Array) -> list[bytes]:
-    """Return numbers of an array, none negative, as `varint` does each."""
+    """Return the `varint` encoding of every number of an array without negative numbers."""
     left = values.astype(np.uint64)
     found = np.zeros((len(left), 10), np.uint8)
     for place in range(10):
@@ -39,7 +43,7 @@ def varints(values: Array) -> list[bytes]:
         left >>= np.uint64(7)
         if not left.any():
             break
-    # NumPy's texts end before the zeros behind them, and only the varint of 0 ends with one.
+    # NumPy strips trailing zero bytes of texts, and only the varint of 0 ends with one.
     return [text or _SMALL[0] for text in found.view("S10").ravel().tolist()]
 
 

@@ -1,4 +1,4 @@
-"""A traced run as exporters see it: tasks on streams of ranks, slices on channels, histories of wires."""
+"""Traced run for exporters: tasks on streams, slices on channels, histories of wires."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class TaskRow(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One completed slice of a program: what one channel of a rank did.
+    """Completed slice of a schedule on one channel of a rank.
 
     Attributes
     ----------
     track : int
-        Instance of the program.
+        Instance of the schedule.
     start_ps, end_ps : int
         From its gate, or from the end of the slice before, to its completion [ps].
     size_bytes : int
-        Bytes it covers.
+        Size of the slice.
     sends_to, gets_from : int
         Ranks, or -1.
     flow, source_flow : int
-        Name of what it sends, and of what it waited to receive; 0 for none.
+        Names of the sent flow and of the awaited flow; 0 if there is none.
     """
 
     track: int
@@ -81,7 +81,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A trace opened for export; calls of `inputs` are those of folded blocks besides, `schedule` is as it was run."""
+    """Trace opened for export.
+
+    Calls of `inputs` include those of replicated blocks; `schedule` is as executed.
+    """
 
     path: Path
     result: Result
@@ -116,19 +119,22 @@ class Run:
         return found
 
     def columns(self) -> RunTasks | None:
-        """Return what `by_rank` yields as columns; None for synthetic traffic."""
+        """Return the tasks of `by_rank` as columns; None for synthetic traffic."""
         if not self.inputs.texts("tasks/stream"):
             return None
         return RunTasks(self.result, self.schedule, by_place=True)
 
     def by_rank(self) -> Iterator[list[TaskRow]]:
-        """Yield the tasks of every rank that started, by start, those of folded blocks in place of their pauses."""
+        """Yield the started tasks of every rank by start time.
+
+        Tasks of replicated blocks replace their pauses.
+        """
         run, beyond = self.columns(), len(self.result.tasks.names)
         if run is None:
             return
         for tasks in run:
             own = tasks.number.copy()
-            # Numbers of their own: several stand for the same pause.
+            # Separate numbers: several tasks replace the same pause.
             repeated = self._folds[own]
             own[repeated] = beyond + np.arange(int(repeated.sum()))
             columns = (own, tasks.stream, tasks.name, tasks.kind, tasks.call)
@@ -143,7 +149,7 @@ class Run:
 
     @property
     def _folds(self) -> Array:
-        """Return the mask of pauses that stand for blocks."""
+        """Return the mask of pauses that replace blocks."""
         found, folded = np.zeros(len(self.result.tasks.names), bool), self.result.tasks.folded
         if folded is not None:
             found[folded.pauses_task] = True
@@ -206,7 +212,10 @@ def _flow(instance: int, seq: int) -> int:
 def _ends(
     slices: Slices, known: dict[tuple[int, int], tuple[int, int, int]], instance: int, prim: int
 ) -> tuple[int, int, int]:
-    """Return the opcode's flags and the endpoints a primitive sends to and receives from, -1 for none."""
+    """Return the opcode's flags and the send and receive endpoints of a primitive.
+
+    An absent endpoint is -1.
+    """
     if (instance, prim) not in known:
         conns = slices.image["conns"]
         to = slices.connection(instance, prim, send=True)
@@ -220,7 +229,7 @@ def _ends(
 
 
 def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]:
-    """Return the columns of calls with those of folded blocks behind them, at every place that they are at."""
+    """Return the columns of calls followed by those of replicated blocks, at each of their places."""
     sizes = np.diff(folded.parts_calls_off)[folded.places_part]
     place = np.repeat(np.arange(len(sizes)), sizes)
     row = np.arange(len(place)) - folded.place_calls_off[place]
@@ -254,7 +263,7 @@ def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]
 
 
 def _members(folded: FoldedBlocks) -> dict[int, Array]:
-    """Return the ranks of a place that take part in every call of a part."""
+    """Return the ranks of a place that participate in every call of a part."""
     of_part = np.repeat(folded.parts_calls_off[:-1], np.diff(folded.parts_tasks_off))
     own = folded.tasks_call >= 0
     called, slots = (folded.tasks_call + of_part)[own], folded.tasks_slot[own]

@@ -1,4 +1,7 @@
-"""Any table of a trace as CSV, or as Parquet if pyarrow is installed; piece by piece, so that any size fits."""
+"""Tables of a trace as CSV, or as Parquet if pyarrow is installed.
+
+They are written in parts, so that any size fits into memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``clusim calibrate gpu``: what a GPU's kernels take, measured on it, as a file that chips and workloads name."""
+"""``clusim calibrate gpu``: kernel times measured on a GPU, as a kernel file."""
 
 from clusim.hardware.kernels.calibrate.overlay import (
     RECORD,

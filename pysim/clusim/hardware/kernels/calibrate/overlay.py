@@ -1,14 +1,14 @@
-"""A record of a GPU as a file of kernels: what `kernels` of a chip or of a workload's `hardware` names.
+"""Measurements on a GPU, their record, and its conversion into a kernel file.
 
-The forms of the chip's architecture are fitted anew to the products of the record, ratios are taken of what they leave;
-attention keeps the form of the architecture's usual library, with a rate that meets the record. Memory, the clock of a
-long run and the least time of a kernel replace the chip's figures. All of it is marked *calibrated*, with what the
-record says of where it was measured.
+`measure` reads launches, operators, products, attention, copies, memory and long runs from a `Measurer`
+and needs no GPU; `clusim.hardware.kernels.calibrate.probe` is the PyTorch device. A record can be kept,
+sent and converted elsewhere into a kernel file, which `kernels` of a chip or of a workload's `hardware`
+names.
 
-Measurements on a GPU and their record: launches, operators, products, attention, copies, memory, long runs.
-
-`measure` asks a `Measurer` and needs no GPU itself; `clusim.hardware.kernels.calibrate.probe` is the device of PyTorch.
-A record can be kept, sent and turned into a file of kernels elsewhere.
+The forms of the chip's architecture are re-fitted to the products of the record, with ratios of the
+residuals; attention keeps the form of the architecture's default library, with a rate that matches the
+record. Memory, the clock of a long run and the minimum kernel time replace the chip's figures. All are
+marked *calibrated*, with the place of measurement from the record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ATTENTION = tuple(
 """Samples, heads, tokens, size of a head, mask."""
 
 OPERATORS = ("add", "linear", "layer_norm", "empty")
-"""Operators whose cost on the host is measured."""
+"""Operators with a measured host cost."""
 
 MOVED = (1 << 20, 16 << 20, 256 << 20, 1 << 30)
 """Bytes that copies inside the GPU read."""
@@ -59,10 +59,10 @@ LONG = (8192, 8192, 8192)
 
 
 class Measurer(Protocol):
-    """A GPU that can be asked."""
+    """Interface of a GPU that can be measured."""
 
     def about(self) -> dict[str, Any]:
-        """Return ``name`` as the driver prints it, ``measured`` (where and when), and what else is known."""
+        """Return ``name`` (from the driver), ``measured`` (place and date), and other facts."""
 
     def kinds(self) -> tuple[str, ...]:
         """Return the element types it multiplies: ``bf16``, ``fp8``."""
@@ -86,11 +86,11 @@ class Measurer(Protocol):
         """Return the rate of copies from (``from``) or to (``to``) pinned host memory [GB/s]."""
 
     def long_us(self, shape: tuple[int, int, int]) -> float:
-        """Return the time of a product at the end of ten seconds of it [us]."""
+        """Return the time of a product at the end of a ten-second run [us]."""
 
 
 def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Return the record of a device; `say` hears what is being measured."""
+    """Return the record of a device; `say` is called with the name of each measurement."""
     say("launches and operators")
     record: dict[str, Any] = {
         "format": RECORD,
@@ -136,7 +136,7 @@ _LISTS: dict[str, tuple[str, ...]] = {
 
 
 def check_record(data: Any, name: str) -> dict[str, Any]:
-    """Return a record that was read from a file called `name`; raises `InputError` if it is none."""
+    """Return a valid record read from the file `name`; raise `InputError` if it is invalid."""
     if not isinstance(data, dict) or data.get("format") != RECORD:
         raise InputError(f"{name}: no record of a GPU of the format {RECORD!r}")
     gpu = data.get("gpu")
@@ -181,7 +181,10 @@ _SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0)}
 STEPS = 600
 
 FASTEST, SLOWEST = 1.1, 0.1
-"""Part of a chip's peak that the fastest product of a record may reach, boost clocks included, and must reach."""
+"""Limits of the fastest product of a record, relative to the chip's peak.
+
+Boost clocks are included in the upper limit.
+"""
 
 
 def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
@@ -197,7 +200,7 @@ def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
 
 
 def overlay(record: dict[str, Any], chip: str | None = None) -> dict[str, Any]:
-    """Return the file of kernels of a record; `chip` names the preset, if its product name is not known."""
+    """Return the kernel file of a record; `chip` is the preset of an unknown product name."""
     own = _chip(record, chip)
     family = str(own.architecture.kernels.value)
     source = f"measured by clusim calibrate gpu: {record['gpu']}"
@@ -235,7 +238,7 @@ def _silicon(own: Gpu, kind: str, reached: float) -> Silicon:
 
 
 def _figures(record: dict[str, Any], own: Gpu) -> dict[str, float]:
-    """Return what replaces figures of the chip: parts of memory rate and clock, the least time of a kernel."""
+    """Return replacements of chip figures: memory and clock shares, minimum kernel time."""
     rate = parse_rate(str(own.figures["memory_rate"].value)).bytes_per_s
     moved = max(2 * row["bytes"] / row["us"] * 1e6 for row in record["memory"])
     kept = record["long"]["short_us"] / record["long"]["long_us"]
@@ -277,7 +280,7 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
 
 
 def _check_rates(rows: ProductRows, own: Gpu, kind: str) -> None:
-    """Raise an error for a record whose products are no chip's of this name: faster than its peak, or never near it."""
+    """Raise `InputError` if product rates exceed the chip's peak or never approach it."""
     peaks = own.figures["peak_flops"].value
     assert isinstance(peaks, dict)
     reached = 2 * rows.shapes[:, :4].prod(axis=1) / rows.seconds
@@ -303,7 +306,7 @@ def _attention(record: dict[str, Any], metal: Silicon, family: str) -> dict[str,
 
 
 def _met(form: FusedForm, metal: Silicon, record: dict[str, Any], backward: bool) -> FusedForm:
-    """Return a form whose rate, and what a score costs, meet the record in the mean of logarithms."""
+    """Return a form with rate and score cost fitted to the record in the mean of logarithms."""
     rows = []
     for row in record["attention"]:
         if bool(row.get("backward")) == backward:

@@ -1,7 +1,7 @@
-"""A GPU asked through PyTorch; the only module that imports it.
+"""Measurement of a GPU through PyTorch; the only module that imports it.
 
-Kernels are timed by CUDA events around many of them, out of a graph where that can be captured, so that the host does
-not show; operands are random numbers, because chips draw less power for constants.
+CUDA events around many kernels time them, in a CUDA graph where capture is possible, to exclude
+host time; operands are random numbers, because chips draw less power for constants.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Torch:
         return float(min(found[1:]))
 
     def launch_us(self, *, graph: bool) -> float:
-        """Return the distance of two kernels that do nothing."""
+        """Return the time between two empty kernels."""
         cuda = self.torch.cuda
         if graph:
             return self._us(lambda: cuda._sleep(1), 200)
@@ -135,7 +135,7 @@ class Torch:
         return self._us(self._product(kind, shape))
 
     def long_us(self, shape: tuple[int, int, int]) -> float:
-        """Return the time of a product after ten seconds of it."""
+        """Return the time of a product after a ten-second run of it."""
         work, cuda = self._product("bf16", shape), self.torch.cuda
         begin = time.perf_counter()
         while time.perf_counter() - begin < LONG_S:
