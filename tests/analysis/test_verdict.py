@@ -216,7 +216,7 @@ def test_a_run_whose_slices_are_too_many_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("clusim.simulation.job.AUTO_RECORDS", 10)
     verdict = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict
     assert verdict.causes == ()
-    assert verdict.lines()[0].startswith("not known: more than 10 completed slices; the fullest")
+    assert verdict.lines()[0].startswith("unknown: more than 10 completed slices; the fullest")
 
 
 def test_a_thread_that_serves_several_channels_is_followed(tmp_path: Path) -> None:

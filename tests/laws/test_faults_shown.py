@@ -53,7 +53,7 @@ def test_the_same_is_in_the_json_and_in_the_trace(tmp_path: Path) -> None:
     assert found["limit"]["rate_GBps"] == 2 * found["limit"]["effective_GBps"] == 25
     assert [row["effective_GBps"] for row in found["classes"]] == [2375, 2375]
     assert f"  fault: {found['faults'][0]}" in shown.splitlines()
-    (verdict,) = [line for line in shown.splitlines() if line.startswith("  verdict: ")]
+    (verdict,) = [line for line in shown.splitlines() if line.startswith("  bottleneck: ")]
     assert verdict.endswith(found["verdict"]["text"][0])
     assert data("info", str(trace))["faults"] == found["faults"]
 

@@ -85,7 +85,7 @@ def test_slower_links_slow_down_and_what_no_plan_looks_at_says_so() -> None:
     assert same == base
     assert latency <= base
     assert step < base
-    assert "no plan looks at it" in found["rows"][3]["notes"][0]
+    assert "NCCL's plan does not depend on it" in found["rows"][3]["notes"][0]
 
 
 def test_a_dead_nic_that_makes_a_run_faster_explains_itself() -> None:
@@ -186,7 +186,7 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
     (row,) = [line for line in lines if line.startswith("  --algorithm tree")]
     assert "tree, simple" in row
     assert "% of" not in row
-    assert "the fixed cost of each step" in row or "latency" in row
+    assert "per-slice CTA overhead" in row or "latency" in row
 
 
 @pytest.mark.parametrize(

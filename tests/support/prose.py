@@ -88,7 +88,17 @@ def c(text: str) -> Iterator[tuple[str, str]]:
         yield "comments", re.sub(r"\n\s*\*|-{4,}", " ", match[1] or match[2] or "")
 
 
-READERS = {".md": markdown, ".py": python, ".c": c, ".h": c}
+def data(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the sources of figures in a YAML file, and its comments."""
+    body = re.sub(r"^#.*\n", "", text, flags=re.M)
+    for match in re.finditer(r"source: (?:'((?:[^']|'')*)'|([^'{}\n][^}\n]*))", body):
+        found = match[1] or match[2] or ""
+        if len(WORD.findall(found)) > 4:
+            yield "strings", found
+    yield from (("comments", line.lstrip("# ")) for line in re.findall(r"^#.*", text, flags=re.M))
+
+
+READERS = {".md": markdown, ".py": python, ".c": c, ".h": c, ".yaml": data}
 
 
 @dataclass

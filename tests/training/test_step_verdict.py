@@ -102,7 +102,7 @@ def test_a_broken_link_is_named_and_is_what_the_sound_machine_saves() -> None:
     assert saved(found) == lost
     assert first.saving_ps == pytest.approx(lost, rel=0.2), "in first order"
     exposed = [cause for cause in sound.verdict.causes if cause.kind is CauseKind.EXPOSED]
-    assert exposed[0].what == "over NVLink between GPU and NVSwitch"
+    assert exposed[0].what == "over NVLink, GPU-NVSwitch"
     assert exposed[0].simulated_ps is None
 
 

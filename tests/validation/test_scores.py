@@ -173,7 +173,7 @@ def test_expected_errors_are_those_of_the_nearest_class(
     several_found = near(Setup("dgx-a100", 2), 2 * MIB)
     assert "median of 8 held-out rows, several nodes, all systems" in several_found.text()
     # Seven rows are no class; no other place has rows of this size.
-    assert "not known" in near(Setup("dgx-h100"), 64 * MIB).text()
+    assert "unknown" in near(Setup("dgx-h100"), 64 * MIB).text()
     named = near(Setup("dgx-h100"), 1024, "hierarchical")
     assert "hierarchical is no algorithm of NCCL's: none like it was measured" in named.text()
     assert named.to_json()["median_abs_pct"] is None

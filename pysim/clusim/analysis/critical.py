@@ -33,8 +33,6 @@ from clusim.results.diagnosis import CauseKind
 from clusim.results.replicated import FoldedBlocks, merged
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs, Records
-from clusim.results.trace.inputs import read_run
-from clusim.results.trace.records import RecordFile
 
 Array = NDArray[Any]
 
@@ -180,6 +178,8 @@ def critical_of(traced: Traced, records: Records) -> Critical:
 
 def open_traced(path: str | Path) -> Traced:
     """Read a trace; raises `TraceError` if it is none, or too old to hold its inputs."""
+    from clusim.results.trace.inputs import read_run
+
     result, inputs = read_run(path)
     return Traced.of(Path(path), expanded(result), inputs)
 
@@ -187,6 +187,8 @@ def open_traced(path: str | Path) -> Traced:
 @contextmanager
 def critical(path: str | Path) -> Iterator[Critical]:
     """Open a trace for a walk along its critical path."""
+    from clusim.results.trace.records import RecordFile
+
     traced = open_traced(path)
     # Before its records are looked for, which traffic has none of.
     require_tasks(traced)
