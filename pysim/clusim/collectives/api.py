@@ -77,16 +77,17 @@ MOST_CHANNELS = 64
 
 
 MESSAGE_CHANNELS = 8
-"""Most channels of messages between machines (NCCL halves them until those of all peers fit), and of two-shot and
-butterfly all-reduces, which have two connections for each pair of ranks."""
+"""Most channels of messages between nodes (NCCL halves them until those of all peers fit), and of two-shot and
+butterfly all-reduces, which have two connections for each pair of ranks.
+"""
 
 
 NIC_CHANNELS = 192
-"""Most channels of all ranks of a machine that may meet at one NIC: each needs a proxy there."""
+"""Most channels of all ranks of a node that may meet at one NIC: each needs a proxy there."""
 
 
 def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], key: str) -> int:
-    """Return the default channels of a group: if it spans machines, every rail gets the same number."""
+    """Return the default channels of a group: if it spans nodes, every rail gets the same number."""
     layout = find_layout(fabric, ranks)
     if layout is None:
         return channels
@@ -98,9 +99,9 @@ def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], k
 
 
 def _check_nics(channels: int, fabric: Fabric | None, ranks: Sequence[int]) -> None:
-    """Refuse channels whose proxies cannot all be on the GPU next to a NIC, before any program is written.
+    """Reject channels whose proxies do not fit on the GPU next to a NIC, before any program is written.
 
-    Over PXN all GPUs of a machine send to the NIC of each rail, a proxy per channel, besides that GPU's own programs.
+    Over PXN all GPUs of a node send to the NIC of each rail, a proxy per channel, in addition to that GPU's programs.
     """
     layout = find_layout(fabric, ranks)
     if fabric is None or layout is None or not fabric.pxn or len(layout.live) < 2:
@@ -212,12 +213,12 @@ def build(
     Parameters
     ----------
     fabric : Fabric or int
-        What it runs on, or just a number of ranks.
+        Topology, or only a number of ranks.
     operation, algorithm : str
         Names in `ALGORITHMS`, the operation's also with ``_`` or ``-`` between its words; without `algorithm` the
         operation's first.
     bytes : int
-        Size [bytes], as `CollectiveCall.bytes` has it.
+        Size [bytes], as in `CollectiveCall.bytes`.
     **options
         See `Options`.
     """

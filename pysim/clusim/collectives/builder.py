@@ -1,4 +1,4 @@
-"""Builds schedules of several collectives, messages and kernels: what training steps are made of."""
+"""Builder of schedules of several collectives, messages and kernels, as in training steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusim.topology.model import Fabric
 
 @dataclass(frozen=True, slots=True)
 class _Half:
-    """One side of a message whose other side has not been named yet."""
+    """One side of a message until the other side is added."""
 
     end: Literal["send", "recv"]
     task: int
@@ -110,7 +110,7 @@ class ScheduleBuilder(ProgramBuilder):
         return task
 
     def _join(self, key: tuple[int, int, int], first: _Half, second: _Half) -> None:
-        """Write the programs of a message both of whose sides are known."""
+        """Write the programs of a message after both sides were added."""
         if first.bytes != second.bytes:
             raise ScheduleError(
                 f"message {key[0]} -> {key[1]} tag {key[2]}: {first.end} of {first.bytes} bytes meets"

@@ -12,17 +12,17 @@ from clusim.schedule.ir import Prim
 
 
 def in_turn(count: int, channel: int, channels: int) -> list[int]:
-    """Return 0 .. `count` - 1, begun somewhere else by every channel.
+    """Return 0 .. `count` - 1 as a rotation that differs by channel.
 
-    The channels of a rank that visit their peers in this order are spread over all of them at any time, and so are
-    those that visit one rank. On direct meshes a link carries nothing while no channel visits the peer behind it.
+    At any time the channels of a rank that visit their peers in this order are spread over all peers, and so are
+    the channels that visit one rank. On direct meshes a link is idle while no channel visits its peer.
     """
     first = channel * count // channels if channels < count else channel % max(1, count)
     return [(first + index) % count for index in range(count)]
 
 
 def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) -> list[Prim]:
-    """Return `prim` for each chunk in order, as few primitives as runs of equal steps allow.
+    """Return `prim` for each chunk in order, merging runs of equal steps into one primitive.
 
     Chunk numbers are written relative to `position`, the rotation of the instance, so that ranks whose
     programs are rotations of each other share a template.
@@ -71,7 +71,7 @@ def connect_tree(
 
 
 def hop_fields(hop: Hop) -> dict[str, Any]:
-    """Return the fields of a `Connection` that takes a hop."""
+    """Return the `Connection` fields for a hop."""
     fields: dict[str, Any] = {} if hop.link < 0 else {"policy": "pinned", "key": hop.link}
     if hop.rail_in >= 0:
         fields["rail"] = hop.rail_in

@@ -1,4 +1,4 @@
-"""Entries of the registry of algorithms, and the decorator that makes one of a function that writes programs."""
+"""Entries of the algorithm registry, and the decorator that creates one from a writer function."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Groups of ranks that span machines: who is where, and rings and trees that cross the network once per machine.
+"""Groups of ranks that span nodes: layout, and rings and trees that cross the network once per node.
 
-**Hardware** NCCL orders rings machine by machine, enters a machine at the GPU next to the NIC of the channel and
-leaves it over the same NIC number, so that traffic stays on its rail; trees are chains inside machines and double
+**Hardware** NCCL orders rings node by node, enters a node at the GPU next to the NIC of the channel and
+leaves it over the same NIC number, so that traffic stays on its rail; trees are chains inside nodes and double
 binary trees over them (``src/graph/{rings,trees}.cc``). **Model** The same: channel ``c`` uses rail ``c`` modulo the
-number of NICs; a machine is passed from the GPU nearest to that NIC to another one that is as near, or to the one
-before it. On direct meshes the path is a ring of `orders` cut open, and channels take the rail that suits their ring.
-**Not modelled** NCCL's search over NICs and paths. **Parameters** `Rails`, the rings of `orders`.
+number of NICs; a path through a node leads from the GPU nearest to that NIC to another equally near one, or to the
+GPU before it. On direct meshes the path is a ring of `orders` cut open, and channels use the rail that suits their
+ring. **Not modelled** NCCL's search over NICs and paths. **Parameters** `Rails`, the rings of `orders`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusim.topology.rails import Rails
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A way through the positions of one machine; `links` pins its hops, -1 is not pinned."""
+    """A way through the positions of one node; `links` pins its hops, -1 is not pinned."""
 
     order: tuple[int, ...]
     links: tuple[int, ...]
@@ -38,16 +38,16 @@ class Passage:
 
 @dataclass(slots=True)
 class Layout:
-    """The positions of a group by machine.
+    """The positions of a group by node.
 
     Attributes
     ----------
     machines : list of list of int
-        Positions of each machine, in the order of the group.
+        Positions of each node, in the order of the group.
     rails : Rails or None
         NICs; None if the fabric is not known.
     live : list of int
-        Rails on the network in every machine.
+        Rails on the network in every node.
     """
 
     machines: list[list[int]]
@@ -58,12 +58,12 @@ class Layout:
 
     @property
     def local_size(self) -> int:
-        """Positions of every machine, if all have the same number; else 0."""
+        """Positions of every node, if all have the same number; else 0."""
         sizes = {len(own) for own in self.machines}
         return sizes.pop() if len(sizes) == 1 else 0
 
     def even(self, algorithm: str) -> int:
-        """Return the positions per machine; raises `InputError` unless all machines have the same number."""
+        """Return the positions per node; raises `InputError` unless all nodes have the same number."""
         if not self.local_size:
             sizes = sorted({len(own) for own in self.machines})
             raise InputError(
@@ -73,7 +73,7 @@ class Layout:
         return self.local_size
 
     def heads(self, machine: int, rail: int) -> list[int]:
-        """Return the positions of a machine that are nearest to a NIC, its own first."""
+        """Return the positions of a node that are nearest to a NIC, the NIC's GPU first."""
         own = self.machines[machine]
         if self.rails is None or rail < 0:
             return own[:1]
@@ -81,7 +81,7 @@ class Layout:
         return [place[rank] for rank in self.rails.heads(list(place), rail)] or own[:1]
 
     def passage(self, machine: int, rail: int) -> Passage:
-        """Return the way through a machine whose GPUs all reach each other: from NIC `rail` and back to it."""
+        """Return the path from NIC `rail` and back through a node with all-to-all connected GPUs."""
         own, heads = self.machines[machine], self.heads(machine, rail)
         at = own.index(heads[0])
         order = own[at:] + own[:at]
@@ -96,7 +96,7 @@ class Layout:
         return (passage.order[0] in heads) + (passage.order[-1] in heads)
 
     def rail(self, channel: int) -> int:
-        """Return the rail of a channel if all suit alike; -1 if there is none."""
+        """Return the rail of a channel if all rails are equally suited; -1 if there is none."""
         return self.live[channel % len(self.live)] if self.live else -1
 
     def take_rail(self, fits: Sequence[int], channel: int) -> int:
@@ -129,10 +129,10 @@ def find_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout | None:
 def _near_rails(
     rails: Rails, ranks: Sequence[int], machines: Sequence[Sequence[int]], live: list[int]
 ) -> list[int]:
-    """Return those of the rails `live` that are nearest to one of the ranks that take part, in every machine.
+    """Return the rails in `live` that are nearest to a participating rank in every node.
 
-    NCCL's search starts from the NICs that are near to the GPUs of the communicator: one GPU per machine uses its own
-    NIC, not those of its idle neighbours. Where no rail is near in all machines, all remain.
+    NCCL's search starts from the NICs that are near to the GPUs of the communicator: one GPU per node uses its local
+    NIC, not those of idle neighbours. If no rail is near in all nodes, all remain.
     """
     near = [
         set().union(*(rails.near(ranks[position]) for position in machine)) for machine in machines
@@ -142,7 +142,7 @@ def _near_rails(
 
 
 def even_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout:
-    """Return where the positions are; without a fabric two halves, or a machine for each if they are odd in number."""
+    """Return where the positions are; without a fabric two halves, or a node for each if they are odd in number."""
     found = find_layout(fabric, ranks)
     if found is not None:
         return found

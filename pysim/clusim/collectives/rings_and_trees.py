@@ -1,12 +1,12 @@
-"""Rings and trees over the ranks of a group, as the fabric allows.
+"""Rings and trees over the ranks of a group, as the topology allows.
 
-**Hardware**: where every GPU reaches every other through switches, any order is as good as another
+**Hardware**: if every GPU reaches every other through switches, all orders are equivalent
 and NCCL uses rank order; on meshes of direct links (DGX-1) it searches rings that do not share
 links. **Model**: on direct meshes, as many edge-disjoint Hamiltonian cycles of the link multigraph
-as can be found, each used in both directions and pinned to its own links; elsewhere rank order,
+as can be found, each used in both directions and pinned to its links; elsewhere rank order,
 striped over all links. Trees are double binary trees (Sanders, Speck, Traff 2009, as in NCCL
-``src/graph/trees.cc``); on direct meshes chains along the rings. Groups that span machines go machine by
-machine (`clusim.collectives.machines`). **Not modelled**: NCCL's PCIe and network search. **Parameters**:
+``src/graph/trees.cc``); on direct meshes chains along the rings. Groups that span nodes are ordered node by
+node (`clusim.collectives.machines`). **Not modelled**: NCCL's PCIe and network search. **Parameters**:
 `Fabric.ring_orders` overrides.
 """
 
@@ -41,8 +41,8 @@ class Ring:
     """A ring through all positions of a group; hop `i` goes from ``order[i]`` to ``order[i + 1]``.
 
     `links` numbers the parallel link each hop is pinned to; None, or -1 for one hop, stripes over all. `rail` is the
-    NIC that hops between machines use, in each of them; -1 if there is no such hop. `rails` has, per hop, the NICs of
-    sender and receiver instead, -1 for hops inside a machine.
+    NIC that hops between nodes use, in each of them; -1 if there is no such hop. `rails` has, per hop, the NICs of
+    sender and receiver instead, -1 for hops inside a node.
     """
 
     order: tuple[int, ...]
@@ -67,7 +67,7 @@ class Ring:
 class Tree:
     """A tree over positions: the parent of each (-1 for the root); `links` and `rail` as of a `Ring`, per edge.
 
-    `rails` has, per child, its own NIC and the one of its parent.
+    `rails` has, per child, its NIC and its parent's NIC.
     """
 
     parents: tuple[int, ...]
@@ -199,7 +199,7 @@ def hamiltonian_cycles(size: int, links: Links) -> list[tuple[int, ...]]:
 
 
 def _pin(orders: Sequence[tuple[int, ...]]) -> list[Ring]:
-    """Give every hop of directed rings its own parallel link, counted per direction."""
+    """Pin every hop of directed rings to a separate parallel link, counted per direction."""
     used: dict[tuple[int, int], int] = {}
     rings = []
     for order in orders:
@@ -233,7 +233,7 @@ def _given_rings(fabric: Fabric, ranks: Sequence[int]) -> list[Ring]:
 
 
 def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> list[Ring]:
-    """Return the ring of each channel: machine by machine, prescribed, link-disjoint on meshes, or rank order."""
+    """Return the ring of each channel: node by node, prescribed, link-disjoint on meshes, or rank order."""
     layout = find_layout(fabric, ranks)
     if fabric is not None and layout is not None:
         passages = _passages(fabric, layout, channels)
@@ -249,7 +249,7 @@ def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> li
 
 
 def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, list[Passage]]]:
-    """Return (rail, way through each machine) of every channel of a group that spans machines."""
+    """Return (rail, way through each node) of every channel of a group that spans nodes."""
     machines = range(len(layout.machines))
     joined = direct_links(fabric, layout.ranks)
     home = {position: m for m in machines for position in layout.machines[m]}
@@ -282,7 +282,7 @@ def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, 
 def _cut_open(
     layout: Layout, machine: int, rings: Sequence[Ring], channel: int, rail: int
 ) -> Passage:
-    """Return the ring of a channel through a machine, cut where both ends are nearest to a NIC, if possible."""
+    """Return the ring of a channel through a node, cut where both ends are nearest to a NIC, if possible."""
     ring, own = rings[channel % len(rings)], layout.machines[machine]
     best: tuple[int, Passage] | None = None
     for first in ring.order:
@@ -299,7 +299,7 @@ def _cut_open(
 
 
 def _joined(rail: int, parts: Sequence[Passage]) -> Ring:
-    """Return the ring through all machines; hops between them are not pinned."""
+    """Return the ring through all nodes; hops between them are not pinned."""
     order = tuple(position for part in parts for position in part.order)
     links = tuple(link for part in parts for link in (*part.links, -1))
     return Ring(order, links if any(link >= 0 for link in links) else None, rail)
@@ -308,7 +308,7 @@ def _joined(rail: int, parts: Sequence[Passage]) -> Ring:
 def _machine_tree(
     layout: Layout, rail: int, parts: Sequence[Passage], over: Tree, root: int | None
 ) -> Tree:
-    """Return chains through machines whose first positions form a tree over the machines."""
+    """Return chains through nodes whose first positions form a tree over the nodes."""
     if root is not None:
         parts = [part.from_position(root) if root in part.order else part for part in parts]
     parents = [-1] * len(layout.ranks)
@@ -344,9 +344,9 @@ def _binary_parent(node: int, size: int) -> int:
 
 
 def double_binary_trees(size: int) -> tuple[Tree, Tree]:
-    """Return two binary trees in which nearly every position is a leaf of one of them.
+    """Return two binary trees in which nearly every position is a leaf of one tree.
 
-    The second is the mirror image of the first for even sizes, and the first shifted by one for odd ones.
+    The second is the mirror image of the first for even sizes, and the first shifted by one for odd sizes.
     """
     parents = [_binary_parent(node, size) for node in range(size)]
     second = [-1] * size
@@ -372,7 +372,7 @@ def _chain(ring: Ring) -> Tree:
 
 
 def _rooted_trees(size: int, root: int) -> tuple[Tree, Tree]:
-    """Return two binary trees with the same root; nearly every other position is a leaf of one of them.
+    """Return two binary trees with the same root; nearly every other position is a leaf of one tree.
 
     In the second the other positions have moved up by one place, so that leaves become forks.
     """
@@ -394,7 +394,7 @@ def find_trees(
 ) -> list[Tree]:
     """Return the tree of each channel: the first half of the channels uses one of two trees, the rest the other.
 
-    On direct meshes they are chains along the rings, over machines chains inside and trees between. With `root` (a
+    On direct meshes they are chains along the rings, over nodes chains inside and trees between. With `root` (a
     position) every tree has that root.
     """
     layout = find_layout(fabric, ranks)

@@ -1,7 +1,7 @@
-"""Channels of a graph search under construction: the depth-first walk over GPUs and adapters.
+"""Channels of a graph search under construction: the depth-first walk over GPUs and NICs.
 
 One `Builder` is one attempt of `clusim.nccl.search`, under the conditions of a `GraphDraft`: bandwidth per channel,
-kinds of paths, rule for adapters. It takes bandwidth from the links as it goes and gives it back when it turns around.
+kinds of paths, rule for NICs. It reserves link bandwidth while descending and releases it when backtracking.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GraphDraft:
 
 @dataclass(slots=True)
 class Time:
-    """Steps an attempt may still take; negative: there is nothing better to find."""
+    """Remaining steps of an attempt; negative if no better result is possible."""
 
     left: int
 
@@ -90,7 +90,7 @@ class Builder:
         return (draft.intra, draft.type_intra) if inside else (draft.inter, draft.type_inter)
 
     def _go(self, a: Device, b: Device, share: float = 1.0) -> Route | None:
-        """Take the bandwidth of a channel on the way from `a` to `b`, if the way is allowed and has it."""
+        """Reserve the bandwidth of a channel on the path from `a` to `b`, if allowed and available."""
         route = self.system.route(a, b)
         if route is None or route.type >= Path.DIS:
             return None
@@ -187,7 +187,7 @@ class Builder:
                 self._enter(net, system.gpus[index], 0, None)
 
     def _starts(self, net: Device) -> tuple[float, frozenset[int]]:
-        """Return the widest path from an adapter to a GPU, and to which it is of those the shortest."""
+        """Return the widest rate from a NIC to any GPU, and the GPUs with the shortest such path."""
         if net.index not in self.starts:
             ways = [(self.system.route(net, gpu), gpu.index) for gpu in self.system.gpus]
             keys = {i: (way.rate, -way.hops) for way, i in ways if way is not None and way.hops}
@@ -197,7 +197,7 @@ class Builder:
         return self.starts[net.index]
 
     def _adapters_to_try(self, gpu: Device | None) -> list[Device]:
-        """Return adapters, first those the GPUs have as their own, then the others by distance."""
+        """Return NICs: first the local NICs of the GPUs, then the others by distance."""
         key = -1 if gpu is None else gpu.index
         if key not in self.to_try:
             self.to_try[key] = self._find_adapters(gpu)
@@ -238,7 +238,7 @@ class Builder:
         step: int,
         order: Callable[[int], int] | None,
     ) -> None:
-        """Go on to a GPU and from there."""
+        """Extend the walk to a GPU and continue from there."""
         route = None
         if a is not None:
             route = self._go(a, gpu)
@@ -304,7 +304,7 @@ class Builder:
     def _leave(
         self, gpu: Device, step: int, to_first: int, order: Callable[[int], int] | None
     ) -> None:
-        """Go to an adapter, and from there on with the GPUs that are left."""
+        """Extend the walk to a NIC and continue with the remaining GPUs."""
         draft, system = self.draft, self.system
         start = system.adapters[self.ends[0]]
         for net in self._adapters_to_try(gpu):
@@ -317,7 +317,7 @@ class Builder:
                 continue
             share, following = 1.0, -1
             if draft.pattern is Pattern.BALANCED_TREE:
-                # Each of the first two GPUs carries half of what goes to the network.
+                # Each of the first two GPUs carries half of the network traffic.
                 share = 0.5
                 if step == 0:
                     following = 1
@@ -357,7 +357,7 @@ class Builder:
         return following
 
     def _neighbours(self, gpu: Device) -> list[int]:
-        """Return the GPUs to try next on a switch, where all are alike: those before and after."""
+        """Return the GPUs to try next on a switch, where all are equivalent: the previous and the next."""
         count = len(self.system.gpus)
         after, before = (gpu.index + 1) % count, (gpu.index - 1) % count
         if self.draft.pattern is Pattern.RING:

@@ -40,11 +40,11 @@ class Buffers:
     Attributes
     ----------
     total_bytes, step_bytes, step_data_bytes : int
-        The whole FIFO, one of its eight steps, and the user data a step holds [bytes].
+        The complete FIFO, one of its eight steps, and the user data per step [bytes].
     chunk_steps, slice_steps : int
         Steps of a chunk and of a slice.
     grain_bytes : int
-        Chunks are multiples of it [bytes].
+        Chunks are multiples of this size [bytes].
     """
 
     total_bytes: int
@@ -61,7 +61,7 @@ class Buffers:
 
     @property
     def chunk_bytes(self) -> int:
-        """Return the user data of a whole chunk [bytes]."""
+        """Return the user data of a full chunk [bytes]."""
         return self.step_data_bytes * self.chunk_steps
 
 
@@ -88,16 +88,16 @@ def buffers(
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """Inputs of chunk sizes besides the size.
+    """Inputs of chunk sizes other than the size.
 
     Attributes
     ----------
     num_heads : int
         Heads of NVLS or CollNetDirect.
     depth : int
-        Ranks of a machine (CollNetChain), or stages (CollNetDirect).
+        Ranks of a node (CollNetChain), or stages (CollNetDirect).
     nvls_GBps : float
-        What the cost model gives NVLS all-reduce [GB/s]; small over slow networks.
+        Bandwidth of NVLS all-reduce in the cost model [GB/s]; small over slow networks.
     """
 
     num_ranks: int
@@ -150,7 +150,7 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     Parameters
     ----------
     num_bytes : int
-        The larger of what a rank sends and receives, on `num_channels` channels together [bytes].
+        The larger of a rank's sent and received sizes, on `num_channels` channels together [bytes].
     """
     algorithm, protocol, shape = cutting.algorithm, cutting.protocol, cutting.shape
     settings, fifo = cutting.settings, cutting.fifo
@@ -201,7 +201,7 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
 
 
 def _drop(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[int, int], ...]) -> int:
-    """Return the chunk after falling to fixed sizes while a rank has fewer than so many rounds of chunks."""
+    """Return the chunk lowered to the sizes of `stages` while a rank has fewer rounds than their limits."""
     for rounds, size in stages:
         if num_bytes < rounds * parts * chunk and chunk > size:
             chunk = size
@@ -209,7 +209,7 @@ def _drop(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[int, int],
 
 
 def _halve(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[float, int], ...]) -> int:
-    """Return the chunk after halving down to fixed sizes while there are fewer than so many rounds of chunks."""
+    """Return the chunk halved down to the sizes of `stages` while there are fewer rounds than their limits."""
     for rounds, size in stages:
         while num_bytes // (parts * chunk) < rounds and chunk > size:
             chunk //= 2
@@ -229,7 +229,7 @@ def slice_elements(num_elements: int, fifo: Buffers, element_bytes: int) -> int:
 class ChannelPart:
     """Part of one channel: the bytes from `offset`, in chunks of `chunk_bytes`.
 
-    `num_bytes` counts what the user's count counts: for all-gather and reduce-scatter the share of a rank [bytes].
+    `num_bytes` refers to the user's count: for all-gather and reduce-scatter the share of a rank [bytes].
     """
 
     channel: int
@@ -253,12 +253,12 @@ def continuous_parts(
     element_bytes: int = 4,
     most_channels: int | None = None,
 ) -> list[ChannelPart]:
-    """Return the part of each channel when a collective is alone in its launch (NCCL 2.19 and later).
+    """Return the part of each channel if a launch has only this collective (NCCL 2.19 and later).
 
     Parameters
     ----------
     count_bytes : int
-        Bytes of the count the user gives: the buffer, or for all-gather and reduce-scatter a rank's share [bytes].
+        Bytes of the user's count: the buffer, or for all-gather and reduce-scatter a rank's share [bytes].
     num_channels : int
         Channels the tuner allows; `most_channels` those the communicator has.
     """
@@ -273,7 +273,7 @@ def continuous_parts(
     each = min(cells, -(-per_channel // (cell * heavy)))
     if each == 0:
         return []
-    # A channel that is full is passed over; the last one a communicator has takes what is left.
+    # Full channels are skipped; the last channel of a communicator gets the remainder.
     counts = [each] * (cells // each) + ([cells % each] if cells % each else [])
     if len(counts) > most:
         middle = max(0, most - 2)
@@ -296,7 +296,7 @@ _SHARED = (Collective.ALLGATHER, Collective.REDUCESCATTER)
 
 
 def loop_chunk_bytes(part: ChannelPart, num_ranks: int, element_bytes: int = 4) -> Iterator[int]:
-    """Yield the chunk of every loop of a ring all-reduce: the last loop deals what is left evenly, in 16 B."""
+    """Yield the chunk of every loop of a ring all-reduce: the last loop splits the rest evenly, in 16 B."""
     left = part.num_bytes
     whole = part.chunk_bytes // element_bytes * element_bytes
     while left > 0:
@@ -319,9 +319,9 @@ class GridLoop:
     offset : int
         First byte of the loop [bytes].
     chunk_bytes : int
-        What a channel moves per step [bytes].
+        Bytes per channel and step [bytes].
     interleaved : bool
-        Simple keeps the chunks of a channel together; LL and LL128 lay the channels side by side.
+        Simple keeps the chunks of a channel together; LL and LL128 place the channels side by side.
     """
 
     offset: int
@@ -340,7 +340,7 @@ def grid_loops(
     elif protocol is Protocol.LL:
         unit = num_threads * 8
     else:
-        # A warp of LL128 moves 16 lines, of which a chunk needs whole halves.
+        # A warp of LL128 moves 16 lines; chunks are multiples of half of that.
         unit = num_threads * GRAIN[protocol] // 32 // 2
     offset = 0
     while offset < num_bytes:

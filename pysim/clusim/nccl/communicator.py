@@ -1,8 +1,8 @@
 """Communicators as NCCL sets them up, and the plan of a collective of some size.
 
-`communicator` does what ``ncclCommInitRank`` does, as far as it decides something: look at the machines, search
-graphs, agree on the number of channels, connect them, make the cost table. `Communicator.plan` does what a call such
-as ``ncclAllReduce`` decides: algorithm, protocol, channels, threads, chunks.
+`communicator` performs the deciding parts of ``ncclCommInitRank``: examine the nodes, search graphs, agree on the
+number of channels, connect them, compute the cost table. `Communicator.plan` decides as a call such as
+``ncclAllReduce``: algorithm, protocol, channels, threads, chunks.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class NcclPlan:
     Attributes
     ----------
     selection : Selection
-        Algorithm, protocol, channels, threads and why.
+        Algorithm, protocol, channels, threads and the reason.
     chunks : Chunks
         Chunk and slices of a channel.
     parts : tuple of ChannelPart
-        What each channel does, since NCCL 2.19; empty before, when all channels walked over the data together.
+        Part of each channel, since NCCL 2.19; empty before, when all channels shared the loops over the data.
     """
 
     selection: Selection
@@ -72,17 +72,17 @@ class Communicator:
     Attributes
     ----------
     machines : tuple of SearchedMachine
-        Ranks, graphs and adapters of every machine.
+        Ranks, graphs and NICs of every node.
     systems : tuple of System
-        What NCCL sees of each machine; alike ones share one.
+        NCCL's view of each node; equal nodes share one.
     graphs : dict
-        Algorithm -> graph, as the cost model uses it: the least any machine has.
+        Algorithm -> graph, as the cost model uses it: the minimum over nodes.
     num_searched : int
         Channels before they are doubled.
     num_channels, nvls_channels, collnet_channels, p2p_channels, p2p_per_peer : int
         The totals of the log line ``... coll channels``.
     p2p_least_bytes : int
-        Least size for which messages are cut: those of a run that stands for a longer one are cut like its own.
+        Least size for which messages are cut: a run that represents a longer one cuts its messages equally.
     ranks : tuple of int
         Per rank of the communicator, its rank on the fabric.
     """
@@ -105,13 +105,13 @@ class Communicator:
 
     @property
     def architecture(self) -> str:
-        """Return the architecture of the oldest GPU, by which launching takes its time."""
+        """Return the architecture of the oldest GPU, which determines launch overhead."""
         gpus = [gpu for system in self.systems for gpu in system.gpus]
         return min(gpus, key=lambda gpu: gpu.capability).architecture
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Return the notes on every plan: stand-ins, unknown properties, variables without effect."""
+        """Return the notes on every plan: substitutes, unknown properties, variables without effect."""
         gpus = [gpu for system in self.systems for gpu in system.gpus]
         notes = notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
         unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
@@ -124,7 +124,7 @@ class Communicator:
 
     @cached_property
     def channels(self) -> list[Channel]:
-        """Return rings and trees over all machines."""
+        """Return rings and trees over all nodes."""
         return connect(self.machines, self.num_searched, self.num_channels, self.version)
 
     @cached_property
@@ -134,7 +134,7 @@ class Communicator:
 
     @cached_property
     def nvls_heads(self) -> list[tuple[int, ...]]:
-        """Return, per NVLS head, its rank on every machine."""
+        """Return, per NVLS head, its rank on every node."""
         count = min(machine.nvls.num_channels for machine in self.machines)
         return [
             tuple(machine.ranks[machine.nvls.orders[head][0]] for machine in self.machines)
@@ -224,7 +224,7 @@ def communicator(
     Parameters
     ----------
     ranks : sequence of int or None
-        Ranks of the fabric that take part, all of them GPUs; None is all GPUs.
+        Participating ranks of the fabric, all of them GPUs; None is all GPUs.
     """
     settings = with_plugins(fabric, settings or Settings(), version)
     fabric = transported(fabric, settings)
@@ -263,7 +263,7 @@ def communicator(
 
 
 def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:
-    """Return machine -> numbers of its GPUs that take part."""
+    """Return a map from node to the numbers of its participating GPUs."""
     seen: dict[int, int] = {}
     place: dict[str, tuple[int, int]] = {}
     for node in fabric.nodes:
@@ -322,7 +322,7 @@ def _short(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """A system, equal to all that are alike."""
+    """A system that compares equal to equivalent systems."""
 
     key: tuple[Hashable, ...]
     system: System = field(compare=False)
@@ -330,12 +330,12 @@ class _Looked:
 
 @lru_cache(64)
 def _searched(looked: _Looked) -> tuple[Graph, ...]:
-    """Return what `_search_all` does, which takes a second of a large machine, of the same machine only once."""
+    """Return the result of `_search_all`, cached because a large node needs a second."""
     return _search_all(looked.system)
 
 
 def _search_all(system: System) -> tuple[Graph, ...]:
-    """Return ring, tree, NVLS, CollNet chain and CollNet direct of a machine."""
+    """Return ring, tree, NVLS, CollNet chain and CollNet direct of a node."""
     settings = system.settings
     ring = search(system, Pattern.RING)
     count = ring.num_channels
@@ -354,7 +354,7 @@ def _search_all(system: System) -> tuple[Graph, ...]:
 
 
 def _least(graphs: list[Graph]) -> Graph:
-    """Return the first graph with the least of what all machines have."""
+    """Return the first graph, reduced to the minimum over all nodes."""
     return replace(
         graphs[0],
         num_channels=min(g.num_channels for g in graphs),
@@ -412,14 +412,14 @@ def _agree(
 
 
 def _can_reduce(fabric: Fabric) -> bool:
-    """Return True if some switch inside the machines reduces."""
+    """Return True if some switch inside the nodes reduces."""
     return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
 
 
 def _num_channels(
     group: RankGroup, ring: Graph, chain: Graph, system: System, searched: int
 ) -> int:
-    """Return the channels of the communicator: those found, doubled, and what the settings make of it."""
+    """Return the channels of the communicator: searched, doubled, then limited by the settings."""
     version, settings = system.version, system.settings
     most = max_channels(version)
     count = min(most, 2 * searched)

@@ -1,8 +1,8 @@
-"""From the channels inside each machine to rings and trees over all of them.
+"""From the channels inside each node to rings and trees over all of them.
 
-A ring enters a machine at the first GPU of its order and leaves at the last. Trees are chains inside a machine and a
-double binary tree between machines: every machine is a leaf in one of the two trees, so together they use both
-directions of every adapter. Half of the channels follow the first tree, half the second.
+A ring enters a node at the first GPU of its order and leaves at the last. Trees are chains inside a node and a
+double binary tree between nodes: every node is a leaf in one of the two trees, so together they use both
+directions of every NIC. Half of the channels follow the first tree, half the second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class SearchedMachine:
-    """The ranks of a machine, by the index of their GPU, and what the search found there.
+    """The ranks of a node, by the index of their GPU, and what the search found there.
 
     Attributes
     ----------
     adapters : tuple of tuple of str
-        Per adapter that NCCL sees, the adapters of the fabric it consists of.
+        Per NIC that NCCL sees, the NICs of the fabric it consists of.
     gpus : tuple of str
         Names of the GPUs in the fabric, in the order of `ranks`.
     """
@@ -49,9 +49,9 @@ class Channel:
     parent : tuple of int
         Per rank, the rank it reduces into in the tree; -1 is the root.
     children : tuple of tuple of int
-        Per rank, the ranks it gets data from: in its machine first, then of other machines.
+        Per rank, the ranks it gets data from: in its node first, then of other nodes.
     ring_adapters, tree_adapters : tuple of tuple of int
-        Per machine, the adapter the channel enters by and the one it leaves by; empty on one machine.
+        Per node, the NIC the channel enters by and the one it leaves by; empty on one node.
     """
 
     ring: tuple[int, ...]
@@ -98,10 +98,10 @@ def double_tree(count: int, node: int) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:
-    """Return 1 if a machine uses the other channel of each pair.
+    """Return 1 if a node uses the other channel of each pair.
 
-    Where rings leave by another adapter than they enter, odd machines swap the channels of a pair, so that every hop
-    between machines stays on its rail. Before 2.22 they also did so for rings that cross adapters at will.
+    Where rings leave by another NIC than they enter, odd nodes swap the channels of a pair, so that every hop
+    between nodes stays on its rail. Before 2.22 they also did so for rings that cross NICs at will.
     """
     crossing = graph.cross_nic == 2 or (
         graph.cross_nic == 1 and not since(version, "crossing rings keep pairs")
@@ -117,7 +117,7 @@ def connect(
     Parameters
     ----------
     num_searched : int
-        Channels every machine has; they are repeated, the second time with the other tree, up to `num_channels`.
+        Channels every node has; they are repeated, the second time with the other tree, up to `num_channels`.
     """
     trees = [double_tree(len(machines), n) for n in range(len(machines))]
     rings = [_ring(machines, c, num_searched, version) for c in range(num_searched)]
@@ -188,12 +188,12 @@ def _tree(
 def nvls_trees(
     heads: Sequence[Sequence[int]], num_nodes: int
 ) -> list[list[dict[int, tuple[int, tuple[int, ...]]]]]:
-    """Return, for each of the two trees and each head, rank -> (parent, children) over the machines.
+    """Return, for each of the two trees and each head, rank -> (parent, children) over the nodes.
 
     Parameters
     ----------
     heads : sequence
-        Per head, its rank on every machine.
+        Per head, its rank on every node.
     """
     result: list[list[dict[int, tuple[int, tuple[int, ...]]]]] = []
     trees = [double_tree(num_nodes, node) for node in range(num_nodes)]

@@ -42,7 +42,7 @@ _PATHS_SINCE = {
 
 
 def path_types(version: Version) -> tuple[Path, ...]:
-    """Return the path types that a release knows, nearest first."""
+    """Return the path types of a release, nearest first."""
     return tuple(p for p in Path if p not in _PATHS_SINCE or since(version, _PATHS_SINCE[p]))
 
 
@@ -110,7 +110,7 @@ OLD_INTEL_GBps = 10.0
 
 
 def peer_overhead(rate_GBps: float, version: Version) -> float:
-    """Return what a peer-to-peer flow through an Intel root complex costs: small TLPs take more of a link."""
+    """Return the overhead of a peer-to-peer flow through an Intel root complex, due to small TLPs."""
     return rate_GBps * 6 / 5 if since(version, "larger tlps") else rate_GBps * 12 / 9
 
 

@@ -1,7 +1,7 @@
 """NCCL's cost model: latency and bandwidth of every (collective, algorithm, protocol), by release.
 
-The tables it makes are those NCCL prints with ``NCCL_DEBUG_SUBSYS=TUNING``; they were compared with the logs that
-`clusim.nccl.tables` names. Constants that differ between releases are there, formulas that do are here.
+The tables match those printed with ``NCCL_DEBUG_SUBSYS=TUNING``; they were compared with the logs named in
+`clusim.nccl.tables`. That module has the constants that differ between releases, this one the formulas.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostTable:
-    """All costs of a communicator, and what they were made from."""
+    """All costs of a communicator, and the inputs they were computed from."""
 
     version: Version
     group: RankGroup
@@ -63,12 +63,12 @@ class CostTable:
         num_bytes: int,
         num_channels: int,
     ) -> float | None:
-        """Return the time the model predicts for `num_bytes`, None if it is not to be used.
+        """Return the predicted time for `num_bytes`, or None if the combination is disabled.
 
         Parameters
         ----------
         num_bytes : int
-            The larger of what a rank sends and receives [bytes].
+            The larger of a rank's sent and received sizes [bytes].
         num_channels : int
             Channels of the communicator.
         """
@@ -337,10 +337,10 @@ class _Model:
         return ""
 
     def restored(self, collective: Collective, algorithm: Algorithm) -> bool:
-        """Return True if NCCL allows Ring and Tree again, as nothing that ``NCCL_ALGO`` names can run.
+        """Return True if NCCL re-enables Ring and Tree because no algorithm in ``NCCL_ALGO`` can run.
 
-        Releases 2.8 to 2.23 do so without CollNet (``src/graph/tuning.cc``), whatever the variable names; later ones
-        have no algorithm left and fail.
+        Releases 2.8 to 2.23 do so without CollNet (``src/graph/tuning.cc``) for any value of the variable; later ones
+        fail without an algorithm.
         """
         version, group, settings = self.version, self.group, self.settings
         if algorithm not in (Algorithm.RING, Algorithm.TREE) or settings.algo is None:
@@ -355,7 +355,7 @@ class _Model:
 
     @property
     def _collnet(self) -> bool:
-        """True if the network reduces, and is asked to."""
+        """True if in-network reduction is available and enabled."""
         return self.group.collnet and self.settings.collnet_enable
 
     def unsupported(self, algorithm: Algorithm) -> str:
@@ -414,7 +414,7 @@ def cost_table(
     Parameters
     ----------
     graphs : dict
-        Result of the search per algorithm; `clusim.nccl.communicator` says which graph an algorithm uses.
+        Result of the search per algorithm; `clusim.nccl.communicator` maps algorithms to graphs.
     """
     settings = settings or Settings()
     none = Graph(Pattern.TREE)

@@ -1,8 +1,8 @@
-"""NCCL's environment variables, with the syntax its users know.
+"""NCCL's environment variables, in NCCL's syntax.
 
-`Settings` has the values of the variables of one run. `clusim.nccl.variables` lists what happens to each: some are
-obeyed, some are accepted without effect, which results say, some are refused; other names are an error, with the
-nearest known one.
+`Settings` has the values of the variables of one run. `clusim.nccl.variables` lists the treatment of each: obeyed,
+accepted without effect (with a note in the result) or refused. Unknown names are an error that contains the nearest
+known name.
 
 Notes of every plan: chips of another library, variables without effect, variables of other releases.
 """
@@ -42,18 +42,18 @@ class Allowed:
     allowed: Mapping[Collective, frozenset[Any]]
 
     def permits(self, collective: Collective, name: Enum) -> bool | None:
-        """Return True if `name` may be used, or None if the variable does not say."""
+        """Return True if `name` may be used, or None if the variable does not decide."""
         names = self.allowed.get(collective)
         return None if names is None else name in names
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``.
+    """Values of the variables; None is NCCL's default. Sizes in bytes, names without ``NCCL_``.
 
-    `symmetric` is no variable: whether jobs register their buffers as windows of all ranks. `names` are the variables
-    that were given and are obeyed, `unread` those that the release does not read, and `by_plugin` has those that a
-    network plugin set, where the user did not.
+    `symmetric` is not a variable: True if jobs register their buffers as windows of all ranks. `names` are the given
+    variables that are obeyed, `unread` the variables that the release does not read, and `by_plugin` the variables that
+    a network plugin set because the user did not.
     """
 
     algo: Allowed | None = None
@@ -103,7 +103,7 @@ class Settings:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Return the names of what is not NCCL's default."""
+        """Return the names of settings that differ from NCCL's default."""
         none = Settings()
         own = (item.name for item in fields(self) if item.compare)
         return tuple(name for name in own if getattr(self, name) != getattr(none, name))
@@ -126,7 +126,7 @@ class Settings:
 
 
 WITHOUT_EFFECT = frozenset(n for n, known in VARIABLES.items() if known.effect == "no effect")
-"""Variables of NCCL that are accepted and change nothing here; results that were asked for with one say so."""
+"""Variables of NCCL that are accepted and have no effect here; results contain a note if one was given."""
 
 _OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
 
@@ -134,7 +134,7 @@ _CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", 
 """Limits that together set the channels of every algorithm: the first two bind rings and trees, CTAs also NVLS."""
 
 SYMMETRIC = "symmetric buffers"
-"""Not a variable of NCCL, but what a job does with its buffers; nobody can give it as one."""
+"""Name of the buffer registration setting; not an NCCL variable, so users cannot give it as one."""
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, str]:
@@ -152,7 +152,7 @@ def parse_assignments(words: Iterable[str]) -> dict[str, str]:
 def forced(
     algorithm: str = "", protocol: str = "", channels: int | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables that make NCCL use what is given."""
+    """Return the variables that force NCCL to use the given algorithm and protocol."""
     number = str(channels) if channels else ""
     found = (
         *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
@@ -162,7 +162,7 @@ def forced(
 
 
 def windows(symmetric: bool) -> tuple[tuple[str, str], ...]:
-    """Return what stands with the variables where buffers are registered as symmetric windows."""
+    """Return the entry listed with the variables if buffers are registered as symmetric windows."""
     return ((SYMMETRIC, "1"),) if symmetric else ()
 
 
@@ -245,7 +245,7 @@ def _one(name: str, value: str) -> bool:
 
 
 def _enabled(name: str, value: str) -> bool:
-    """Return True unless a value is 0; negative ones leave it to NCCL, which enables it."""
+    """Return True unless a value is 0; negative values select NCCL's default, which is enabled."""
     return _whole(-2, 2)(name, value) != 0
 
 
@@ -380,7 +380,7 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 
 
 def allows(settings: Settings, collective: Collective, name: Algorithm | Protocol) -> bool | None:
-    """Return what ``NCCL_ALGO`` or ``NCCL_PROTO`` says of a name, None if nothing."""
+    """Return True or False if ``NCCL_ALGO`` or ``NCCL_PROTO`` decides on a name, otherwise None."""
     choice = settings.algo if isinstance(name, Algorithm) else settings.proto
     return None if choice is None else choice.permits(collective, name)
 
@@ -392,7 +392,7 @@ def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:
 
 
 def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
-    """Return a line if NCCL's plan stands in for another library's.
+    """Return a line if NCCL's plan replaces another library's.
 
     Parameters
     ----------
@@ -410,7 +410,7 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
 
 
 def notes_on_variables(settings: Settings) -> list[str]:
-    """Return lines for variables that change nothing, with the reasons, and for those of other releases."""
+    """Return lines for variables without effect, with the reasons, and for variables of other releases."""
     reasons: dict[str, list[str]] = {}
     for name in dict.fromkeys(settings.without_effect):
         reasons.setdefault(VARIABLES[name].reason, []).append(name)

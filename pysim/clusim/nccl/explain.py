@@ -1,6 +1,6 @@
 """NCCL's decisions on a system, as data (`explain`) and as text (`render`).
 
-Payload that every GPU and every adapter sends for a collective, from the channels NCCL would use.
+Payload that every GPU and every NIC sends for a collective, from the channels NCCL would use.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RankTraffic:
     Attributes
     ----------
     gpu_bytes : tuple of float
-        Least and most that a GPU sends to GPUs of its machine, or to its NVLink switch.
+        Least and most that a GPU sends to GPUs of its node, or to its NVLink switch.
     adapter_bytes : tuple of float or None
-        Least and most that an adapter sends to other machines; None on one machine.
+        Least and most that a NIC sends to other nodes; None on one node.
     """
 
     gpu_bytes: tuple[float, float]
@@ -127,9 +127,9 @@ def explain(
     Parameters
     ----------
     faults : sequence of str
-        What is broken, for people.
+        Faults, as text.
     notes : sequence of str or None
-        What must be said of the plans; None is what the communicator says itself.
+        Notes on the plans; None selects the communicator's notes.
     """
     group, table = comm.group, comm.table
     return {

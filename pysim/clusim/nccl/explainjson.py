@@ -1,4 +1,4 @@
-"""The form of what NCCL would choose in JSON (`clusim.nccl.explain`)."""
+"""JSON form of NCCL's decisions (`clusim.nccl.explain`)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing_extensions import TypedDict
 
 
 class AdapterJson(TypedDict):
-    """An adapter of a machine as NCCL sees it.
+    """A NIC of a node as seen by NCCL.
 
     Attributes
     ----------
     fabric_nodes : list of str
-        What it is of the fabric; several where NCCL sees several as one.
+        Its graph nodes in the topology; several if NCCL merges NICs.
     gpu : int or None
-        The GPU next to it; None where no GPU has it for its own.
+        The GPU next to it; None if it is local to no GPU.
     """
 
     name: str
@@ -30,13 +30,13 @@ class GraphJson(TypedDict):
     Attributes
     ----------
     intra_GBps, inter_GBps : float
-        Bandwidth of a channel inside a machine and between them [10^9 bytes/s].
+        Bandwidth of a channel inside a node and between nodes [10^9 bytes/s].
     type_intra, type_inter : str
-        The farthest ways, in NCCL's words.
+        The farthest path types, in NCCL's notation.
     cross_nic : int
         As NCCL_CROSS_NIC.
     log_line : str
-        What NCCL logs of it.
+        The corresponding line of NCCL's log.
     """
 
     pattern: str
@@ -92,9 +92,9 @@ class ChoiceJson(TypedDict):
     threads : int
         Of a CTA.
     model_time_us, model_busbw_GBps : float
-        NCCL's own estimate.
+        NCCL's estimate.
     gpu_bytes, adapter_bytes : float or None
-        What the busiest GPU and adapter send [bytes]; None where that is not known.
+        Bytes sent by the busiest GPU and NIC [bytes]; None if unknown.
     """
 
     size_bytes: int
@@ -127,7 +127,7 @@ class SymmetricChoiceJson(TypedDict):
     channels : int
         CTAs.
     model_us : dict
-        NCCL's own estimate of every kernel that it could take [us].
+        NCCL's estimate for every applicable kernel [us].
     """
 
     size_bytes: int
@@ -144,21 +144,21 @@ class ExplainJson(TypedDict):
     Attributes
     ----------
     includes : str
-        What the times are.
+        Components of the times.
     compute_capability : int
-        The lowest of its GPUs, as NCCL writes it: 90 is 9.0.
+        The lowest of its GPUs, in NCCL's notation: 90 is 9.0.
     ignored_env, plugin_env : list of str
-        Variables without effect, and those that the network's plugin sets.
+        Variables without effect, and variables set by the network's plugin.
     graphs : dict
-        What the search found, by pattern.
+        Search results, by pattern.
     rings : list
         Of every channel, the ranks in order.
     ring_adapters : list
-        Of every channel, the pairs of adapters it goes out and in by.
+        Of every channel, the pairs of NICs by which it leaves and enters.
     nvls_heads : list
-        Ranks whose memory the switches write to, by machine.
+        Ranks whose memory the switches write to, by node.
     symmetric : list or None
-        By size; None where buffers are not symmetric.
+        By size; None if buffers are not symmetric.
     """
 
     topology: str

@@ -9,26 +9,26 @@ from clusim.nccl.constants import Path, Pattern
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Channels of one pattern inside a machine.
+    """Channels of one pattern inside a node.
 
     Attributes
     ----------
     num_channels : int
-        Channels found; 0 is none.
+        Channels found; 0 if there are none.
     intra_GBps, inter_GBps : float
         Bandwidth of a channel between GPUs and to the network [GB/s].
     type_intra, type_inter : Path
-        Longest kind of path it was allowed to use.
+        Farthest allowed path type.
     same_channels : bool
         All channels visit the GPUs in the same order.
     cross_nic : int
-        1: a ring may leave by another adapter than it enters; 2: channels do so in pairs.
+        1: a ring may enter and leave by different NICs; 2: channels do so in pairs.
     latency_us : float
-        Latency that the network plugin states [us].
+        Latency that the network plugin reports [us].
     orders : tuple of tuple of int
-        Per channel, GPUs of the machine in order; for NVLS only the head comes first.
+        Per channel, GPUs of the node in order; for NVLS only the head comes first.
     adapters : tuple of tuple of int
-        Per channel, the adapter it enters and the one it leaves by; empty without a network.
+        Per channel, the NIC it enters and the one it leaves by; empty without a network.
     hops : int
         Links used, the tie-breaker of the search.
     """
@@ -57,7 +57,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """The ranks of a communicator and the machines they are on, as far as costs depend on it.
+    """The ranks of a communicator and their nodes, as far as costs depend on them.
 
     Attributes
     ----------
@@ -70,9 +70,9 @@ class RankGroup:
     collnet : bool
         The network can reduce (SHARP).
     max_local : int
-        Most ranks on one machine; 0 is as many as on average.
+        Most ranks on one node; 0 selects the average.
     nvlink_only : bool
-        All ranks of a machine reach each other over NVLink.
+        All ranks of a node reach each other over NVLink.
     """
 
     num_ranks: int
@@ -87,5 +87,5 @@ class RankGroup:
 
     @property
     def ranks_per_node(self) -> float:
-        """Return the average number of ranks on a machine."""
+        """Return the average number of ranks on a node."""
         return self.num_ranks / self.num_nodes

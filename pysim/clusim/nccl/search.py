@@ -1,9 +1,9 @@
-"""The graph search: rings, trees, NVLS heads and CollNet heads inside a machine.
+"""The graph search: rings, trees, NVLS heads and CollNet heads inside a node.
 
-For a bandwidth per channel, a kind of path and a rule for adapters, channels are built one after the other, depth
-first: from an adapter (or the first GPU) over all GPUs and back, taking bandwidth from every link passed. When no more
+For a bandwidth per channel, a kind of path and a rule for NICs, channels are built one after the other, depth
+first: from a NIC (or the first GPU) over all GPUs and back, taking bandwidth from every link passed. When no more
 fit, the result is compared with the best so far. `search` then relaxes one condition after the other: different
-orders, simpler trees, longer paths, other adapters, less bandwidth; at last it raises the bandwidth of the channels it
+orders, simpler trees, longer paths, other NICs, less bandwidth; at last it raises the bandwidth of the channels it
 has. The order of the attempts and the limits on their number are NCCL's (src/graph/search.cc, 2.8 to 2.30), because
 they decide which of many equal solutions is found.
 """
@@ -45,7 +45,7 @@ def _deep_recursion() -> Iterator[None]:
 
 
 def _totals(system: System) -> tuple[float, float]:
-    """Return the fastest a channel can be, and what a GPU can send in all [GB/s]."""
+    """Return the fastest possible channel and the total send bandwidth of a GPU [GB/s]."""
     if not system.adapters and len(system.gpus) == 1:
         return 5000.0, 5000.0
     goals = system.adapters or system.gpus
@@ -73,7 +73,7 @@ def _path_range(system: System, to_net: bool) -> tuple[Path, Path]:
 
 
 def _path_kinds(system: System) -> tuple[set[Path], set[Path]]:
-    """Return the kinds of paths there are: between GPUs and switches inside the machine, and all others."""
+    """Return the kinds of paths there are: between GPUs and switches inside the node, and all others."""
     found: tuple[set[Path], set[Path]] = set(), set()
     for (a, b), route in system.routes.items():
         found[a.kind not in ("gpu", "nvs") or b.kind not in ("gpu", "nvs")].add(route.type)
@@ -109,9 +109,9 @@ def search(
     Parameters
     ----------
     least, most : int
-        Channels it must have, and those it may have; None is half of what a communicator can have.
+        Required and largest allowed number of channels; None is half of a communicator's maximum.
     collective : bool
-        Only adapters whose network reduces.
+        Only NICs whose network reduces.
     """
     most = most or max_channels(system.version) // 2
     if pattern is Pattern.NVLS:
@@ -154,7 +154,7 @@ class _Plan:
         self.steps_left = _ALL_STEPS
         self.kinds = _path_kinds(system)
         self.vain: dict[tuple[object, ...], int] = {}
-        """Attempts that found nothing better than the best, and the time they had left: they would not again."""
+        """Attempts without improvement, and their remaining time: repeating them would not help."""
         self._set_paths()
 
     def _set_paths(self) -> None:
@@ -211,7 +211,7 @@ class _Plan:
         return channels, hops
 
     def _hopeless(self, channels: int, hops: int) -> bool:
-        """Return True if not even `channels` channels could be better than what there is."""
+        """Return True if even `channels` channels could not improve on the best graph."""
         draft, best = self.draft, self.best
         if channels < draft.least:
             return True
@@ -229,7 +229,7 @@ class _Plan:
         time = Time(_SAME_STEPS if draft.same else _STEPS)
         channels, hops = self._bound()
         if draft.pattern not in HEADS and self._hopeless(channels, hops):
-            # NCCL goes through all orders; none of them can be better.
+            # NCCL tries all orders here; none can be better.
             return time.left
         self.steps_left -= time.left
         conditions = self._conditions()
@@ -248,7 +248,7 @@ class _Plan:
         return time.left
 
     def _conditions(self) -> tuple[object, ...]:
-        """Return what decides the course of an attempt: kinds of paths that no two devices have allow nothing more."""
+        """Return the key of an attempt: path types are reduced to those that occur in the system."""
         draft = self.draft
         intra = max((kind for kind in self.kinds[0] if kind <= draft.type_intra), default=None)
         inter = max((kind for kind in self.kinds[1] if kind <= draft.type_inter), default=None)
@@ -342,7 +342,7 @@ class _Plan:
         return False
 
     def _duplicated(self) -> Graph:
-        """Return the best channels twice at half the bandwidth, where a CTA could not drive the whole."""
+        """Return the best channels doubled at half the bandwidth, if one CTA could not drive the full rate."""
         best, capability = self.best, self.system.capabilities[0]
         count = best.num_channels
         if (

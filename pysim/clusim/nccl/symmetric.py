@@ -1,12 +1,12 @@
-"""NCCL's kernels for symmetric memory: which there are, what its model expects of them, and which it takes.
+"""NCCL's kernels for symmetric memory: list of kernels, NCCL's cost model for them, and its choice.
 
 **Hardware**: since 2.27 (``src/symmetric.cc``, ``src/sym_kernels.cc``) buffers that all ranks have registered as
-windows lie at the same offset everywhere, so kernels load and store them in place. Where such a kernel can do a
-collective, NCCL takes it and does not ask its other model. **Model**: NCCL's own: latency by kind of kernel, bandwidth
-that CTAs add up to a ceiling, the fewest CTAs within 2.5% of the best, 2.5% of penalty for each; programs of
-`clusim.collectives` with so many channels. **Not modelled**: kernels over several machines (GIN), TMA, copy engines;
-LL by multicast runs as LL, which brings a GPU the same bytes. **Parameters**: ``NCCL_SYM_KERNEL``, ``NCCL_SYM_CTAS``,
-``NCCL_MIN_CTAS``, ``NCCL_MAX_CTAS``.
+windows have the same offset on all ranks, so kernels load and store them in place. If such a kernel supports a
+collective, NCCL uses it and skips its general cost model. **Model**: as in NCCL: latency by kind of kernel, bandwidth
+that grows with CTAs up to a ceiling, the fewest CTAs within 2.5% of the best, 2.5% of penalty for each; programs of
+`clusim.collectives` with as many channels. **Not modelled**: kernels over several nodes (GIN), TMA, copy engines;
+LL by multicast runs as LL, with which a GPU receives the same bytes. **Parameters**: ``NCCL_SYM_KERNEL``,
+``NCCL_SYM_CTAS``, ``NCCL_MIN_CTAS``, ``NCCL_MAX_CTAS``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTE
 
 
 class SymmetricKernel(NamedTuple):
-    """A kernel: NCCL's name, and the algorithm of `clusim.collectives` that does what it does.
+    """A kernel: NCCL's name, and the equivalent algorithm of `clusim.collectives`.
 
-    `multicast` and `reduces` say what of the switches it uses: to store to all, to load sums.
+    `multicast` and `reduces` are True if it stores to all, or loads sums, through the switches.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Picked:
     blocks : int
         CTAs.
     time_us : float
-        What NCCL's model expects [us].
+        Time estimated by NCCL's model [us].
     times_us : dict
-        The same of every kernel that could do it, by name [us].
+        The same for every applicable kernel, by name [us].
     """
 
     kernel: SymmetricKernel
@@ -148,12 +148,12 @@ def _possible(comm: Communicator, call: SymmetricCall) -> list[SymmetricKernel]:
 
 
 def pick(comm: Communicator, call: SymmetricCall) -> Picked:
-    """Return the kernel that NCCL takes.
+    """Return the kernel that NCCL selects.
 
     Raises
     ------
     InputError
-        No kernel can do it, or not the one that ``NCCL_SYM_KERNEL`` names.
+        No kernel supports the call, or the kernel in ``NCCL_SYM_KERNEL`` does not.
     """
     reason = why_not(comm, call)
     kernels = [] if reason else _possible(comm, call)

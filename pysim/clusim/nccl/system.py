@@ -1,4 +1,4 @@
-"""A machine as NCCL sees it: its devices, the links between them, and paths.
+"""A node as NCCL sees it: its devices, the links between them, and paths.
 
 Bandwidth that channels under construction have taken from the links of a system.
 """
@@ -31,22 +31,22 @@ class DeviceLink:
 
 @dataclass(eq=False, slots=True)
 class Device:
-    """A device; `index` counts those of its kind.
+    """A device; `index` counts devices of the same kind.
 
     Attributes
     ----------
     capability : int
         Compute capability of a GPU times ten.
     architecture : str
-        Of a GPU: row of the presets of launching.
+        Of a GPU: row of the launch presets.
     peer_access : bool or None
-        Of a GPU: whether the driver lets it reach others over PCIe; None is unknown.
+        Of a GPU: True if the driver allows peer access over PCIe; None if unknown.
     speed_GBps, latency_us, collective : float, float, bool
-        Of an adapter: its rate, the latency its plugin states, whether its network reduces.
+        Of a NIC: its rate, the latency its plugin reports, True if its network reduces.
     port : int
-        Adapters with the same number share one port.
+        NICs with the same number share one port.
     members : tuple of str
-        Adapters of the fabric that an adapter consists of.
+        NICs of the topology that form this NIC.
     """
 
     kind: Kind
@@ -93,7 +93,7 @@ class Route:
 
 @dataclass(eq=False)
 class System:
-    """A machine as NCCL sees it.
+    """A node as seen by NCCL.
 
     Attributes
     ----------
@@ -102,9 +102,9 @@ class System:
     routes : dict
         (device, device) -> path.
     told : list of str
-        Where NCCL is told of other NVLinks than are there, and which NICs were assumed.
+        Notes on NVLink overrides and on assumed NICs.
     pxn, nvb : bool
-        Whether NICs of other GPUs, and GPUs behind others, are reached over NVLink.
+        True if NICs of other GPUs (PXN), and GPUs without a direct link (NVB), are reached over NVLink.
     """
 
     version: Version
@@ -123,7 +123,7 @@ class System:
 
     @property
     def cpu(self) -> CpuModel:
-        """Return the processor of the machine."""
+        """Return the processor of the node."""
         return self.cpus[0].cpu if self.cpus else CpuModel()
 
     @property
@@ -137,7 +137,7 @@ class System:
         return self.routes.get((a, b))
 
     def join(self, a: Device, b: Device, kind: LinkKind, rate: float) -> None:
-        """Add a duplex link; a second one between the same devices makes the first wider."""
+        """Add a duplex link; a second link between the same devices adds to the rate of the first."""
         for link in a.links:
             if link.remote is b and link.kind == kind:
                 link.rate += rate
@@ -151,7 +151,7 @@ class System:
         b.links.append(DeviceLink(kind, rate, a, back, there))
 
     def trim_network(self) -> None:
-        """Forget the adapters: all ranks are on this machine."""
+        """Forget the NICs: all ranks are on this node."""
         self.adapters = []
         self.routes = {
             ends: route
@@ -160,10 +160,10 @@ class System:
         }
 
     def key(self) -> tuple[Hashable, ...]:
-        """Return what is equal for two systems whose devices, links and paths are alike, one by one, but for names."""
+        """Return a key that is equal for systems with equal devices, links and paths, apart from names."""
         every = [*self.gpus, *self.adapters, *self.cpus, *self.others]
         number = {device: i for i, device in enumerate(every)}
-        for device in every:  # and adapters that were forgotten, which links still lead to
+        for device in every:  # and NICs that were forgotten, which links still lead to
             for link in device.links:
                 if link.remote not in number:
                     number[link.remote] = len(every)
@@ -188,7 +188,7 @@ class System:
         return (*(repr(getattr(self, name)) for name in _SYSTEM), *roles, devices, routes)
 
     def nearest(self, device: Device, among: Iterable[Device]) -> list[Device]:
-        """Return the devices with the widest, of those the nearest kind of path."""
+        """Return the devices with the widest path and, among these, the nearest path kind."""
         best: list[Device] = []
         key = (0.0, 0)
         for other in among:
@@ -203,7 +203,7 @@ class System:
         return best
 
     def local_adapter(self, gpu: Device, channel: int) -> Device | None:
-        """Return the adapter a GPU uses on a channel: GPUs that share adapters take turns."""
+        """Return the NIC that a GPU uses on a channel: GPUs that share NICs alternate."""
         nets = self.nearest(gpu, self.adapters)
         if not nets:
             return None
@@ -215,7 +215,7 @@ class System:
         return nets[(first + channel % -(-len(nets) // max(1, len(sharers)))) % len(nets)]
 
     def local_gpu(self, adapter: Device) -> Device | None:
-        """Return the GPU that has an adapter as its own."""
+        """Return the GPU that a NIC is local to."""
         sharers = self.nearest(adapter, self.gpus)
         for channel in range(len(self.adapters) or 1):
             for gpu in sharers:
@@ -227,18 +227,19 @@ class System:
 _DEVICES = {"gpus", "adapters", "cpus", "switch", "others", "routes"}
 _SYSTEM = [one.name for one in fields(System) if one.name not in _DEVICES]
 _DEVICE = [one.name for one in fields(Device) if one.name not in {"links", "name", "members"}]
-"""Fields that say something of their own: all that are not devices, and links and paths between them; nor what devices
-are called, which decides nothing, so that the machines of a cluster are alike."""
+"""Fields of a device that enter the key: excluded are references to devices, links and paths, and names, which
+decide nothing, so that the nodes of a cluster have equal keys.
+"""
 
 
 def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
-    """Return the error that a chip does not say what NCCL decides by."""
+    """Return the error for a chip that lacks a property which NCCL needs."""
     what = f"chip {chip!r} of {node}: {field_} is not known, and NCCL decides by it"
     return TopologyError(f"{what}; give the chip a base, or '{field_}: {example}'")
 
 
 class Ledger:
-    """Free bandwidth of every link; channels take from it and give back."""
+    """Free bandwidth of every link, reserved and released by channels."""
 
     def __init__(self, system: System) -> None:
         self.version = system.version
@@ -252,7 +253,7 @@ class Ledger:
         self._narrow: dict[int, bool] = {}
 
     def take(self, route: Route, start: Device, rate: float) -> bool:
-        """Take `rate` [GB/s] from every link of a path; take nothing and return False if one has too little."""
+        """Reserve `rate` [GB/s] on every link of a path; reserve nothing and return False if a link has too little."""
         steps = self._steps(route, start)
         host_rate = peer_overhead(rate, self.version) if self._narrow[id(route)] else rate
         left = self.left
@@ -265,7 +266,7 @@ class Ledger:
         return True
 
     def give(self, route: Route, start: Device, rate: float) -> None:
-        """Give back what `take` took."""
+        """Release a reservation of `take`."""
         steps = self._steps(route, start)
         host_rate = peer_overhead(rate, self.version) if self._narrow[id(route)] else rate
         self._move(steps, -rate, -host_rate)
@@ -286,7 +287,7 @@ class Ledger:
         key = (id(route), start.kind == "gpu")
         found = self._plans.get(key)
         if found is None:
-            # A GPU before Ampere that receives from a host or an adapter loses an eighth in the other direction.
+            # A GPU before Ampere that receives from a host or a NIC loses an eighth in the other direction.
             found = [
                 (
                     link.number,

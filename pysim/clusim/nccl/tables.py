@@ -215,7 +215,7 @@ _BY_RELEASE: tuple[tuple[tuple[int, int], Tables], ...] = (
 
 
 def tables_for(version: Version) -> Tables:
-    """Return the constants of a release; one between two that were read has those of the earlier."""
+    """Return the constants of a release; a release between two examined releases uses the earlier."""
     return next(tables for first, tables in _BY_RELEASE if version[:2] >= first)
 
 

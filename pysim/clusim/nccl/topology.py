@@ -1,11 +1,9 @@
 """NCCL's view of a node: GPUs, PCIe switches, CPUs, one merged NVLink switch, NICs, and paths between them.
 
-NCCL does not use the real rates of links but its own constants (`clusim.nccl.constants`): 20.6 GB/s for an NVLink of an
-H100, 48 for PCIe Gen5 x16, speed / 8 for an adapter. Paths are the shortest, of those the widest; a GPU may be
-passed once, over NVLink. Paths that peer-to-peer access or GPUDirect must not take are bent over a CPU, and those to
-adapters over the GPU next to them (PXN).
-
-Paths between the devices of a `System`, and how NCCL bends them where direct access is not allowed.
+NCCL does not use the real rates of links but its constants (`clusim.nccl.constants`): 20.6 GB/s for an NVLink of an
+H100, 48 for PCIe Gen5 x16, speed / 8 for a NIC. It uses the widest of the shortest paths; a path may pass through
+one GPU, over NVLink. Paths for which peer-to-peer access or GPUDirect is not allowed are rerouted over a CPU, and
+paths to NICs over the GPU next to them (PXN).
 """
 
 from __future__ import annotations
@@ -116,7 +114,7 @@ def _bend_peers(system: System, level: Path) -> None:
 
 
 def _near_cpus(system: System) -> None:
-    """A GPU behind a coherent link and an adapter of the same CPU are nearer than over a host bridge."""
+    """Lower the path type between a GPU on a coherent link and a NIC of the same CPU to P2C."""
     if not since(system.version, "p2p through c2c"):
         return
     for gpu in system.gpus:
@@ -169,7 +167,7 @@ def _bend_adapters(system: System) -> None:
 
 
 def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
-    """Return True if an adapter reads and writes the memory of a GPU itself."""
+    """Return True if a NIC reads and writes the memory of a GPU itself."""
     if not net.gpudirect or gpu.capability < 60:
         return False
     route = system.route(net, gpu)
@@ -216,7 +214,7 @@ def _pcie_GBps(link: Link) -> float:
     gen, lanes = min(slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate_Bps - 1))
     if abs(lane_MBps(gen) * lanes * 1e6 / rate_Bps - 1) < 0.03:
         return pcie_GBps(gen, lanes) * link.count
-    # 12 GB/s stand for the 15.7 of Gen3 x16, and so on.
+    # NCCL's constant 12 GB/s replaces the 15.7 of Gen3 x16, and so on.
     return round(rate_Bps * link.count / 1e9 * 0.762, 1)
 
 
@@ -233,9 +231,9 @@ def build_system(
     Parameters
     ----------
     zone : int
-        The machine.
+        Index of the node.
     ranks : iterable of int or None
-        GPUs that take part, by their number in the machine; None is all.
+        Participating GPUs, by their index in the node; None is all.
     """
     settings = settings or Settings()
     fabric = transported(fabric, settings)
@@ -332,7 +330,7 @@ def _join_all(
 
 
 def _tell(system: System, fabric: Fabric) -> None:
-    """Replace the NVLinks by those that NCCL is told of, each direction for itself, as it reads them."""
+    """Replace the NVLinks by the overrides that NCCL reads, separately for each direction."""
     gpus = {gpu.name: gpu for gpu in system.gpus}
     told = {gpu: links for gpu in system.gpus if (links := told_of(fabric, gpu.name)) is not None}
     if not told:
@@ -363,7 +361,7 @@ def _tell(system: System, fabric: Fabric) -> None:
 
 
 def _tell_slots(system: System, fabric: Fabric) -> None:
-    """Give the slots of GPUs and adapters the rates that NCCL is told of."""
+    """Set the PCIe slot rates of GPUs and NICs to the overrides that NCCL reads."""
     if not fabric.told_pcie:
         return
     system.told += told_lines(fabric)
@@ -425,7 +423,7 @@ def _add_adapters(
 
 
 def _speed_GBps(node: Node, uplink: Link | None) -> float:
-    """Return the speed an adapter reports [GB/s]: its own, or else that of its cable in whole Gb/s."""
+    """Return the speed reported by a NIC [GB/s]: its rate, otherwise its cable's in integer Gb/s."""
     if node.nic is not None and node.nic.speed_Bps:
         return node.nic.speed_Bps / 1e9
     return round(uplink.rate.bytes_per_s * 8 / 1e9) / 8 if uplink is not None else 0.0
@@ -439,7 +437,7 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
 
 
 def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
-    """Return the number of NICs that the network plugin shows as one: those of the same GPU."""
+    """Return the number of NICs that the network plugin merges into one: the NICs of the same GPU."""
     if not names or not transport_of(nodes[names[0]].nic).stripe_bytes:
         return 1
     gpus = sum(link.remote.kind == "gpu" for link in place.links)
@@ -447,7 +445,7 @@ def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
 
 
 def _reduces(fabric: Fabric) -> bool:
-    """Return True if the switches between machines can reduce."""
+    """Return True if the switches between nodes can reduce."""
     switches = [node for node in fabric.nodes if node.zone == NETWORK and node.kind == "switch"]
     return bool(switches) and all(node.unit is not None for node in switches)
 

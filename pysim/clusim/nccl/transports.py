@@ -7,10 +7,10 @@ that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`F
 `gdr_read`, `pxn`, `nvb`, `shm`, and which NICs are on the network), so that plans and data follow one description.
 **Not modelled** Sockets in place of InfiniBand, NICs between ranks of one node.
 
-Network plugins as NCCL meets them: what the transports of a fabric set in its process, show it and state.
+Network plugins as seen by NCCL: variables, topology and properties set by a topology's transports.
 
-A release of a plugin follows from NCCL's: what is late with it is late with the other (`clusim.nccl.versions`).
-Variables stand below what the user gives. What a transport is and costs is in `clusim.hardware.transport`.
+The release of a plugin follows from NCCL's release (`clusim.nccl.versions`). The user's variables override the
+plugin's. Properties and costs of transports are in `clusim.hardware.transport`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits
 
 _AMPERE = 80
-"""Compute capability of the A100: the first node for which plugins state the NIC's own latency."""
+"""Compute capability of the A100: the first node for which plugins report the NIC's latency."""
 
 
 def transport_of(nic: NicTraits | None) -> Transport:
-    """Return the transport by which NCCL reaches an adapter."""
+    """Return the transport by which NCCL reaches a NIC."""
     return TRANSPORTS[nic.plugin if nic is not None else NicTraits().plugin]
 
 
 def stated_latency_us(nic: NicTraits, capability: int) -> float:
-    """Return the latency that an adapter's transport states, on a machine of a compute capability [us]."""
+    """Return the latency that a NIC's transport states, on a node of a compute capability [us]."""
     old_us = transport_of(nic).old_latency_us
     return old_us if capability < _AMPERE and old_us else nic.plugin_ps / 1e6
 
@@ -58,7 +58,7 @@ def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:
 
 
 def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settings:
-    """Return settings as a release reads them, with what the plugins of a fabric set where the user set nothing."""
+    """Return settings as a release reads them, with the plugins' values where the user set none."""
     settings = settings.of_release(version)
     none, free, set_by = Settings(), {}, []
     for variable, text in plugin_variables(fabric, version).items():
@@ -77,16 +77,16 @@ _P2P = {
 
 _SOCKETS = "sockets"
 _FAMILY = re.compile(r"mlx\d|hfi\d|.*\D")
-"""Prefixes of device names that stand for all devices of a driver: ``mlx5``, ``mlx5_``, ``bnxt_re``."""
+"""Device name prefixes that match all devices of a driver: ``mlx5``, ``mlx5_``, ``bnxt_re``."""
 
 
 def transported(fabric: Fabric, settings: Settings) -> Fabric:
-    """Return a fabric whose data take the transports that the variables allow; itself if they change none.
+    """Return a fabric restricted to the transports that the variables allow; unchanged if they allow all.
 
     Raises
     ------
     InputError
-        ``NCCL_IB_HCA`` allows no NIC of a node, where there are several nodes.
+        ``NCCL_IB_HCA`` allows no NIC of a node, and there are several nodes.
     """
     changes = _changes(fabric, settings)
     if not changes and not settings.ib_hca:
@@ -121,7 +121,7 @@ def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
 
 
 def _linked(fabric: Fabric, settings: Settings) -> tuple[Any, ...] | None:
-    """Return the links without those from unused NICs to the network; None if every NIC is used."""
+    """Return the links except those from unused NICs to the network; None if every NIC is used."""
     if not settings.ib_hca:
         return None
     zone = {node.name: node.zone for node in fabric.nodes}
@@ -154,7 +154,7 @@ class AllowedNics:
     Attributes
     ----------
     note : str
-        What was assumed because the topology does not name its NICs; empty if nothing was.
+        Assumption made because the topology does not name its NICs; empty if there is none.
     """
 
     names: tuple[str, ...]
@@ -164,8 +164,8 @@ class AllowedNics:
 def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> AllowedNics:
     """Return the NICs of a node that a value of ``NCCL_IB_HCA`` allows.
 
-    As in NCCL, names are prefixes, ``=`` in front makes them whole names, ``^`` excludes them, and ``:port`` follows a
-    name. A topology without device names of its NICs gets as many of them as are named, evenly spread.
+    As in NCCL, names are prefixes, a leading ``=`` requires an exact match, ``^`` excludes names, and ``:port`` follows
+    a name. If the topology has no device names, as many NICs as names are selected, evenly spread.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def _named(nic: str, device: str, words: Iterable[str], exact: bool) -> bool:
 
 
 def check_network(fabric: Fabric, settings: Settings) -> None:
-    """Raise `InputError` if variables ask for another network than the NICs that ranks of several nodes share."""
+    """Raise `InputError` if variables select a network other than the NICs that the nodes share."""
     nics = [node.nic for node in fabric.nodes if node.kind == "nic"]
     reached = {found.name: found for found in map(transport_of, nics)}
     titles = ", ".join(sorted(found.title for found in reached.values()))
@@ -233,7 +233,7 @@ _ON_THEM = "on them are not modelled; give the NICs a type with plugin sockets"
 
 
 def check_rack(fabric: Fabric, settings: Settings) -> None:
-    """Raise `InputError` if ``NCCL_MNNVL_ENABLE=0`` would make several nodes of a rack."""
+    """Raise `InputError` if ``NCCL_MNNVL_ENABLE=0`` would split a rack into several nodes."""
     if settings.mnnvl_enable:
         return
     part = {node.name: node.name for node in fabric.nodes}

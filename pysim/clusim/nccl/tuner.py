@@ -41,13 +41,13 @@ class Selection:
     Attributes
     ----------
     num_bytes : int
-        The larger of what a rank sends and receives [bytes].
+        The larger of a rank's sent and received sizes [bytes].
     time_us : float
-        What the cost model predicts [us].
+        Time predicted by the cost model [us].
     times_us : dict
         Prediction for each candidate [us].
     why : str
-        The rule that decided.
+        The deciding rule.
     """
 
     collective: Collective
@@ -99,9 +99,9 @@ class ChannelSupply:
     Attributes
     ----------
     num_channels, nvls_channels : int
-        Channels of the communicator, and those of its NVLS algorithms.
+        Channels of the communicator and of its NVLS algorithms.
     num_heads : int
-        GPUs of a machine that talk to the network (CollNetDirect).
+        GPUs of a node that use the network (CollNetDirect).
     """
 
     num_channels: int
@@ -124,7 +124,7 @@ def channels_and_threads(
         channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
         why = f"fewer than {limit} B per thread and head"
     else:
-        # A threshold of 0 B, which NCCL_THREAD_THRESHOLDS may set, limits nothing.
+        # A threshold of 0 B, possible with NCCL_THREAD_THRESHOLDS, is no limit.
         channels = min(channels, max(1, num_bytes // (threads * limit))) if limit else channels
         if channels < num_channels:
             why = f"{num_channels} channels x {threads} threads x {limit} B exceed the size"
@@ -141,7 +141,7 @@ def channels_and_threads(
 
 
 def _direct_channels(num_bytes: int, channels: int, threads: int, heads: int, limit: int) -> int:
-    """Return the channels of CollNetDirect: fewer in stages of 16, 8, ..., each halving what a thread must have."""
+    """Return the channels of CollNetDirect: fewer in stages of 16, 8, ..., each halving a thread's minimum."""
     stage, short = 16, True
     while stage >= 1 and short:
         while True:

@@ -1,7 +1,7 @@
-"""Versions of NCCL, 2.4 to 2.30, and since when it does what.
+"""Versions of NCCL, 2.4 to 2.30, and the releases that introduced each behaviour.
 
-Figures and behaviour come from reading the published sources of the releases named and from public logs; where a
-change lies between two releases that were looked at, the later one is given.
+Numbers and behaviour were read from the published sources of the named releases and from public logs; for a
+change between two examined releases the later one is given.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ FEATURES: dict[str, tuple[int, int]] = {
 def parse_version(text: str | Version) -> Version:
     """Return the release that `text` names: ``2.27``, ``2.27.3``, ``v2.30.7-1``, ``2.21.5+cuda12.1``.
 
-    Later releases of NCCL 2 than `LATEST` are taken to do what it does.
+    Releases of NCCL 2 later than `LATEST` are assumed to behave as `LATEST`.
     """
     if isinstance(text, Version):
         return text

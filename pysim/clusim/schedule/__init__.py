@@ -1,4 +1,4 @@
-"""Schedules: what every rank does, as data; who computes what, proved without time."""
+"""Schedules: programs of all ranks as data, with untimed execution and checks."""
 
 from __future__ import annotations
 

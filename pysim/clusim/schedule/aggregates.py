@@ -1,7 +1,7 @@
-"""Aggregation at run time, without clocks: what the switches between machines reduce for a group of ranks.
+"""Untimed aggregation at run time: reductions for a group of ranks in switches between nodes.
 
-Every member of a group does its aggregates in the same order. The result of the n-th exists when all members have
-come to their n-th; it is reduced in the order of the members and each of them takes it when it goes on.
+Every member of a group performs its aggregates in the same order. The result of the n-th exists when all members
+have reached their n-th. It is reduced in member order; each member reads it when it advances.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Array = NDArray[Any]
 
 
 class AggregationGroup:
-    """The state of one aggregation group.
+    """State of one aggregation group.
 
     Attributes
     ----------
     members : tuple of int
         Ranks, in the order in which their operands are reduced.
     connections, users : dict
-        Connection, and instance that aggregates over it, of each member.
+        Connection of each member, and the instance that aggregates over it.
     done : dict
-        How many aggregates each member has finished.
+        Number of finished aggregates of each member.
     """
 
     def __init__(self, members: tuple[int, ...]) -> None:

@@ -24,7 +24,7 @@ VERSION = 2
 Array = NDArray[Any]
 
 _NO_TARGET = -(2**31)
-"""Stands for an absent `Prim.dst_base`."""
+"""Value of an absent `Prim.dst_base`."""
 
 _TABLES: dict[str, type[Any]] = {
     "calls": CollectiveCall,

@@ -28,10 +28,10 @@ from clusim.schedule.shapes import Shape, shape_of
 
 
 class Part(NamedTuple):
-    """The range of a buffer (or of every block of it) that one channel works on [bytes].
+    """The range of a buffer (or of every block of a buffer) that one channel processes [bytes].
 
-    `chunk` is its chunk size [bytes]; 0 is that of the plan's shape. `way` numbers its ring or tree among those that
-    are given; -1 is that of its channel. The parts of one CTA have `share` of them.
+    `chunk` is its chunk size [bytes]; 0 selects the shape's. `way` is the index of its ring or tree in the given list;
+    -1 selects the channel's. `share` is the number of parts per CTA.
     """
 
     channel: int
@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 def split(length: int, channels: int, unit: int = 16) -> list[Part]:
-    """Cut `length` bytes into at most `channels` contiguous, even parts of whole `unit` bytes."""
+    """Split `length` bytes into at most `channels` contiguous, even parts, in multiples of `unit` bytes."""
     cells = -(-length // unit)
     bounds = [min(length, cells * index // channels * unit) for index in range(channels + 1)]
     pairs = pairwise(bounds)
@@ -56,14 +56,14 @@ def split(length: int, channels: int, unit: int = 16) -> list[Part]:
 
 
 def blocks(total: int, count: int, element_bytes: int) -> int:
-    """Return the size of one of `count` blocks that cover `total` bytes, in whole elements [bytes]."""
+    """Return the size of one of `count` blocks that cover `total` bytes, rounded to elements [bytes]."""
     return -(-(total // element_bytes) // count) * element_bytes
 
 
 class ProgramBuilder:
-    """Collects tasks, templates, connections and instances, and makes a checked `Schedule` of them.
+    """Builder of a checked `Schedule` from tasks, templates, connections and instances.
 
-    Tasks of one rank and stream run one after the other; streams run side by side. `after` adds dependencies.
+    Tasks of one rank and stream run in sequence; streams run concurrently. `after` adds dependencies.
     """
 
     def __init__(self, num_ranks: int, name: str = "schedule") -> None:
@@ -141,7 +141,7 @@ class ProgramBuilder:
         return self.task(Task("marker", rank, stream, name=name), after)
 
     def wait(self, rank: int, tasks: int | Iterable[int], *, stream: str = "compute") -> None:
-        """Let whatever follows on the stream also wait for `tasks`."""
+        """Make all later tasks of the stream depend on `tasks` as well."""
         wanted = (tasks,) if isinstance(tasks, int) else tuple(tasks)
         self._last[(rank, stream)] = self._last.get((rank, stream), ()) + wanted
 
@@ -164,21 +164,21 @@ class ProgramBuilder:
     ) -> int:
         """Return the index of a template with these primitives, sharing equal ones.
 
-        Writers that give the same tuple again, as those of many programs do, need not wait until it is compared.
+        Passing the same tuple object again skips the comparison.
         """
         key = id(prims), name, nchunks, mode
         if key in self._by_tuple:
             return self._by_tuple[key][1]
         wanted = Template(name, tuple(prims), nchunks, mode)
         index = self._templates.setdefault(wanted, len(self._templates))
-        if isinstance(prims, tuple):  # kept as long as its number stands for it
+        if isinstance(prims, tuple):  # keeps the tuple alive while its id is a key
             self._by_tuple[key] = prims, index
         return index
 
     def shared_template(
         self, key: Hashable, name: str, make: Callable[[], Iterable[Prim]], nchunks: int, mode: Mode
     ) -> int:
-        """Return the index of the template that `make` gives; it is asked once per `key`."""
+        """Return the index of the template that `make` returns; `make` is called once per `key`."""
         found = self._shared.get(key)
         if found is None:
             found = self._shared[key] = self.template(name, make(), nchunks, mode)
@@ -268,7 +268,7 @@ _NO_BYTES = ("barrier",)
 
 
 def check_call(call: CollectiveCall, num_ranks: int) -> None:
-    """Raise `InputError` unless sizes, ranks, root and channels of `call` make sense."""
+    """Raise `InputError` unless sizes, ranks, root and channels of `call` are valid."""
     size = element(call.dtype).size_bytes
     if call.redop not in REDUCTIONS:
         raise InputError(f"redop {call.redop!r}: unknown; use one of {', '.join(REDUCTIONS)}")
@@ -367,7 +367,7 @@ class CollectiveWriter:
         return len(self.call.ranks)
 
     def parts(self, *, blocked: bool = False) -> list[Part]:
-        """Return the channels' parts of the buffer, or of every block of it."""
+        """Return the channels' parts of the buffer, or of every block if `blocked`."""
         return split(self.stride if blocked else self.call.bytes, self.call.channels)
 
     def connect(self, src: int, dst: int, channel: int, **fields: Any) -> int:
@@ -379,7 +379,7 @@ class CollectiveWriter:
         return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **fields))
 
     def flag(self, src: int, dst: int, channel: int) -> int:
-        """Add what `connect` does for a flag; plans have them by the hundred thousand."""
+        """Add a flag connection: a fast form of `connect`, because plans have 100,000s of flags."""
         ranks = self.call.ranks
         way = Connection(
             ranks[src],
@@ -404,7 +404,7 @@ class CollectiveWriter:
         nchunks: int = 1,
         mode: Mode = "interleaved",
     ) -> int:
-        """Return a template for `program` that is made once per `key`, for programs of many primitives."""
+        """Return a template for `program`, built once per `key`, for programs of many primitives."""
         return self.builder.shared_template(key, name, make, nchunks, mode)
 
     def program(

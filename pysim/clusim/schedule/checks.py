@@ -1,4 +1,4 @@
-"""Checks of a whole schedule; every error names the object, the value and what would be right."""
+"""Checks of a complete schedule; every error names the object, the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
 
 
 def validate(schedule: Schedule) -> None:
-    """Raise `ScheduleError` unless every index, size and connection of `schedule` makes sense."""
+    """Raise `ScheduleError` unless every index, size and connection of `schedule` is valid."""
     known: set[int] = set()
     for index, connection in enumerate(schedule.connections):
         _check_connection(index, connection, schedule.num_ranks, known)
@@ -100,7 +100,7 @@ def _kind_needed(op: str) -> str:
 def _check_groups(schedule: Schedule) -> None:
     """Check that every member of an aggregation group has one connection in it."""
     groups: dict[int, dict[int, tuple[int, ...]]] = {}
-    # Members share one object, which is compared once: groups are as large as there are machines.
+    # Members share one object, which is compared once: groups are as large as there are nodes.
     sets: dict[int, frozenset[int]] = {}
     for index, connection in enumerate(schedule.connections):
         if connection.kind == "aggregation":

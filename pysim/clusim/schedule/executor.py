@@ -1,13 +1,12 @@
-"""The executor: performs the slices of a schedule on real numbers and compares what came out.
+"""Executor: performs the slices of a schedule on real numbers and checks the results.
 
-`clusim.schedule.semantics` chooses the next slice itself and honours the gates of connections, so a
-deadlock is found; `Executor.apply` performs slices in the order of an engine's completion records
-instead, so a slice that an engine finished before its input existed is found. `Executor.check`
-compares the outputs with the definition.
+`clusim.schedule.semantics` chooses the next slice itself and honours the gates of connections, so it finds
+deadlocks. `Executor.apply` performs slices in the order of an engine's completion records instead, so it finds
+slices that an engine finished before their input existed. `Executor.check` compares the outputs with the
+definition.
 
-Data of a slice enter the connection's FIFO when the sender finishes it and leave it when the
-receiver does. On a ``flag`` connection nothing is carried: the receiver finds its operand in its
-own buffers.
+Data of a slice enter the connection's FIFO when the sender finishes it and leave it when the receiver does. A
+``flag`` connection carries no data: the receiver finds its operand in local buffers.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class CallCheck:
 
 
 class _Fifo:
-    """A connection at run time: counters as in the contract, and the data under way."""
+    """A connection at run time: the counters of the contract and the data in flight."""
 
     __slots__ = ("head", "issued", "items", "slots", "tail")
 
@@ -73,7 +72,7 @@ class _Fifo:
 
 
 class _Runner:
-    """An instance at run time: the slice it is at, and how many it has done."""
+    """An instance at run time: current slice and number of finished slices."""
 
     __slots__ = ("done", "iterator", "next", "seq")
 
@@ -85,7 +84,7 @@ class _Runner:
 
 
 class _Buffers:
-    """Input, output and scratch of every position of one call, of at least `room` bytes; made when first used."""
+    """Input, output and scratch of all positions of a call, at least `room` bytes, allocated on first use."""
 
     def __init__(self, call: CollectiveCall, inputs: Sequence[Array], room: int = 0) -> None:
         self.call = call
@@ -120,15 +119,15 @@ class _Buffers:
 
 
 class Executor:
-    """Runs the programs of a schedule on real data.
+    """Executor of the programs of a schedule on real data.
 
     Parameters
     ----------
     schedule : Schedule
-        What to run.
+        Schedule to execute.
     inputs : list, optional
         Per call, the input elements of every position of its group (stored types); by default data for
-        which every order of reduction is exact, or random ones with ``data="random"``.
+        which every order of reduction is exact, or random data with ``data="random"``.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class Executor:
         ]
 
     def output(self, call: int, rank: int) -> Array:
-        """Return the output elements of a rank in a call; the parts that nothing wrote hold a pattern."""
+        """Return the output elements of a rank in a call; unwritten parts hold a pattern."""
         buffers = self._calls[call]
         values = buffers.view("output", rank).view(buffers.kind.storage)
         if buffers.call.redop == "avg" and buffers.call.operation in REDUCING:
@@ -161,7 +160,7 @@ class Executor:
         return values
 
     def apply(self, records: Iterable[Any]) -> None:
-        """Perform slices as an engine's completion records (time, instance, seq) say, in their order."""
+        """Perform slices in the order of an engine's completion records (time, instance, seq)."""
         for time_ps, instance, seq in records:
             runner = self._runners[int(instance)]
             if runner.next is None or runner.seq != int(seq):
@@ -171,7 +170,7 @@ class Executor:
             self._perform(int(instance), runner.next, int(time_ps))
 
     def step(self, index: int) -> list[tuple[str, int]]:
-        """Perform the next slice of an instance whose gate is open; returns the gates that may open by it."""
+        """Perform the next slice of an instance with an open gate; return the gates that this may open."""
         instance, item = self.schedule.instances[index], self._runners[index].next
         assert item is not None
         self._perform(index, item, ABSENT)
@@ -186,7 +185,7 @@ class Executor:
         return opened
 
     def finished(self, index: int) -> bool:
-        """Return True if instance `index` has no slice left."""
+        """Return True if all slices of instance `index` are finished."""
         return self._runners[index].done
 
     def blocked_on(self, index: int) -> tuple[str, int] | None:
@@ -213,7 +212,7 @@ class Executor:
         return None
 
     def _absent(self, connection: int, rank: int) -> list[int]:
-        """Return the members of a group that have not come to the aggregate at which `rank` is."""
+        """Return the members of a group that have not reached the current aggregate of `rank`."""
         group = self._groups[connection]
         absent = []
         for member in group.members:
@@ -229,7 +228,7 @@ class Executor:
         return bool(OPCODES[item.prim.op].flags & Op.SEND)
 
     def _perform(self, index: int, item: Slice, time_ps: int) -> None:
-        """Do one slice: take the operand, compute, store, hand on, and step the instance."""
+        """Perform one slice: read the operand, compute, store, send, and advance the instance."""
         instance, runner = self.schedule.instances[index], self._runners[index]
         incoming, mask = self._take(index, instance, item, time_ps)
         task = self.schedule.tasks[instance.task]
@@ -322,7 +321,7 @@ class Executor:
             buffers.write(prim.dst, rank, item.dst_offset, result)
 
     def _aggregate(self, buffers: _Buffers, instance: Instance, item: Slice, time_ps: int) -> None:
-        """Reduce the operands of all members of a group, for the first of them, and store the result."""
+        """Reduce the operands of all group members for the first of them, and store the result."""
         connection = instance.connections[item.prim.send]
         group, rank = self._groups[connection], instance.rank
         if not group.has_result(rank):
@@ -350,7 +349,7 @@ class Executor:
         return f"rank {instance.rank} channel {instance.channel}"
 
     def describe_block(self, index: int) -> str:
-        """Say in a few words what instance `index` waits for."""
+        """Describe in a few words the condition that blocks instance `index`."""
         item = self._runners[index].next
         waits = self.blocked_on(index)
         if item is None or waits is None:
@@ -367,8 +366,8 @@ class Executor:
         Parameters
         ----------
         tolerance_ulp : float, optional
-            Allowed difference of float reductions in units of the last place of the sum of magnitudes; None asks
-            for equality, which holds for data that are exact in every order.
+            Allowed difference of float reductions in units of the last place of the sum of magnitudes; None requires
+            equality, which holds for data that are exact in every order.
         """
         self._check_drained()
         return [
@@ -415,7 +414,7 @@ class Executor:
 
 
 def _rooms(schedule: Schedule) -> list[int]:
-    """Return the ends of the buffers that programs of calls work on, where they are beyond the data [bytes]."""
+    """Return the ends of the buffers used by programs of calls, if beyond the data [bytes]."""
     rooms = [0] * len(schedule.calls)
     for instance in schedule.instances:
         call = schedule.tasks[instance.task].call

@@ -1,13 +1,12 @@
-"""The schedule: what every rank does, as plain immutable descriptions.
+"""Schedule representation: the programs of all ranks as plain immutable descriptions.
 
 A `Schedule` is a graph of tasks. A program task runs *instances*: each binds a *template* (a list
 of primitives shared by ranks) to connections, a rotation and a range of the buffers of its
 collective call. Engines see counts only; `clusim.schedule.semantics` also moves the data. Meaning
 of every timing-relevant field: ``docs/model/contract.md``, sections 5, 7 and 9.
 
-Every call has three buffers of `CollectiveCall.bytes` bytes per rank: ``input`` (what the user
-gives), ``output`` (what the user gets) and ``scratch``. A chunk lies at the same place in each of
-them.
+Every call has three buffers of `CollectiveCall.bytes` bytes per rank: ``input``, ``output`` and ``scratch``. A
+chunk has the same position in all three.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ABSENT = -1
 """Marks an absent index in a schedule."""
 
 CTA_WARPS = 16
-"""Warps of a CTA whose throughput the figures of protocols are (512 threads); NCCL adds up to four."""
+"""Warps of a CTA (512 threads) to which protocol throughputs refer; NCCL adds up to four."""
 
 MOST_PROGRAMS = 256
 """Programs, and proxies of NICs, that an endpoint has room for at once."""
@@ -42,10 +41,10 @@ TaskKind = Literal["program", "kernel", "delay", "marker"]
 
 @dataclass(frozen=True, slots=True)
 class Prim:
-    """One primitive of a program, done `repeat` times per loop.
+    """One primitive of a program, executed `repeat` times per loop.
 
-    The chunk it works on is ``(base + coef*rotation + step*i) mod nchunks`` for ``i = 0 .. repeat-1``; where
-    the result lands is the same chunk unless `dst_base` is given. Sizes always follow the former.
+    The source chunk is ``(base + coef*rotation + step*i) mod nchunks`` for ``i = 0 .. repeat-1``; the destination is
+    the same chunk unless `dst_base` is given. Sizes always follow the source chunk.
 
     Attributes
     ----------
@@ -54,9 +53,9 @@ class Prim:
     recv, send : int
         Index into the instance's connections, or `ABSENT`.
     sync : bool
-        Moves a flag and no bytes; happens in every loop.
+        Moves a flag and no bytes; executed in every loop.
     src, dst : Buffer
-        Where local operands come from and where results land.
+        Buffers of local operands and of results.
     """
 
     op: str
@@ -115,26 +114,26 @@ class Connection:
     src, dst : int
         Ranks; for ``multimem`` and ``aggregation`` both are the requesting rank.
     channel : int
-        Channel it belongs to; between machines it also chooses among equally near NICs.
+        Channel of the connection; between nodes it also chooses among equally near NICs.
     kind : ConnectionKind
-        ``data`` (written by the sender or read by the receiver, as the fabric says), ``flag`` (no data
+        ``data`` (written by the sender or read by the receiver, as set in the topology), ``flag`` (no data
         on wires), ``multimem`` (multicast and in-network reduction over `members`), ``aggregation``
-        (reduction over `members` in the switches between machines; `key` is the number of the group, in
+        (reduction over `members` in the switches between nodes; `key` is the number of the group, in
         which every member has one connection).
     policy : Policy
-        How packets spread over parallel first wires.
+        Distribution of packets over parallel first wires.
     key : int
         Stripe offset (``stripe``) or link number (``pinned``).
     protocol : str
         ``simple``, ``ll`` or ``ll128``.
     path : tuple of str
-        Names of the nodes on an explicit path from `src` to `dst`, both included; empty for routed.
+        Names of the graph nodes on an explicit path from `src` to `dst`, both included; empty for routed.
     rail : int
-        Which NIC of both machines it uses, counted in each; `ABSENT` leaves the choice to the lowering.
+        NIC index in both nodes; `ABSENT` leaves the choice to the lowering.
     rail_out : int
-        Which NIC the sender uses, if it is not the one with the receiver's number.
+        NIC index of the sender, if it differs from the receiver's.
     moved : str
-        ``push`` (the sender writes) or ``pull`` (the receiver reads) instead of what the fabric says, over NVLink.
+        ``push`` (the sender writes) or ``pull`` (the receiver reads): overrides the topology's setting over NVLink.
     """
 
     src: int
@@ -154,7 +153,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """One call of a collective: what the user asked for, and how it is done.
+    """One call of a collective: operation, size, ranks and algorithm.
 
     `bytes` is the size of the largest per-rank buffer: the vector of an all-reduce, broadcast or reduce, the
     gathered result of an all-gather or gather, the input of a reduce-scatter, scatter or all-to-all. `in_place` means
@@ -181,20 +180,20 @@ class Instance:
     Attributes
     ----------
     offset, length : int
-        Range of the buffer (interleaved) or of every block (blocked) it covers [bytes].
+        Covered range of the buffer (interleaved) or of every block (blocked) [bytes].
     chunk_bytes, stride, limit, slice_min : int
         Chunk size, distance of blocks, end of the buffer, least slice size [bytes].
     fixed_div : int
-        One fixed protocol cost is paid per this many slices: primitives that hardware does in one step
+        One fixed protocol cost is paid per `fixed_div` slices: primitives that hardware does in one step
         (polling all members' flags with one load) share it.
     warps : float
-        How many of a CTA's 16 warps work for it; its throughput is that part of a CTA's.
+        Number of a CTA's 16 warps that execute the instance; its throughput is this share of a CTA's.
     sm : int
-        SMs it holds.
+        SMs held by the instance.
     start_ps : int
-        From the start of its CTA to its first step [ps].
+        Time from the start of its CTA to its first step [ps].
     shared : bool
-        Whether its buffers for other machines are those of many connections, so that a step may lie anywhere.
+        True if many connections share its buffers for other nodes, so that a step may have any position.
     """
 
     task: int

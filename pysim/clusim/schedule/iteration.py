@@ -11,9 +11,9 @@ from clusim.schedule.ir import Instance, Mode, Prim, Template
 
 
 class Slice(NamedTuple):
-    """One slice: the primitive, where its bytes are, where they land, how many they are [bytes], slots it takes.
+    """One slice: primitive, source and destination positions, size [bytes], FIFO slots.
 
-    All slices of a chunk take the slots of `Instance.slices`: the last takes those of the slices that are not there.
+    All slices of a chunk together occupy the slots of `Instance.slices`; the last one includes those of absent slices.
     """
 
     prim: Prim
@@ -35,7 +35,7 @@ def _target_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
 
 
 def loop_count(instance: Instance, template: Template) -> int:
-    """Return the number of loops an instance makes."""
+    """Return the number of loops of an instance."""
     return max(-(-instance.length // _span(instance, template)), 1 if template.has_sync else 0)
 
 
@@ -71,7 +71,7 @@ def _slice_size(instance: Instance, size: int) -> int:
 
 
 def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
-    """Yield the slices of an instance in the order in which it does them, empty ones left out."""
+    """Yield the non-empty slices of an instance in execution order."""
     for loop in range(loop_count(instance, template)):
         for prim in template.prims:
             for index in range(prim.repeat):
@@ -118,7 +118,7 @@ class ChunkTotals:
     each : tuple of (int, int)
         Bytes and slices of every chunk number.
     even : bool
-        Whether they are all alike.
+        True if all chunk numbers have equal traffic.
     """
 
     __slots__ = ("_before", "each", "even")
@@ -195,10 +195,10 @@ def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int
 
 
 def sum_chunks(totals: ChunkTotals, prims: Iterable[Prim], rotation: int) -> tuple[int, int]:
-    """Return (bytes, slices) that `prims` move, from those of every chunk.
+    """Return (bytes, slices) that `prims` move, from the totals of every chunk.
 
-    Primitives that go from a chunk to its neighbour, as those of rings, are added up at once: `repeat` is the number
-    of ranks there, and so is that of rotations.
+    Primitives that step from a chunk to its neighbour, as in rings, are summed at once: `repeat` equals the number
+    of ranks there, which is also the number of rotations.
     """
     total_bytes = slices = 0
     for prim in prims:

@@ -29,7 +29,7 @@ class _Graph:
         self.left = [len(own) for own in self.instances]
 
     def finish(self, task: int) -> list[int]:
-        """Mark a task done and return those that start."""
+        """Mark a task done and return the tasks that start."""
         started = []
         for successor in self.successors[task]:
             self.waiting[successor] -= 1
@@ -39,7 +39,7 @@ class _Graph:
 
 
 class _Untimed:
-    """One run: a queue of instances that may go on, and who waits at each connection."""
+    """One untimed run: queue of runnable instances and waiters of each connection."""
 
     def __init__(self, executor: Executor, rng: random.Random | None) -> None:
         self.executor = executor
@@ -80,7 +80,7 @@ class _Untimed:
                 pending.extend(self.graph.finish(task))
 
     def _advance(self, index: int) -> None:
-        """Let an instance go on: to its next block, or by one slice when the order is random."""
+        """Advance an instance until it blocks, or by one slice if the order is random."""
         executor = self.executor
         instance = executor.schedule.instances[index]
         while not executor.finished(index):
@@ -110,9 +110,9 @@ class _Untimed:
 
 
 def run_untimed(executor: Executor, seed: int | None = None) -> None:
-    """Run all instances of `executor` to their end; `seed` chooses among the legal orders at random.
+    """Run all instances of `executor` to completion; `seed` selects a random legal order.
 
-    Raises `DeadlockError` when nothing can go on and something is left.
+    Raises `DeadlockError` if no instance can advance and slices remain.
     """
     _Untimed(executor, random.Random(seed) if seed is not None else None).run()
 

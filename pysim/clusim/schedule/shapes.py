@@ -35,11 +35,11 @@ class Shape:
     chunk_bytes : int
         Nominal chunk [bytes], a multiple of 16.
     slices : int
-        Slices a chunk is cut into.
+        Slices per chunk.
     slots : int
         Slots of a connection's FIFO.
     slots_per_slice : int
-        Slots one slice takes.
+        Slots per slice.
     slice_min : int
         Least slice [bytes], a multiple of 16.
     """
@@ -68,7 +68,7 @@ class Shape:
             )
 
     def with_chunk(self, chunk_bytes: int) -> Shape:
-        """Return this shape with another chunk size, its least slice no larger than a slice of it."""
+        """Return this shape with another chunk size; the least slice is at most one slice of the new chunk."""
         chunk = max(16, chunk_bytes // 16 * 16)
         return replace(
             self,
@@ -125,7 +125,7 @@ def shape_of(name: str, *, ring: bool = False, fabric: Fabric | None = None) -> 
 
 
 def whole_shape(length: int) -> Shape:
-    """Return the shape of the textbook algorithms: the whole message is one slice."""
+    """Return the shape of the textbook algorithms: one slice holds the complete message."""
     return Shape(
         max(16, (length + 15) // 16 * 16), slices=1, slots=8, slots_per_slice=1, slice_min=16
     )
@@ -148,10 +148,10 @@ def nvls_warps(members: int) -> int:
 
 
 def nvls_copy_warps(members: int) -> tuple[int, int]:
-    """Return the warps of a CTA that scatter and gather in NVLS, as so many of those that send over NVLink.
+    """Return the warps of a CTA that scatter and gather in NVLS, in equivalents of warps that send over NVLink.
 
-    They are 7 and 6 of 20, 8 and 7 beyond 6 ranks (NCCL ``all_reduce.h``). Both ends of their copies are in the GPU's
-    own memory, so that a warp does more.
+    They are 7 and 6 of 20, 8 and 7 beyond 6 ranks (NCCL ``all_reduce.h``). Both ends of their copies are in local
+    GPU memory, so the throughput per warp is higher.
     """
     scatter = 7 if members <= 6 else 8
     more = cta_figure("local copy")

@@ -1,9 +1,9 @@
-"""Barrier: nobody leaves before everybody has entered.
+"""Barrier: no rank leaves before every rank has entered.
 
 **Hardware**: dissemination barrier (Hensgen, Finkel, Manber 1988) over flags in peers' memory, as
 NCCL's symmetric kernels use between GPUs. **Model**: in round ``k`` a signal to the rank ``2^k``
-places on and a wait for the one ``2^k`` places back. **Not modelled**: the flags' own packets; they
-fly for the latency of a header. **Parameters**: the protocol's fixed cost and fences.
+positions ahead and a wait for the rank ``2^k`` positions back. **Not modelled**: the flags' packets; flags
+have the latency of a header. **Parameters**: the protocol's fixed cost and fences.
 """
 
 from __future__ import annotations

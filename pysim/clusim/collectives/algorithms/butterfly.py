@@ -41,7 +41,7 @@ class _Cube:
     def program(
         self, position: int, prims: list[Prim], pipes: Sequence[int], parts: int, **fields: Any
     ) -> None:
-        """Let a position run primitives whose chunks are so many parts of a loop; flags are free."""
+        """Add a program for a position whose loops are divided into the given number of chunks; flags are free."""
         coarse = len(self.members) // parts
         self.writer.program(
             position,
@@ -56,7 +56,7 @@ class _Cube:
         )
 
     def exchange(self, label: int, distance: int, step: tuple[int, int], pipes: list[int]) -> None:
-        """Write step `step[0]` of `step[1]` of a label; `pipes` are those to and from the partner, flags in and out."""
+        """Write step `step[0]` of `step[1]`; `pipes` are to and from the partner, then flags in and out."""
         number, count = step
         parts = len(self.members) // distance
         own, theirs = label // distance, (label // distance) ^ 1

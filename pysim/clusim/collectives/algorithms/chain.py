@@ -1,6 +1,6 @@
 """Chains along a ring: broadcast and reduce as pipelines.
 
-**Hardware**: NCCL's ``broadcast.h`` and ``reduce.h``: the ring is cut open behind the root and
+**Hardware**: NCCL's ``broadcast.h`` and ``reduce.h``: the ring is cut before the root and
 chunks of one step flow along it. **Model**: the same. **Parameters**: `Shape`, the rings of
 `find_rings`.
 """

@@ -1,13 +1,13 @@
 """Direct exchange between all pairs: one-shot and two-shot all-reduce, all-gather, reduce-scatter.
 
 **Hardware**: the small-message kernels of TensorRT-LLM, vLLM and MSCCL++, and NCCL's
-symmetric-memory kernels, in which every GPU talks to every other at once through a full crossbar.
+symmetric-memory kernels, in which every GPU communicates with all others at once through a full crossbar.
 **Model**: per rank and channel a program that sends to all peers in turn, and one that receives in
 the order in which the peers send. Each channel begins with another peer, so all links of a mesh work
 at the same time. A chunk that one rank reduces for all (two-shot, reduce-scatter) is reduced in that
-order, the order of arrival. In a one-shot every rank reduces for itself, so all ranks take the ranks in
-the same order, which begins with another rank in every channel: all get the same bits. **Not modelled**:
-stores to several peers in one instruction loop; the primitives are done one after another.
+order, the order of arrival. In a one-shot every rank reduces the complete vector. All ranks use the same order,
+which begins with another rank in every channel, so all results are bit-identical. **Not modelled**:
+stores to several peers in one instruction loop; the primitives are executed one after another.
 **Parameters**: `Shape`.
 
 Orders are fixed by rank, channel and number of channels: a run is repeatable to the bit, but sums of floating-point
@@ -39,7 +39,7 @@ def source_order(size: int, channel: int, channels: int) -> list[int]:
 def reduce_in_order(order: list[int], position: int) -> list[Prim]:
     """Return primitives that reduce a chunk of all ranks, in a given order, into the output.
 
-    The data of the other ranks come over connections 0, 1, ... in the same order; the own data are the input.
+    Data of the other ranks arrive over connections 0, 1, ... in the same order; the local data are the input.
     """
     own = order.index(position)
     prims = []
@@ -57,9 +57,9 @@ def reduce_in_order(order: list[int], position: int) -> list[Prim]:
 
 
 def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim]:
-    """Return primitives that add what comes over connections 0 .. `count` - 1 to the own data, in this order.
+    """Return primitives that add data of connections 0 .. `count` - 1 to the local data, in this order.
 
-    With `send` the last one also sends the result over that connection.
+    With `send` the last primitive also sends the result over that connection.
     """
     prims = []
     for slot in range(count):
@@ -75,7 +75,7 @@ def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim
 
 @algorithm("allreduce", "oneshot", many_peers=True)
 def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write all-reduce in one step: everybody sends everything to everybody and reduces by itself."""
+    """Write all-reduce in one step: every rank sends its vector to all others and reduces all vectors."""
     size, channels = writer.size, writer.call.channels
     send = [Prim("send", send=slot) for slot in range(size - 1)]
     for part in writer.parts():
@@ -91,7 +91,7 @@ def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 
 
 def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool) -> None:
-    """Write a direct reduce-scatter of the chunks, followed by a direct all-gather if asked for."""
+    """Write a direct reduce-scatter of the chunks, with `gather` followed by a direct all-gather."""
     size, last = writer.size, writer.size - 1
     hops = all_hops(size, part.channel, writer.call.channels)
     first = connect_all(writer, range(size), range(size), part.channel)

@@ -1,11 +1,11 @@
-"""Hierarchical all-reduce: reduce inside machines, rings between them, spread inside machines.
+"""Hierarchical all-reduce: reduce inside nodes, rings between nodes, all-gather inside nodes.
 
-**Hardware**: the two-level schemes of Horovod, BlueConnect and Megatron on clusters whose machines have a full crossbar
-inside: GPU ``l`` of every machine owns part ``l`` of the data, so that each part crosses the network over its own rail.
-**Model**: per channel five programs and rank: scatter and reduce (a direct reduce-scatter inside the machine), a ring
-all-reduce over the GPUs with the same number in all machines, spread and collect (a direct all-gather). They hand over
-by flags, so that pieces of one loop are in all stages at once. **Not modelled**: rings inside machines without a full
-crossbar; the direct exchange uses whatever ways there are. **Parameters**: `Shape`, the rails of the ranks.
+**Hardware**: the two-level schemes of Horovod, BlueConnect and Megatron on clusters whose nodes have a full crossbar
+inside: GPU ``l`` of every node owns part ``l`` of the data, so that each part crosses the network over its own rail.
+**Model**: per channel and rank five programs: scatter and reduce (a direct reduce-scatter inside the node), a ring
+all-reduce over the GPUs with the same number in all nodes, spread and collect (a direct all-gather). Flags
+synchronise them, so that chunks of one loop are in all stages at once. **Not modelled**: rings inside nodes without
+a full crossbar; the direct exchange uses the available paths. **Parameters**: `Shape`, the rails of the ranks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from clusim.topology.model import Fabric
 
 
 class Local:
-    """The direct exchange inside one machine, of one channel; chunk ``l*pieces + k`` is piece `k` of part `l`.
+    """The direct exchange inside one node, of one channel; chunk ``l*pieces + k`` is piece `k` of part `l`.
 
     Attributes
     ----------
     positions : list of int
-        The machine's positions; their index is `l`.
+        The node's positions; their index is `l`.
     pieces : int
         Pieces of a part, which pass in the order `order`.
     hops : list of int
-        Distances to the machine's other ranks, in the order in which they are visited.
+        Distances to the node's other ranks, in the order in which they are visited.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Local:
         self.hops = all_hops(self.size, part.channel, writer.call.channels)
 
     def shared(self, name: str, make: Callable[[], list[Prim]]) -> int:
-        """Return the template called `name`; ranks, machines and channels with the same hops share it."""
+        """Return the template called `name`; ranks, nodes and channels with the same hops share it."""
         key = (name, *self.hops, -1, *self.order)
         return self.writer.shared_template(key, name, make, self.nchunks)
 
@@ -58,7 +58,7 @@ class Local:
         return self.size * self.pieces
 
     def program(self, index: int, prims: int, pipes: list[int], name: str, *, sm: int = 0) -> None:
-        """Let the rank number `index` of the machine run a template, whose chunks are relative to its part."""
+        """Add a program for rank `index` of the node, from a template with chunk numbers relative to its part."""
         self.writer.program(
             self.positions[index],
             self.part,
@@ -71,7 +71,7 @@ class Local:
         )
 
     def connect(self) -> dict[tuple[int, int], int]:
-        """Return a connection for every ordered pair of the machine's ranks."""
+        """Return a connection for every ordered pair of the node's ranks."""
         own = self.positions
         return {
             (a, b): self.writer.connect(own[a], own[b], self.part.channel)
@@ -81,12 +81,12 @@ class Local:
         }
 
     def flag(self, index: int) -> int:
-        """Return a flag from a rank to itself: one of its programs tells another."""
+        """Return a flag connection of a rank to itself, between two of its programs."""
         own = self.positions[index]
         return self.writer.connect(own, own, self.part.channel, kind="flag")
 
     def scatter(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
-        """Send every rank its part, reduce the own one in the order of arrival, and signal each finished piece."""
+        """Send every rank its part, reduce the local part in arrival order, and signal each finished chunk."""
         size, count = self.size, self.size - 1
 
         def send() -> list[Prim]:
@@ -115,7 +115,7 @@ class Local:
             self.program(index, template, [*into, flags[index]], f"{name}/reduce", sm=not count)
 
     def spread(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
-        """Send each piece of the own part, once it is signalled, to all others, and receive theirs."""
+        """Send each signalled chunk of the local part to all others, and receive theirs."""
         size, count, order = self.size, self.size - 1, [self.order[-1], *self.order[:-1]]
 
         def send() -> list[Prim]:
@@ -146,7 +146,7 @@ class Local:
 
 
 def _ring_prims(order: list[int]) -> list[Prim]:
-    """Return the ring of a rank whose pieces come in `order`, its own last; flags in and out are 2 and 3."""
+    """Return a rank's ring for chunks in `order`, the local chunk last; flags in and out are 2 and 3."""
     count, own = len(order), order[-1]
     ops = ["send", *["recvReduceSend"] * (count - 2), "recvReduceCopySend"]
     prims: list[Prim] = []
@@ -165,7 +165,7 @@ def _ring_prims(order: list[int]) -> list[Prim]:
 
 @algorithm("allreduce", "hierarchical", channels="ring", many_peers=True)
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write the five programs of every rank and channel; in one machine there is no ring."""
+    """Write the five programs of every rank and channel; a single node has no ring."""
     layout = even_layout(fabric, writer.call.ranks)
     size, count = layout.even("hierarchical"), len(layout.machines)
     for part in writer.parts():

@@ -1,14 +1,15 @@
-"""Kernels that load from and store to the memory of other GPUs between barriers, without buffers of their own.
+"""Kernels that load from and store to the memory of other GPUs between barriers, without staging buffers.
 
 **Hardware**: the all-reduce of vLLM and SGLang (``cross_device_reduce_1stage`` and ``_2stage``) and NCCL's kernels for
-symmetric memory (``ReduceScatter_LD``, ``AllGather_ST``, ``AllReduce_RSxLD_AGxST``). Each CTA meets the CTAs of its
-number on all ranks at a barrier: a flag to and from every peer. Then 512 threads take 16 bytes each from every rank at
-once, add them up, store the sum, and go on with the next pass. Stores to others are fenced before the last barrier.
-**Model**: per rank and channel a program of loads and stores, and one for each barrier, which tells it that it may
-begin. A load is a flag to its owner and the data's way back; what the owner's memory answers costs no CTA. A CTA has a
-pass under way from every rank; warps go on one by one, so that the next piece is asked for when one has arrived.
-**Not modelled**: packets of flags and requests (a request is as long as the acknowledgement of the store that stands
-for its answer). **Parameters**: the protocol ``direct``, and the fence of ``simple``.
+symmetric memory (``ReduceScatter_LD``, ``AllGather_ST``, ``AllReduce_RSxLD_AGxST``). Each CTA synchronises with the
+CTAs of the same number on all ranks at a barrier: a flag to and from every peer. Then 512 threads load 16 bytes each
+from every rank at once, add them, store the sum, and continue with the next pass. Stores to others are fenced before
+the last barrier.
+**Model**: per rank and channel a program of loads and stores, and one for each barrier, which signals it to begin. A
+load is a flag to its owner and the data's return path; answers of the owner's memory need no CTA. A CTA has one pass
+in flight from every rank; warps advance independently, so that the arrival of a piece starts the next request.
+**Not modelled**: packets of flags and requests (a request is as long as the acknowledgement of the store that
+replaces its answer). **Parameters**: the protocol ``direct``, and the fence of ``simple``.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ PASS_BYTES = 8192
 """Bytes that 512 threads load from one rank at once, 16 bytes each."""
 
 PIECES = 4
-"""Pieces of a pass: so many groups of warps go on by themselves."""
+"""Pieces of a pass: the number of warp groups that advance independently."""
 
 MOST_LOOPS = MAX_SLOTS
-"""Loops beyond which pieces are larger: a barrier tells of all loops at once."""
+"""Most loops before pieces become larger: a barrier signals all loops at once."""
 
 MOST_BLOCKS = 36
 """Most CTAs of the kernels of vLLM and SGLang."""
 
 FREE: dict[str, int] = {"sm": 0, "fixed_div": 1 << 20, "warps": 1 << 10}
-"""Fields of programs that no CTA runs: what memory does for others."""
+"""Fields of programs without a CTA: memory that answers remote loads and stores."""
 
 
 def blocks_of_oneshot(call_bytes: int, num_ranks: int) -> int:
@@ -52,7 +53,7 @@ def blocks_of_twoshot(call_bytes: int, num_ranks: int) -> int:
 
 
 def pass_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
-    """Return chunks of a piece, of which a pass is under way."""
+    """Return a shape whose chunks are pieces and whose FIFO holds one pass."""
     ranks = 1 if call.algorithm == "oneshot-pull" else len(call.ranks)
     part = -(-call.bytes // (call.channels * ranks)) + 16
     return Shape(max(PASS_BYTES // PIECES, -(-part // (16 * MOST_LOOPS)) * 16), slots=PIECES)
@@ -83,7 +84,7 @@ class _Kernel:
         return max(1, -(-self.part.length // (chunks * self.writer.shape.chunk_bytes)))
 
     def peers(self, position: int) -> list[int]:
-        """Return all other positions; every rank begins with the one behind it."""
+        """Return all other positions, beginning with the next one."""
         return [(position + hop) % self.writer.size for hop in range(1, self.writer.size)]
 
     def flags(self, protocol: str = "direct") -> Pipes:
@@ -122,7 +123,7 @@ class _Kernel:
         go: Sequence[int] = (),
         ask: Pipes | None = None,
     ) -> None:
-        """Write a barrier of all: behind loops that tell `after`, before loops of `go` or answers to `ask`."""
+        """Write a barrier of all ranks: after loops that signal `after`, before loops of `go` or answers to `ask`."""
         for position in range(self.writer.size):
             peers = self.peers(position)
             sent = [flags[position, peer] for peer in peers]
@@ -141,7 +142,7 @@ class _Kernel:
             self.run(position, prims, pipes, "barrier", sm=0, length=0)
 
     def answers(self, ask: Pipes, data: Pipes, *, own: bool, src: Buffer = "input") -> None:
-        """Write what every memory sends to those that ask: the chunk of its `own`, or that of the one that asks."""
+        """Write the answers of every memory to `ask`: the chunk of its rank if `own`, otherwise the requester's."""
         for position in range(self.writer.size):
             prims: list[Prim] = []
             pipes: list[int] = []
@@ -153,7 +154,7 @@ class _Kernel:
             self.run(position, prims, pipes, "memory", **FREE)
 
     def arrivals(self, data: Pipes) -> None:
-        """Write what every memory does with the chunks that others store to it."""
+        """Write the arrival in every memory of the chunks that others store to it."""
         size = self.writer.size
         prims = [Prim("recv", recv=hop - 1, base=-hop, coef=1) for hop in range(1, size)]
         for position in range(size):
@@ -162,7 +163,7 @@ class _Kernel:
 
 
 def _kernels(writer: CollectiveWriter, nchunks: int, mode: Mode = "interleaved") -> list[_Kernel]:
-    """Return the CTAs of every number; chunks are no smaller than a barrier can tell of all loops."""
+    """Return the CTAs of every number; chunks are large enough for a barrier to signal all loops."""
     parts = writer.parts(blocked=mode == "blocked")
     chunks = 1 if mode == "blocked" else nchunks
     longest = max((part.length for part in parts), default=0)
@@ -209,7 +210,7 @@ def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> Non
 
 @_loads("allreduce", "twoshot-pull", blocks=blocks_of_twoshot, prelude_ps=0)
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write all-reduce in two steps of loads: barrier, everybody's own chunk, fenced barrier, all other chunks."""
+    """Write all-reduce by loads: barrier, each rank's chunk, fenced barrier, all other chunks."""
     for kernel in _kernels(writer, writer.size):
         first, second, data, done = kernel.flags(), kernel.flags(), kernel.data(), kernel.told()
         kernel.barrier(kernel.flags(), ask=first)
@@ -224,7 +225,7 @@ def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 
 @_loads("allreduce", "ld-st")
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write all-reduce by loads and stores: barrier, everybody's own chunk, which it stores to all, fenced barrier."""
+    """Write all-reduce by loads and stores: barrier, each rank's chunk, stored to all, fenced barrier."""
     for kernel in _kernels(writer, writer.size):
         ask, done, out = kernel.flags(), kernel.told(), kernel.data()
         kernel.barrier(kernel.flags(), ask=ask)
@@ -235,7 +236,7 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 
 @_loads("reduce_scatter", "ld")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write reduce-scatter by loads: barrier, the own block of everybody, barrier."""
+    """Write reduce-scatter by loads: barrier, each rank's block, barrier."""
     for kernel in _kernels(writer, writer.size, "blocked"):
         ask, done = kernel.flags(), kernel.told()
         kernel.barrier(kernel.flags(), ask=ask)
@@ -245,7 +246,7 @@ def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> Non
 
 @_loads("all_gather", "st")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write all-gather by stores: barrier, the own block to everybody, fenced barrier."""
+    """Write all-gather by stores: barrier, each rank's block to all, fenced barrier."""
     size = writer.size
     for kernel in _kernels(writer, size, "blocked"):
         go, done, out = kernel.told(), kernel.told(), kernel.data()

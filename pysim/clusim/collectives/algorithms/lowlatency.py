@@ -1,13 +1,13 @@
-"""One-shot and two-shot all-reduce that push, as inference engines have them for small messages.
+"""One-shot and two-shot push all-reduce of inference engines for small messages.
 
-**Hardware**: the low-latency kernels of TensorRT-LLM, FlashInfer and MSCCL++, which vLLM uses, too: every GPU stores
-packets of data and flag (NCCL's LL lines) right into buffers of all its peers and polls its own buffer for theirs.
-TensorRT-LLM's Lamport kernel stores plain data and polls until none of them is the minus zero that was there. There
-is no handshake: the buffers take the whole message, and consecutive calls alternate between two sets.
+**Hardware**: the low-latency kernels of TensorRT-LLM, FlashInfer and MSCCL++, also used by vLLM: every GPU stores
+packets of data and flag (NCCL's LL lines) directly into buffers of all its peers and polls its local buffer.
+TensorRT-LLM's Lamport kernel stores plain data and polls until no value equals the initial minus zero. There
+is no handshake: the buffers hold the complete message, and consecutive calls alternate between two sets.
 **Model**: per rank and channel a program that stores each piece to all peers, one fixed cost for all of them, and one
-that polls and reduces all peers' pieces in group order. A connection has a slot for every piece, so nobody ever waits
-for room. **Not modelled**: buffers that the message exceeds; clearing of the old set of buffers. **Parameters**:
-the fabric's protocol ``ll``.
+that polls and reduces all peers' pieces in group order. A connection has a slot for every piece, so no rank waits
+for a free slot. **Not modelled**: buffers that the message exceeds; clearing of the old set of buffers.
+**Parameters**: the topology's protocol ``ll``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TOKEN_BYTES = 8192
 
 LAMPORT_PRELUDE_PS = 1_600_000
 """Time of the Lamport kernel before its first data: it starts in clusters, reads buffer addresses, selects one of three
-buffers, reads the size to clear [ps]. Rows of TensorRT-LLM with 256 B to 2 KiB on 2 H100 (aiconfigurator): 2.7 us, 0.75
-of them for data and 0.35 for the start of any kernel.
+buffers, reads the size to clear [ps]. Rows of TensorRT-LLM with 256 B to 2 KiB on 2 H100 (aiconfigurator): 2.7 us,
+of which 0.75 for data and 0.35 for the start of any kernel.
 """
 
 MOST_TOKENS = 64
-"""Most CTAs of it here; the kernel has one for each token, as far as there are SMs."""
+"""Largest number of CTAs modelled; the kernel has one per token, up to the number of SMs."""
 
 
 def _shape(call: CollectiveCall, pieces: int) -> Shape:
@@ -67,7 +67,7 @@ def blocks_of_lamport(call_bytes: int, num_ranks: int) -> int:
 
 
 def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
-    """Return the shape of the two-shot kernel, whose ranks own a chunk of every loop each."""
+    """Return the shape of the two-shot kernel, in which each rank owns one chunk per loop."""
     return _shape(call, len(call.ranks))
 
 
@@ -106,7 +106,7 @@ def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     prelude_ps=LAMPORT_PRELUDE_PS,
 )
 def write_lamport(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write the same without flags: a value that no sum has tells what has not arrived yet."""
+    """Write the one-shot without flags: a value that no sum has marks data not yet arrived."""
     _one_step(writer, "direct")
 
 
@@ -156,7 +156,7 @@ def _two_steps(
     first: dict[tuple[int, int], int],
     second: dict[tuple[int, int], int],
 ) -> None:
-    """Write a rank's three programs: push everybody's chunk, reduce the own one and push it, take the results."""
+    """Write a rank's three programs: push all chunks, reduce and push the local chunk, receive the results."""
     size, last = writer.size, writer.size - 1
     hops = all_hops(size, part.channel, writer.call.channels)
     ahead = [(position + hop) % size for hop in hops]
@@ -187,7 +187,7 @@ def _two_steps(
 
 @_blocks("reduce_scatter", "ll")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write reduce-scatter in one step: everybody pushes everybody's block, and adds up its own."""
+    """Write reduce-scatter in one step: every rank pushes all blocks and reduces its block."""
     size, last = writer.size, writer.size - 1
     for part in writer.parts(blocked=True):
         pipes = connect_all(writer, range(size), range(size), part.channel)

@@ -1,11 +1,11 @@
-"""The textbook all-reduces that everything else is compared with.
+"""Textbook all-reduces, the reference for comparisons.
 
-**Hardware**: none does it this way; first exercises of parallel programming do. **Model**: messages
-are sent whole, and every rank does one thing at a time. ``naive``: in round ``d`` everybody sends
-its whole vector ``d`` places on, receives the one from ``d`` places back and adds it; sums of floating-point
-numbers differ in their last bits from rank to rank. ``driver``: everybody sends its vector to the first rank,
-which adds them one after another and sends the sum back to each. Channels are parts of the vector that are worked on
-side by side; each begins with another peer. **Not modelled**: pipelining. **Parameters**: channels.
+**Hardware**: not used in practice; first exercises of parallel programming. **Model**: messages
+are sent undivided, and every rank does one operation at a time. ``naive``: in round ``d`` every rank sends
+its vector ``d`` positions ahead, receives the one from ``d`` positions back and adds it; sums of floating-point
+numbers differ in their last bits from rank to rank. ``driver``: every rank sends its vector to the first rank,
+which adds them one after another and sends the sum back to each. Channels process parts of the vector
+concurrently; each begins with another peer. **Not modelled**: pipelining. **Parameters**: channels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clusim.topology.model import Fabric
 
 @algorithm("allreduce", "naive", message_shape)
 def write_naive(writer: CollectiveWriter, fabric: Fabric | None) -> None:
-    """Write the all-pairs exchange: n-1 rounds of whole vectors."""
+    """Write the all-pairs exchange: n-1 rounds of full vectors."""
     size = writer.size
     prims = []
     for number in range(size - 1):

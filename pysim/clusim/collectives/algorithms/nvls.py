@@ -48,7 +48,7 @@ def nvls_shape(size_bytes: int, channels: int, heads: int) -> Shape:
 
 
 def check_units(fabric: Fabric, ranks: tuple[int, ...], name: str = "nvls") -> None:
-    """Raise `InputError` unless all ranks of a group hang on switches with a reduction unit, in one machine."""
+    """Raise `InputError` unless all ranks of a group hang on switches with a reduction unit, in one node."""
     arrays = arrays_of(fabric)
     if len({arrays.zone_of(rank) for rank in ranks}) > 1:
         raise InputError(
@@ -94,19 +94,19 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 
 @lru_cache(KEPT)
 def _copies(size: int) -> tuple[Prim, ...]:
-    """Return what copies every head's chunk into the multicast buffer."""
+    """Return primitives that copy every head's chunk into the multicast buffer."""
     return tuple(Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size))
 
 
 @lru_cache(KEPT)
 def _takes(size: int) -> tuple[Prim, ...]:
-    """Return what copies every head's result to the output."""
+    """Return primitives that copy every head's result to the output."""
     return tuple(Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size))
 
 
 @lru_cache(KEPT)
 def _reductions(size: int) -> tuple[Prim, ...]:
-    """Return what waits for all members, reduces their chunk and stores it to all, and tells them."""
+    """Return primitives that wait for all members, reduce and multicast their chunk, and signal them."""
     wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
     reduce = Prim("reduceLoadStore", send=2 * size, coef=1, src="scratch", dst="scratch")
     tell = [Prim("signal", send=size + slot, coef=1) for slot in range(size)]
@@ -114,12 +114,12 @@ def _reductions(size: int) -> tuple[Prim, ...]:
 
 
 def _flags_div(size: int) -> int:
-    """Return by what a copy's fixed cost is divided: it is that of the flags of all heads together."""
+    """Return the divisor of a copy's fixed cost, which is that of the flags of all heads together."""
     return max(1, round(size / cta_figure("nvls flags")))
 
 
 def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
-    """Copy every head's chunk into the multicast buffer and tell the head."""
+    """Copy every head's chunk into the multicast buffer and signal the head."""
     size = writer.size
     heads = [(position + hop) % size for hop in range(size)]
     prims = _copies(size)
@@ -139,7 +139,7 @@ def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags)
 
 
 def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
-    """Wait for all members' chunk of this head, reduce it through the switch, store it to all, tell them."""
+    """Wait for all members' chunk of this head, reduce it in the switch, multicast it, signal the members."""
     size = writer.size
     pipes = [flags.ready[member, position] for member in range(size)]
     pipes += [flags.done[position, member] for member in range(size)]
@@ -234,7 +234,7 @@ class _Seat(NamedTuple):
 
 
 def _blocked(seat: _Seat, prims: Sequence[Prim], pipes: list[int], name: str, sm: int) -> None:
-    """Write a program over blocks, whose flags of all ranks share one fixed cost."""
+    """Write a program over blocks; the flags of all ranks share one fixed cost."""
     seat.writer.program(
         seat.position,
         seat.part,

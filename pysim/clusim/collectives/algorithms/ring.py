@@ -5,8 +5,8 @@ rank works on one chunk at a time, receiving from its predecessor and sending to
 **Model**: the same primitives in the same order, one program per rank and channel. **Parameters**:
 `Shape`, the rings of `find_rings`.
 
-The all-reduce of a group that spans machines numbers its chunks by ring index, as NCCL does, so that all ranks share
-one program; in one machine by position.
+The all-reduce of a group that spans nodes numbers its chunks by ring index, as NCCL does, so that all ranks share
+one program; in one node by position.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ FORWARD = Prim("recvCopySend", recv=0, send=1)
 
 
 Steps = tuple[tuple[Prim, int, int], ...]
-"""Of a program: (primitive, hops behind of its first chunk, number of chunks)."""
+"""Steps of a program: (primitive, distance of its first chunk in hops back, number of chunks)."""
 
 
 def _behind(order: Sequence[int], index: int, first: int, count: int) -> list[int]:
-    """Return the positions that are `first`, `first` + 1, ... hops behind ring index `index`."""
+    """Return the positions `first`, `first` + 1, ... hops before ring index `index`."""
     size = len(order)
     return [order[(index - hops) % size] for hops in range(first, first + count)]
 
 
 @lru_cache(maxsize=1 << 14)
 def _steps(order: tuple[int, ...], index: int, steps: Steps) -> tuple[Prim, ...]:
-    """Return the primitives of the rank at `index`; training steps ask for the same ones thousands of times."""
+    """Return the primitives of the rank at `index`; cached, because training steps repeat them often."""
     size, position = len(order), order[index]
     prims: list[Prim] = []
     for prim, first, count in steps:

@@ -1,13 +1,13 @@
-"""SHARP: all-reduce by the switches between machines, with the reduction inside machines before and after.
+"""SHARP: all-reduce by the switches between nodes, with the reduction inside nodes before and after.
 
 **Hardware**: NCCL's CollNet algorithms with the SHARP plugin (``src/device/all_reduce.h``): every GPU is the head of
-one chunk per loop. The machine's data for a chunk are reduced at its head, by the NVSwitches where they can (NVLS),
-else by direct exchange; the head's NIC hands the sum to the aggregation tree of its rail, and gets back that of all
-machines, which the head stores to all GPUs of its machine. Each NIC carries the vector's share once in each
-direction, half of what a ring needs. **Model**: per rank and channel programs for these stages that hand over by
-flags; the one that aggregates is run by the host's proxy of the NIC. Chunks of a channel follow each other: the next
-is aggregated when the one before is back, so several channels keep a NIC busy. **Not modelled**: the plugin's chunks
-of several channels in one request. **Parameters**: `Shape`, as of NVLS or with chunks of one step.
+one chunk per loop. The node's data for a chunk are reduced at its head, by NVSwitches that support it (NVLS),
+otherwise by direct exchange. The head's NIC sends the sum to the aggregation tree of its rail and receives the sum
+of all nodes, which the head stores to all GPUs of its node. Each NIC carries the vector's share once in each
+direction, half of a ring's traffic. **Model**: per rank and channel programs for these stages, synchronised by
+flags; the host's proxy of the NIC runs the aggregating program. Chunks of a channel are sequential: the next
+is aggregated when the previous result is back, so several channels keep a NIC busy. **Not modelled**: the plugin's
+chunks of several channels in one request. **Parameters**: `Shape`, as of NVLS or with chunks of one step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KIB = 1024
 
 
 def uses_switches(fabric: Fabric | None, ranks: tuple[int, ...]) -> bool:
-    """Return True if all ranks hang on switches with a reduction unit, so that machines reduce with them."""
+    """Return True if all ranks hang on switches with a reduction unit, so that nodes reduce with them."""
     if fabric is None:
         return False
     arrays = arrays_of(fabric)
@@ -38,7 +38,7 @@ def uses_switches(fabric: Fabric | None, ranks: tuple[int, ...]) -> bool:
 
 
 def sharp_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
-    """Return chunks of 256 KiB, smaller ones for sizes that would not fill the pipeline."""
+    """Return chunks of 256 KiB, smaller for sizes that would not fill the pipeline."""
     heads = max(1, even_layout(fabric, call.ranks).local_size)
     chunk = min(256 * KIB, shape_of("simple", fabric=fabric).chunk_bytes)
     while chunk > 16 * KIB and call.bytes < 8 * call.channels * heads * chunk:
@@ -69,7 +69,7 @@ def _check(fabric: Fabric, layout: Layout) -> None:
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, *, switches: bool = True
 ) -> None:
-    """Write the programs of every rank and channel; with `switches` those of the machines reduce, where they can."""
+    """Write the programs of every rank and channel; with `switches`, NVSwitches reduce if they can."""
     layout = even_layout(fabric, writer.call.ranks)
     if fabric is not None:
         _check(fabric, layout)
@@ -87,7 +87,7 @@ def write_allreduce(
 
 
 def _group(writer: CollectiveWriter, layout: Layout, part: Part, index: int) -> list[int]:
-    """Return the aggregation connection of every machine's rank number `index`."""
+    """Return the aggregation connection of every node's rank number `index`."""
     positions = [own[index] for own in layout.machines]
     members = tuple(writer.call.ranks[position] for position in positions)
     key = writer.new_group()
@@ -100,7 +100,7 @@ def _group(writer: CollectiveWriter, layout: Layout, part: Part, index: int) -> 
 
 
 def _aggregate(local: Local, index: int, pipes: list[int], where: Buffer) -> None:
-    """Write the proxy's program: wait for the machine's sum, aggregate it in place, tell the head."""
+    """Write the proxy's program: wait for the node's sum, aggregate it in place, signal the head."""
     prims = [
         Prim("waitSignal", recv=0, coef=1),
         Prim("aggregate", send=1, coef=1, src=where, dst=where),
@@ -122,7 +122,7 @@ def _reduce_directly(local: Local, nets: list[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Flags:
-    """Flags between all ranks of a machine: input is in the buffer; result is in the buffer."""
+    """Flags between all ranks of a node: input is in the buffer; result is in the buffer."""
 
     ready: dict[tuple[int, int], int]
     done: dict[tuple[int, int], int]
@@ -158,7 +158,7 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
 
 
 def _shared(local: Local, name: str, make: Callable[[int], list[Prim]]) -> int:
-    """Return the template that `make` gives for machines of that size; ranks and channels share it."""
+    """Return the template that `make` returns for nodes of this size; ranks and channels share it."""
     key = ("by switches", name, local.size)
     return local.writer.shared_template(key, name, partial(make, local.size), local.size)
 
@@ -184,7 +184,7 @@ def _gather(size: int) -> list[Prim]:
 
 
 def _head(local: Local, index: int, template: int, pipes: list[int]) -> None:
-    """Write a program of a head, whose flags of all members share one fixed cost."""
+    """Write a program of a head; the flags of all members share one fixed cost."""
     local.writer.program(
         local.positions[index],
         local.part,

@@ -39,11 +39,11 @@ def _spread(count: int, first_send: int) -> list[Prim]:
 
 
 KEPT = 64
-"""Numbers of children whose primitives are kept: programs of one collective share them."""
+"""Largest number of children for which primitives are cached: programs of one collective share them."""
 
 
 class TreeHalf(NamedTuple):
-    """A program's part of a CTA: its SM, or none, and a number of warps."""
+    """A program's part of a CTA: its SM, if any, and a number of warps."""
 
     sm: int
     warps: float
@@ -52,7 +52,7 @@ class TreeHalf(NamedTuple):
 ALONE = TreeHalf(1, CTA_WARPS)
 
 HALVED = ("simple", "ll128")
-"""Protocols of which it was measured what half a CTA does."""
+"""Protocols for which the throughput of half a CTA was measured."""
 
 
 class _Channel(NamedTuple):
@@ -74,7 +74,7 @@ class _Channel(NamedTuple):
         name: str,
         half: TreeHalf = ALONE,
     ) -> None:
-        """Write a program whose primitives NCCL does as one."""
+        """Write a program whose primitives NCCL executes as one."""
         own: ProgramFields = {
             "name": name,
             "sm": half.sm,
@@ -85,10 +85,10 @@ class _Channel(NamedTuple):
 
 
 def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
-    """Return what goes up and down a tree at once: halves with Simple, 7 to 3 with LL and LL128 (``runTreeSplit``).
+    """Return the CTA parts for up and down: halves with Simple, 7:3 with LL and LL128 (``runTreeSplit``).
 
-    A chunk goes up to the root and down again before a rank has both of it, so both work only if there are more chunks
-    than stages.
+    A rank has a chunk's result only after the chunk went up to the root and down again, so both parts are active at
+    once only if there are more chunks than stages.
     """
     writer, part = channel.writer, channel.part
     protocol = writer.call.protocol
@@ -118,7 +118,7 @@ def _up(channel: _Channel, up: dict[int, int], position: int, half: TreeHalf = A
 
 @lru_cache(KEPT)
 def _rising(count: int) -> tuple[Prim, ...]:
-    """Return what reduces the data of so many children and hands them to the parent."""
+    """Return primitives that reduce the data of `count` children and send them to the parent."""
     if not count:
         return (Prim("send", send=0),)
     return tuple(_gather_children(count, Prim("recvReduceSend", recv=0, send=count)))
@@ -126,7 +126,7 @@ def _rising(count: int) -> tuple[Prim, ...]:
 
 @lru_cache(KEPT)
 def _falling(count: int) -> tuple[Prim, ...]:
-    """Return what hands the parent's data to so many children."""
+    """Return primitives that send the parent's data to `count` children."""
     if not count:
         return (Prim("recv", recv=0),)
     return (Prim("recvCopySend", recv=0, send=1), *_spread(count - 1, 2))

@@ -1,9 +1,9 @@
-"""Algorithm of a call: the tuner's choice or a given one, as far as there are programs for it.
+"""Algorithm of a call: the tuner's choice or a given one, restricted to algorithms with programs.
 
-The communicators of a job: each is set up once, and writes collectives and messages for its ranks as NCCL runs them.
+Communicators of a job, each set up once, which write collectives and messages as NCCL runs them.
 
-A job names the ranks of a group in an order of its own; a communicator numbers them as NCCL does. Here, and nowhere
-else, one is turned into the other.
+A job lists the ranks of a group in any order; a communicator numbers them as NCCL does. Only this module converts
+between the two.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NcclOverrides:
-    """An algorithm and a protocol that somebody else chose.
+    """An algorithm and a protocol that replace the tuner's choice.
 
     Attributes
     ----------
     channels : int
-        How many; 0 is what NCCL gives these two.
+        Number of channels; 0 selects NCCL's number for this pair.
     model_us : float
-        What NCCL's tuner expected where it chose them [us]; negative is unknown.
+        Time that NCCL's tuner expected for this choice [us]; negative if unknown.
     why : str
-        Who chose, for people.
+        Origin of the choice, as text.
     """
 
     algorithm: Algorithm
@@ -64,11 +64,11 @@ class Choice:
     Attributes
     ----------
     plan : NcclPlan or None
-        None is sends and receives.
+        None for sends and receives.
     note : str
-        What runs in place of what was chosen; empty if that itself does.
+        Algorithm that runs instead of the chosen one; empty if the chosen one runs.
     as_wanted : bool
-        Whether it is what was wanted, and not the tuner's.
+        True if the plan is the requested one and not the tuner's.
     """
 
     plan: NcclPlan | None
@@ -89,14 +89,14 @@ def choose(
     Parameters
     ----------
     operation, size_bytes
-        As in `clusim.schedule.CollectiveCall`; what the tuner does not decide about is sends and receives.
+        As in `clusim.schedule.CollectiveCall`; operations outside the tuner's scope are sends and receives.
     wanted : NcclOverrides or None
-        What runs instead of the tuner's choice, if the communicator can do it.
+        Plan that replaces the tuner's choice, if the communicator supports it.
 
     Raises
     ------
     InputError
-        Nothing that the communicator could use has a program.
+        No algorithm that the communicator could use has a program.
     """
     if operation not in COLLECTIVE_OF:
         return Choice(None)
@@ -132,7 +132,7 @@ def _given(comm: Communicator, chosen: Selection, wanted: NcclOverrides) -> Sele
 
 
 def _nearest(operation: str, chosen: Selection, missing: Algorithm) -> tuple[Selection, str]:
-    """Return the best by the cost model of what there are programs for, and what it stands in for."""
+    """Return the best algorithm with a program by the cost model, and a note on the missing one."""
     known = [key for key in _written(chosen) if chosen.times_us[key] > 0]
     if not known:
         raise InputError(
@@ -148,12 +148,12 @@ def _written(chosen: Selection) -> list[tuple[Algorithm, Protocol]]:
 
 
 def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protocol]]:
-    """Return NCCL's candidates for a collective on this communicator, as far as there are programs for them."""
+    """Return NCCL's candidates for a collective on this communicator that have programs."""
     return _written(comm.select(COLLECTIVE_OF[operation], 1 << 20))
 
 
 def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
-    """Return algorithm and protocol of a plan; without one, those of sends and receives."""
+    """Return algorithm and protocol of a plan, or of sends and receives without a plan."""
     if plan is None:
         return Way("P2P", "Simple", comm.p2p_channels)
     chosen = plan.selection
@@ -161,7 +161,7 @@ def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
 
 
 def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
-    """Return the plans of a collective at every size; without one, those of sends and receives."""
+    """Return the plans of a collective at every size, or of sends and receives without a collective."""
     if collective is None:
         return [way_of(comm, None)]
     return [way_of(comm, comm.plan(collective, max(1, size))) for size in sizes]
@@ -169,14 +169,14 @@ def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]
 
 @dataclass(frozen=True)
 class Members:
-    """A communicator of ranks that were given in some order.
+    """A communicator of ranks that were given in any order.
 
     Attributes
     ----------
     position : tuple of int
-        Per rank as given, its position in `comm`.
+        Per rank in the given order, its position in `comm`.
     used : str
-        Where rings and trees come from, for people.
+        Source of rings and trees, as text.
     """
 
     comm: Communicator
@@ -209,7 +209,7 @@ class Communicators:
         return operation in OF_NCCL
 
     def of(self, group: GroupLike | None) -> Members:
-        """Return the communicator of a group; None is all GPUs, in the communicator's own order."""
+        """Return the communicator of a group; None is all GPUs, in the communicator's order."""
         if isinstance(group, Members):
             return group
         key = None if group is None else tuple(group)
@@ -235,7 +235,7 @@ class Communicators:
                 element_bytes=element(moved.dtype).size_bytes,
                 wanted=wanted,
             )
-            # The communicator is kept as long as its number stands for it.
+            # Keeps the communicator alive while its id is a key.
             self._choices[key] = members, found
         return self._choices[key][1]
 
@@ -246,12 +246,12 @@ class Communicators:
         moved: CollectivePayload,
         wanted: NcclOverrides | None = None,
     ) -> list[int]:
-        """Append a collective; what `site` waits for, and the tasks returned, are per rank as given.
+        """Append a collective; dependencies in `site` and the returned tasks are per rank in the given order.
 
         Raises
         ------
         InputError
-            The operation is not NCCL's, or nothing it could use has a program.
+            The operation is not NCCL's, or no usable algorithm has a program.
         """
         members = self.of(group)
         root = members.position[moved.root] if moved.root >= 0 else ABSENT
@@ -273,7 +273,7 @@ class Communicators:
 
 
 def _turned(site: Site, position: Sequence[int]) -> Site:
-    """Return a site whose dependencies are in the order of the communicator."""
+    """Return a site with its dependencies in the order of the communicator."""
     if site.after is None:
         return site
     found: list[Iterable[int]] = [()] * len(site.after)

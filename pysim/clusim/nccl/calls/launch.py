@@ -1,10 +1,10 @@
 """Launch overhead: the time per iteration of a stream of collectives, from the time of one kernel.
 
-Iterations are enqueued ahead, so in the steady state an iteration takes as long as the slower of two things: the host,
+Iterations are enqueued ahead, so in the steady state an iteration lasts as long as the slower of two: the host,
 which enqueues one collective on every GPU of a thread, and the GPU, which runs one kernel after the other. GPUs of one
-thread are launched one after the other, but in the GPUs' time only the first iteration shows it: later ones are in
-their streams before they can run. Threads of a process are as fast as processes since NCCL 2.9; before, the last one
-to come launched the kernels of all.
+thread are launched sequentially, but in the GPUs' time this affects only the first iteration: later ones are in
+their streams before they can run. Since NCCL 2.9, threads of a process are as fast as processes; before, the last
+thread to arrive launched the kernels of all.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Launch:
     Attributes
     ----------
     gpus_per_thread : int
-        GPUs that one thread drives, nccl-tests' ``-g``: its launches are grouped and come one after the other.
+        GPUs that one thread drives, nccl-tests' ``-g``: its launches are grouped and sequential.
     graph : bool
-        Whether iterations were captured in a CUDA graph, nccl-tests' ``-G``.
+        True if iterations were captured in a CUDA graph, nccl-tests' ``-G``.
     aggregated : int
-        Iterations launched as one group, nccl-tests' ``-m``; the time is that of one of them.
+        Iterations launched as one group, nccl-tests' ``-m``; the time is per iteration.
     blocking : int
-        Whether the host waits for every iteration, nccl-tests' ``-z``: 1 then meets the others, 3 does so beside the
-        clock.
+        Nonzero if the host waits for every iteration, nccl-tests' ``-z``: 1 then synchronises with the other
+        processes, 3 does so outside the timed part.
     threads : int
         Threads of a process, nccl-tests' ``-t``; each drives `gpus_per_thread` GPUs.
     """
@@ -58,7 +58,7 @@ class Host:
     num_ranks : int
         Ranks of the communicator.
     alone : bool
-        Whether each thread of a process launches its own kernels, as since NCCL 2.9.
+        True if each thread of a process launches only its kernels, as since NCCL 2.9.
     """
 
     architecture: str
@@ -94,7 +94,7 @@ def overhead_ps(host: Host, launch: Launch) -> int:
 
 
 def period_ps(host: Host, operation: str, launch: Launch, channels: int = 1) -> int:
-    """Return the time of a host thread per iteration [ps]; a graph has none."""
+    """Return the time of a host thread per iteration [ps]; 0 for a graph."""
     if launch.graph:
         return 0
     costs, count = HOST_COSTS[host.vendor], _gpus(host, launch)
@@ -155,7 +155,7 @@ def enqueued_ps(
 def iteration_ps(
     host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch, channels: int = 1
 ) -> int:
-    """Return the time per iteration of kernels that take `kernel_ps`, far from start and end [ps]; 0 has no data."""
+    """Return the steady-state time per iteration of kernels of `kernel_ps` [ps]; 0 means no data."""
     if isinstance(host, Communicator):
         host = host_of(host)
     if kernel_ps == 0:
@@ -166,6 +166,6 @@ def iteration_ps(
 
 
 def engine_start_ps(chip: str) -> int | None:
-    """Return what a kernel of an inference engine takes in a CUDA graph besides itself [ps]; None of unknown chips."""
+    """Return an inference kernel's overhead in a CUDA graph [ps]; None for unknown chips."""
     found = GPUS.get(chip)
     return None if found is None else parse_time(str(found.architecture.engine_start.value))

@@ -27,7 +27,7 @@ BY_HEADS = (
     Algorithm.COLLNET_DIRECT,
     Algorithm.COLLNET_CHAIN,
 )
-"""Algorithms that hand over by flags, in whole chunks."""
+"""Algorithms with stages synchronised through flags, in complete chunks."""
 
 Writer = Callable[[Context], None]
 
@@ -48,7 +48,7 @@ def _tree_writer(context: Context) -> None:
 
 
 def _nvls_writer(context: Context) -> None:
-    """Write NVLS; over machines its heads let the network's switches reduce (SHARP)."""
+    """Write NVLS; over nodes its heads let the network's switches reduce (SHARP)."""
     writer, fabric = context.writer, context.fabric
     if context.collective is Collective.ALLGATHER:
         nvls.write_all_gather(writer, fabric, context.parts)
@@ -61,7 +61,7 @@ def _nvls_writer(context: Context) -> None:
 
 
 def _sharp_writer(context: Context) -> None:
-    """Write CollNetDirect: GPUs of a machine exchange with the heads directly, not by their switches."""
+    """Write CollNetDirect: GPUs of a node exchange with the heads directly, not by their switches."""
     sharp.write_allreduce(context.writer, context.fabric, switches=False)
 
 
@@ -90,7 +90,7 @@ WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
 def _shape(
     context_algorithm: Algorithm, choice: NcclPlan, call: CollectiveCall, f: Fabric
 ) -> Shape:
-    """Return the FIFO of the connections; chunks are the parts' own."""
+    """Return the FIFO of the connections; the parts set the chunk sizes."""
     chunk = max(16, choice.chunks.chunk_bytes // 16 * 16)
     if context_algorithm in BY_HEADS:
         return Shape(chunk)
@@ -111,9 +111,9 @@ def emit(
     Parameters
     ----------
     moved : CollectivePayload
-        What it moves; its root is a position in the communicator.
+        Payload; its root is a position in the communicator.
     plan : clusim.nccl.NcclPlan or None
-        What to run; by default what the communicator's tuner chooses.
+        Plan to run; by default the tuner's choice.
 
     Returns
     -------

@@ -37,7 +37,7 @@ class Context:
     Attributes
     ----------
     writer : clusim.schedule.builder.CollectiveWriter
-        What is written into; positions are the ranks of `comm`.
+        Destination of the programs; positions are the ranks of `comm`.
     choice : clusim.nccl.NcclPlan
         Algorithm, protocol, channels and chunks.
     """
@@ -71,7 +71,7 @@ class Context:
                 Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
                 for part in self.choice.parts
             ]
-            # A buffer that ranks do not divide evenly has blocks of whole elements, the last one a shorter one.
+            # If ranks do not divide the buffer evenly, blocks are rounded to elements and the last is shorter.
             last = found.pop()
             return [*found, last._replace(length=length - last.offset)]
         chunk = _chunk(self.choice.chunks.chunk_bytes)
@@ -92,7 +92,7 @@ class Context:
 
     @cached_property
     def machine_of(self) -> list[int]:
-        """Return the machine of every position."""
+        """Return the node of every position."""
         found = [0] * self.comm.group.num_ranks
         for number, machine in enumerate(self.comm.machines):
             for rank in machine.ranks:
@@ -101,7 +101,7 @@ class Context:
 
     @cached_property
     def ring_ways(self) -> Ways:
-        """Return the rings of all channels, and the parts; large slices are spread over the rails of an adapter."""
+        """Return the rings of all channels, and the parts; large slices are spread over the rails of a NIC."""
         rings = {}
         parts = self._spread_parts
         for part in parts:
@@ -121,9 +121,9 @@ class Context:
 
     @cached_property
     def _width(self) -> int:
-        """Return over how many rails of an adapter messages are spread: by its plugin.
+        """Return the number of rails of a NIC over which its plugin spreads messages.
 
-        A message is a slice of Simple, and a whole chunk of LL and LL128, which are finer here.
+        A message is a slice of Simple, and a full chunk of LL and LL128, which are finer here.
         """
         rails = max((len(net) for rails in self._rail_numbers for net in rails), default=1)
         simple = self.choice.selection.protocol is Protocol.SIMPLE
@@ -152,7 +152,7 @@ class Context:
 
     @cached_property
     def _rail_numbers(self) -> list[list[tuple[int, ...]]]:
-        """Return, per machine and adapter of NCCL, the rails of the fabric it consists of."""
+        """Return, per node and NIC of NCCL, the rails of the fabric it consists of."""
         if self.comm.group.num_nodes == 1:
             return [[] for _ in self.comm.machines]
         arrays = arrays_of(self.fabric)
@@ -168,9 +168,9 @@ class Context:
         return found
 
     def rail(self, position: int, adapter: int, route: int) -> int:
-        """Return the rail of the fabric behind an adapter of a position's machine.
+        """Return the rail of the fabric for a NIC of a position's node.
 
-        Where there are several, `route` says which: by turns for the channels of an adapter, or one of the parts of
+        If there are several, `route` selects one: in rotation for the channels of a NIC, or one of the parts of
         `ring_ways` and `tree_ways`.
         """
         rails = self._rail_numbers[self.machine_of[position]]
@@ -184,7 +184,7 @@ class Context:
         return members[turn % len(members)]
 
     def head_rail(self, position: int, adapter: int, channel: int) -> int:
-        """Return the rail behind an adapter that a head uses on a channel: every head has all channels, by turns."""
+        """Return the rail of a head's NIC on a channel: every head rotates over all channels."""
         rails = self._rail_numbers[self.machine_of[position]]
         if not rails:
             return NONE
@@ -200,7 +200,7 @@ class Context:
         return Ring(order, rails=tuple(self.ring_rails(channel, route, a, b) for a, b in hops))
 
     def ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
-        """Return the rails by which a channel leaves the machine of one position and enters that of another."""
+        """Return the rails by which a channel leaves the node of one position and enters another's."""
         if self.machine_of[a] == self.machine_of[b] or not channel.ring_adapters:
             return NONE, NONE
         leave = channel.ring_adapters[self.machine_of[a]][1]
@@ -221,7 +221,7 @@ class Context:
         return Tree(channel.parent, rails=tuple(rails))
 
     def _tree_rail(self, channel: Channel, number: int, position: int) -> int:
-        """Return the rail of a position: the top of its machine's chain uses the adapter the channel enters by."""
+        """Return the rail of a position: the top of its node's chain uses the NIC the channel enters by."""
         if not channel.tree_adapters:
             return NONE
         machine = self.machine_of[position]
@@ -236,7 +236,7 @@ def tree_of(channel: Channel) -> Tree:
 
 
 def _listed(ways: Mapping[int, Way], nothing: Way) -> list[Way]:
-    """Return numbered ways as a list, with `nothing` where there is none."""
+    """Return numbered ways as a list, with `nothing` for missing numbers."""
     return [ways.get(number, nothing) for number in range(max(ways, default=-1) + 1)]
 
 
@@ -245,16 +245,16 @@ def _chunk(chunk_bytes: int) -> int:
 
 
 FILLS = 2
-"""Chunks of a channel until further ones take equal times."""
+"""Chunks of a channel after which further chunks need equal times."""
 
 
 def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> int:
-    """Return from what size on a call of this plan takes as long for every further byte [bytes].
+    """Return the size from which on a call of this plan needs equal time per further byte [bytes].
 
-    Channels of a tree go on with the next chunk from the beginning, but the way up and that down are busy at once only
-    with as many chunks as the tree has stages. A channel by heads takes a chunk for each of them, which are as many as
-    the GPUs of a machine at most, before it goes on; over machines its senders run ahead until the slots of their
-    connections are full. Without a plan the call is one of sends and receives.
+    Channels of a tree start the next chunk immediately, but the up and down phases overlap only with as many chunks as
+    the tree has stages. A channel by heads processes one chunk per head (at most the number of GPUs of a node) before
+    it continues; between nodes its senders run ahead until the slots of their connections are full. Without a plan the
+    call consists of sends and receives.
     """
     if plan is None:
         same = comm.group.num_nodes == 1

@@ -1,11 +1,11 @@
-"""NVLSTree and CollNetChain: reduction inside machines by switches or chains, between them by trees or aggregation.
+"""NVLSTree and CollNetChain: reduction inside nodes by switches or chains, between nodes by trees or aggregation.
 
-**Hardware** NVLSTree: every head reduces its chunk of its machine through the switch, adds what its children in the
-tree over machines send, hands the sum to its parent, and on the way back stores the result to its machine by
+**Hardware** NVLSTree: every head reduces its chunk of its node through the switch, adds the data of its children in
+the tree over nodes, sends the sum to its parent, and on the way back stores the result to its node by
 multicast and sends it to its children; even channels follow the first of two binary trees, odd ones the second.
-CollNetChain: a chain in every machine up to the GPU at the channel's adapter, the network's aggregation, the chain down
-(``src/device/all_reduce.h``, ``src/graph/connect.cc``). **Model** The same, as programs that hand over by flags; the
-host's proxy of the adapter runs the aggregation. **Not modelled** How warps share the CTA's throughput;
+CollNetChain: a chain in every node up to the GPU at the channel's NIC, the network's aggregation, the chain down
+(``src/device/all_reduce.h``, ``src/graph/connect.cc``). **Model** The same, as programs synchronised by flags; the
+host's proxy of the NIC runs the aggregation. **Not modelled** How warps share the CTA's throughput;
 registered buffers. **Parameters** The heads, channels and chunks that were found.
 """
 
@@ -25,7 +25,7 @@ from clusim.schedule.builder import Part
 from clusim.schedule.ir import ABSENT, Prim
 
 KEPT = 64
-"""Kinds of programs whose primitives are kept."""
+"""Number of program kinds whose primitives are cached."""
 
 Pairs = dict[tuple[int, int], int]
 Relatives = dict[int, tuple[int, tuple[int, ...]]]
@@ -36,7 +36,7 @@ Relatives = dict[int, tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """One machine on one channel: positions, heads (positions), flags of head number and position, ways of trees."""
+    """One node on one channel: positions, heads (positions), flags of head number and position, ways of trees."""
 
     context: Context
     part: Part
@@ -48,7 +48,7 @@ class _Machine:
     def program(
         self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
-        """Let a rank run primitives whose chunks are the heads' numbers, counted from `turn`."""
+        """Add a program to a rank; its chunks are the heads' numbers, counted from `turn`."""
         self.context.writer.program(
             *(position, self.part, prims, pipes),
             rotation=turn,
@@ -122,7 +122,7 @@ def _copies(local: _Machine, turn: int, position: int) -> None:
 
 @lru_cache(KEPT)
 def _copying(count: int) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
-    """Return the primitives of scatter and gather over so many heads."""
+    """Return the primitives of scatter and gather over `count` heads."""
     copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(count)]
     take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(count)]
     return tuple(copy), tuple(take)
@@ -155,7 +155,7 @@ def _head(
 
 @lru_cache(KEPT)
 def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
-    """Return the primitives of a head's two programs, over so many ranks of its machine and children."""
+    """Return the primitives of a head's two programs, for `count` ranks of its node and `children`."""
     wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(count)]
     sums = [Prim("reduceLoad", send=count, coef=1, src="scratch", dst="scratch")]
     sums += _add_children(children, count + 1, upward)
@@ -175,7 +175,7 @@ def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...],
 
 
 def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
-    """Return primitives that add what `count` children send, and hand the sum to the parent, if there is one.
+    """Return primitives that add the data of `count` children and send the sum to the parent, if any.
 
     With the switch's sum the children are the sources of one primitive.
     """
@@ -213,7 +213,7 @@ def write_collnet_chain(context: Context) -> None:
 
 
 def _chain(context: Context, channel: int, machine: int) -> list[int]:
-    """Return the positions of a machine along a channel's tree, from the adapter on."""
+    """Return the positions of a node along a channel's tree, from the NIC on."""
     parents = context.channel(channel).parent
     own = set(context.comm.machines[machine].ranks)
     below = {parents[p]: p for p in own if parents[p] in own}

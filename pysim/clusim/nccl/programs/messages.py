@@ -1,13 +1,13 @@
 """Sends and receives as NCCL schedules them: rounds, parts and channels of every message of a grouped launch.
 
-**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round everybody sends to one
-rank and receives from another. A message is cut into parts on channels of their own, more for larger messages; the
-round decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
+**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round every rank sends to one
+rank and receives from another. A message is cut into parts on separate channels, more for larger messages; the
+round selects the channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
-works on up to eight messages at once, each a program of its own. Where that would be more programs than an endpoint
-can run, some messages that hardware moves at once share a program, one after the other with the warps of all of them.
+processes up to eight messages at once, each a separate program. If these programs exceed the limit of an endpoint,
+some messages that hardware moves at once share a program, one after the other with the warps of all of them.
 The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is pushed costs half of
-what one of a collective does, and a kernel of messages begins `message_start` later. **Not modelled** Half a CTA alone
+a collective's slice, and a kernel of messages begins `message_start` later. **Not modelled** Half a CTA alone
 is faster than half of both; how releases before 2.21 share warps; registered buffers; the batches of the work queue.
 **Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
@@ -35,19 +35,19 @@ LANES = 8
 
 STEP = 512 * KIB
 LONGEST = 8 * STEP
-"""Messages of this size and more are cut alike [bytes]."""
+"""Size from which all messages are cut equally [bytes]."""
 
 LL_STEP = 64 * KIB
 """A step of LL's FIFO, flags included [bytes]."""
 
 LL_THRESHOLD = 16 * KIB
-"""Bytes per channel up to which messages inside a machine use LL (``NCCL_P2P_LL_THRESHOLD``)."""
+"""Bytes per channel up to which messages inside a node use LL (``NCCL_P2P_LL_THRESHOLD``)."""
 
 WARPS = 20
 """Warps of the CTA of a kernel of messages (640 threads)."""
 
 PROGRAMS = 208
-"""Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
+"""Programs of a rank that may run at once; with messages between nodes half, as proxies need room, too."""
 
 
 NIC_PROGRAMS = MOST_PROGRAMS // 2
@@ -58,8 +58,8 @@ NIC_PROGRAMS = MOST_PROGRAMS // 2
 class _Message:
     """A message between positions.
 
-    `block` sizes it and is where it lies at the sender; at the receiver it lands in block `land`. With `blocked` False
-    it is the range from `offset` on instead.
+    `block` sets its size and its position at the sender; at the receiver it is stored in block `land`. With `blocked`
+    False it is the range from `offset` on instead.
     """
 
     src: int
@@ -79,7 +79,7 @@ def _side_warps(works: int) -> tuple[int, int]:
 
 
 class _Lane(NamedTuple):
-    """Messages that share a program: those of a side of a position, on a part of a channel, as near as each other."""
+    """Messages that share a program: same side of a position, part of a channel and distance."""
 
     position: int
     side: str
@@ -90,10 +90,10 @@ class _Lane(NamedTuple):
 
 
 def rounds(comm: Communicator) -> list[list[int]]:
-    """Return, per round, to whom every position sends; each pair of positions meets in exactly one round.
+    """Return, per round, the destination of every position; each pair meets in exactly one round.
 
-    Machines with the same number of ranks form groups of up to eight ranks that divide it; group distances come in the
-    order 0, 1, 3, 6, ... modulo the next power of two, and within one the distances inside a group.
+    Nodes with the same number of ranks form groups of up to eight ranks that divide it; group distances come in the
+    order 0, 1, 3, 6, ... modulo the next power of two, and within each the distances inside a group.
     """
     sizes = {len(machine.ranks) for machine in comm.machines}
     order = [rank for machine in comm.machines for rank in machine.ranks]
@@ -140,7 +140,7 @@ def _first_channel(comm: Communicator, number: int) -> int:
 
 
 def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple[int, int]:
-    """Return into how many parts a message is cut, and the size of one [bytes]; `step` is one of its FIFO."""
+    """Return the number of parts of a message and the part size [bytes]; `step` is its FIFO step."""
     nodes = comm.group.num_nodes
     least = step // 2 if nodes > 1 else step // 8
     most = step if nodes > 1 else step * 32
@@ -158,7 +158,7 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
 
 
 def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
-    """Return the least power of two for which messages are cut as those of so many bytes are, on as many channels."""
+    """Return the least power of two cut like messages of `num_bytes`, on as many channels."""
     found = 1 << max(0, num_bytes.bit_length() - 1)
     cut = _cut(comm, fabric, num_bytes)
     while found > 1 and _cut(comm, fabric, found // 2) == cut:
@@ -172,9 +172,10 @@ def _cut(comm: Communicator, fabric: Fabric, num_bytes: int) -> tuple[Any, ...]:
 
 
 def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
-    """Return True if a message takes LL and is cut for it, as in releases that choose the protocol first.
+    """Return True if a message uses LL and is cut for it, as in releases that choose the protocol first.
 
-    They let LL carry what it could on all channels of a pair; later ones cut for Simple, and then count the parts.
+    They use LL for all sizes that LL could carry on all channels of a pair; later ones cut for Simple, then count the
+    parts.
     """
     late = since(comm.version, "messages are cut for simple")
     if late or not since(comm.version, "messages of ll by all channels"):
@@ -185,7 +186,7 @@ def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
 def shape_of_message(
     comm: Communicator, fabric: Fabric, num_bytes: int, same: bool
 ) -> tuple[str, Shape]:
-    """Return the protocol of a message, inside a machine if `same`, and how it is cut."""
+    """Return the protocol of a message, inside a node if `same`, and how it is cut."""
     channels = message_parts(comm, num_bytes)[0]
     num_bytes = max(num_bytes, comm.p2p_least_bytes)
     if _early_ll(comm, num_bytes, same) or (same and num_bytes <= channels * LL_THRESHOLD):
@@ -226,7 +227,7 @@ class _Writer:
             rank: number for number, machine in enumerate(comm.machines) for rank in machine.ranks
         }
         self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
-        # Slices that are pulled wait for their loads, those to a proxy for it: none shares its fixed cost.
+        # Pulled slices wait for their loads, slices to a proxy for the proxy: neither shares its fixed cost.
         self._slices = 1 if fabric.p2p == "read" else round(cta_figure("messages pushed"))
         self._works: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._held: set[tuple[int, int]] = set()
@@ -249,7 +250,7 @@ class _Writer:
         first = _first_channel(self.comm, number)
         for index in range(first, first + count):
             channel = index % self.comm.p2p_channels
-            # Which bytes a channel carries is free; those of all rounds are alike on a channel this way.
+            # The assignment of bytes to channels is free; this one is equal for all rounds of a channel.
             low = index % count * size
             length = min(size, message.length - low)
             part = Part(channel, message.offset + low, length, shape.chunk_bytes)
@@ -306,13 +307,13 @@ class _Writer:
         return counts
 
     def _on_nic(self, counts: Sequence[int], together: int) -> int:
-        """Return the most programs that a NIC may have to work for: over PXN all GPUs of its machine send to a rail."""
+        """Return the most programs that a NIC may have to work for: over PXN all GPUs of its node send to a rail."""
         sending, messages = Counter[int](), Counter[int]()
         for (lane, works), count in zip(self._lanes.items(), counts, strict=True):
             if lane.side == "send" and not lane.near:
                 sending[lane.position] += count
                 messages[lane.position] += len(works)
-        # The messages of a rank to one machine are spread over the rails of its GPUs.
+        # The messages of a rank to one node are spread over the rails of its GPUs.
         to_rail = max(messages.values(), default=0) // together
         return together * min(max(sending.values(), default=0), to_rail)
 
@@ -325,7 +326,7 @@ class _Writer:
         return send if lane.side == "send" else recv
 
     def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
-        """Write messages as one program; hardware does them at once, in so many batches, so that slices take less."""
+        """Write messages as one program; hardware runs them in `batches` at once, so slices need less time."""
         position, side, part, protocol, blocked, near = lane
         prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
@@ -431,12 +432,12 @@ def emit_messages(
     Parameters
     ----------
     messages : sequence of (source, destination, bytes)
-        Positions in the communicator; every message has its own range of a common buffer, so nothing is overwritten.
+        Positions in the communicator; every message has a separate range of a common buffer, so nothing is overwritten.
 
     Returns
     -------
     tuple of int
-        The task of every position, also of those that have nothing to do.
+        The task of every position, including idle positions.
 
     Raises
     ------

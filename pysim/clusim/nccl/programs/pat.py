@@ -1,10 +1,10 @@
-"""PAT: all-gather and reduce-scatter in logarithmic steps for one rank per machine.
+"""PAT: all-gather and reduce-scatter in logarithmic steps for one rank per node.
 
-**Hardware** Every block travels down a binomial tree of its own, from the far peers (half of all ranks away) to the
+**Hardware** Every block travels down a separate binomial tree, from the far peers (half of all ranks away) to the
 near ones, so that long distances carry few blocks; reduce-scatter is the mirror image, near peers first
 (``src/device/all_gather.h`` and ``reduce_scatter.h`` since NCCL 2.23). Several blocks for a peer share a buffer step.
 **Model** The same trees and order; per channel one program that receives and one that sends, joined by flags.
-**Not modelled** Blocks that share a step: every block is a message of its own. **Parameters** Chunks of 64 KiB or more.
+**Not modelled** Blocks that share a step: every block is a separate message. **Parameters** Chunks of 64 KiB or more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusim.schedule.ir import Prim
 FLAG_SLOTS = (8, 64)
 """Flags that may be on their way between the two programs of a position: one per rank, within these bounds.
 
-**Assumed**: on the machine both are warps of one CTA and share its memory.
+**Assumed**: in hardware both are warps of one CTA and share its memory.
 """
 
 
@@ -31,7 +31,7 @@ def _distances(size: int) -> list[int]:
 
 
 def _forwarded(size: int, distance: int) -> Iterator[tuple[int, bool]]:
-    """Yield the offsets of blocks that a rank has before its step of `distance`, and if a peer wants them."""
+    """Yield the offsets of blocks held before the step of `distance`, and True if a peer needs them."""
     for offset in range(0, size, 2 * distance):
         yield offset, offset + distance < size
 
@@ -66,13 +66,13 @@ class _Writer:
     def program(
         self, position: int, prims: list[Prim], pipes: list[int], name: str, sm: int
     ) -> None:
-        """Write a program on blocks, which are counted from the own one."""
+        """Write a program on blocks, which are numbered relative to the rank's block."""
         common: dict[str, Any] = {"rotation": position, "nchunks": self.size, "mode": "blocked"}
         self.writer.program(position, self.part, prims, pipes, name=f"pat/{name}", sm=sm, **common)
 
 
 def _gather_send(size: int) -> list[Prim]:
-    """Return the sends of an all-gather; the flag comes after the connections."""
+    """Return the sends of an all-gather; the flag's index follows the connections."""
     distances = _distances(size)
     flag = len(distances)
     prims: list[Prim] = []
@@ -104,7 +104,7 @@ def _gather_receive(size: int) -> list[Prim]:
 
 
 def write_all_gather(context: Context) -> None:
-    """Write PAT all-gather: blocks go down the ranks."""
+    """Write PAT all-gather: blocks move down the ranks."""
     size = context.writer.size
     send, receive = _gather_send(size), _gather_receive(size)
     for part in context.parts:
@@ -118,7 +118,7 @@ def write_all_gather(context: Context) -> None:
 
 
 def _has_children(size: int, offset: int) -> bool:
-    """Return True if a rank gets partial sums of the block at an offset before it hands its own on."""
+    """Return True if a rank receives partial sums of the block at an offset before it sends its sum."""
     return offset % 2 == 0 and offset + 1 < size
 
 
@@ -159,7 +159,7 @@ def _scatter_receive(size: int) -> list[Prim]:
 
 
 def write_reduce_scatter(context: Context) -> None:
-    """Write PAT reduce-scatter: partial sums go up the ranks, from the near to the far."""
+    """Write PAT reduce-scatter: partial sums move up the ranks, from near to far."""
     size = context.writer.size
     send, receive = _scatter_send(size), _scatter_receive(size)
     for part in context.parts:

@@ -24,7 +24,7 @@ class CollectivePayload:
     ) -> CollectivePayload:
         """Return the payload of a recorded call that programs can run.
 
-        Types they do not know move like bytes, sizes are whole elements, and a barrier is an all-reduce of one element.
+        Unsupported types are moved as bytes, sizes are rounded to elements; a barrier is an all-reduce of one element.
         """
         if operation == "barrier":
             return cls("allreduce", 4)
