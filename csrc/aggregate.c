@@ -14,7 +14,7 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* Children come after their parents, so that going backwards every vertex knows its members. */
+/* Children follow their parents, so in backward order every vertex has its members. */
 STATUS aggregate_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     uint64_t slots = 0;
@@ -70,7 +70,7 @@ static wire_id aim_down(const clusim_sim *s, packet *p, vertex_id child) {
     return ID(wire, im->path_wires[at]);
 }
 
-/* Put a packet made in the switch before `out` into its queue. */
+/* Enqueue a packet created in the switch before `out`. */
 static STATUS send_new(clusim_sim *s, packet_id index, wire_id out, uint32_t vc) {
     packet *p = packet_at(s, index);
     p->held_wire = NO(wire);
@@ -135,7 +135,7 @@ static bool fits(const clusim_sim *s, vertex_id vertex, const packet *p) {
     return p->key - vertex_at(s, vertex)->base < tree_vertex(s, vertex)->slots;
 }
 
-/* Take a child's packet in; the last one of its operation stays as the operation's result. */
+/* Accept a child's packet; the last one of its operation becomes the operation's result. */
 static STATUS admit(clusim_sim *s, vertex_id vertex, packet_id index) {
     const clusim_vertex *v = tree_vertex(s, vertex);
     vertex_state *state = vertex_at(s, vertex);
@@ -170,7 +170,7 @@ STATUS aggregate_up(clusim_sim *s, packet_id index) {
     return CLUSIM_OK;
 }
 
-/* Admit what waits and now has room, in order of arrival. */
+/* Admit waiting packets that now have room, in order of arrival. */
 static STATUS admit_waiting(clusim_sim *s, vertex_id vertex) {
     vertex_state *state = vertex_at(s, vertex);
     packet_id index = state->wait_head, last = NO(packet);

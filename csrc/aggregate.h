@@ -1,12 +1,12 @@
 /* aggregate.h - aggregation trees of switches.
  *
  * Hardware  SHARP in InfiniBand switches: every port of a tree sends its vector, the switches add
- * them up on the way to the root, and the result is multicast down.
- * Model     Contract, section 6: an inner vertex holds a bounded number of open operations, takes
- * the children's packets in any order, and forwards one. Values are reduced in member order by the
- * data plane. Not modelled  Retransmission, trees that change, operations of several jobs in one
- * slot pool. Parameters  Image arrays `vertices`, `units` and `paths`.
- */
+ *           them up on the way to the root, and the result is multicast down.
+ * Model     Contract, section 6: an inner vertex holds a bounded number of open operations, accepts
+ *           the children's packets in any order, and forwards one. Values are reduced in member
+ *           order by the data plane.
+ * Not modelled  Retransmission, trees that change, operations of several jobs in one slot pool.
+ * Parameters    Image arrays `vertices`, `units` and `paths`. */
 #ifndef CLUSIM_AGGREGATE_H
 #define CLUSIM_AGGREGATE_H
 
@@ -15,7 +15,7 @@
 STATUS aggregate_init(clusim_sim *s);
 void aggregate_free(clusim_sim *s);
 
-/* A member starts a transfer: what comes down from now on is for it. */
+/* A member starts a transfer: packets that arrive from above from now on belong to it. */
 void aggregate_begin(clusim_sim *s, xfer_id xfer_index);
 void aggregate_end(clusim_sim *s, xfer_id xfer_index);
 

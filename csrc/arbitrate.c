@@ -6,7 +6,7 @@
 #include "parts/wires.h"
 #include "wire.h"
 
-/* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
+/* No candidate is eligible: stall if one lacked only credit, and wake at the next credit return. */
 static STATUS stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
     wire_stall(s, w);
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {

@@ -16,7 +16,8 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* An assertion that stays on in release builds: it guards against our own bugs, not the user's. */
+/* An assertion that stays on in release builds: it guards against bugs of the engine, not of users.
+ * */
 #define CLUSIM_ASSERT(cond)                                                                        \
     do {                                                                                           \
         if (UNLIKELY(!(cond))) base_fail(#cond, __FILE__, __LINE__);                               \
@@ -37,14 +38,14 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
     ((1u << CLUSIM_KIND_WRITE) | (1u << CLUSIM_KIND_FETCH) | (1u << CLUSIM_KIND_MCAST) |           \
      (1u << CLUSIM_KIND_AGG_UP))
 
-/* What runs several times for every hop is compiled into its callers, whatever its size. */
+/* For functions that run several times per hop: always compiled into their callers. */
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
-/* What a function that may fail returns: CLUSIM_OK or an error, which its caller must look at. What
- * has failed for want of memory may be half done: the sim is of no use but to be destroyed. */
+/* Result of a function that may fail: CLUSIM_OK or an error; the caller must check it. An action
+ * that fails for lack of memory may be half done: the sim can then only be destroyed. */
 #define STATUS __attribute__((warn_unused_result)) enum clusim_status
 
-/* Go on only if it went well. */
+/* Return the error, if any, to the caller. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         enum clusim_status status_ = (call);                                                       \

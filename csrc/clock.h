@@ -1,8 +1,7 @@
-/* clock.h - the clock of a server that works off bytes: whole ps and a fraction in 2^-16 ps.
+/* clock.h - the clock of a server that processes bytes: integer ps and a fraction in 2^-16 ps.
  *
- * Kept apart, so that it has the range of every other time: 2^62 ps in units of 2^-16 ps need 78
- * bits. A clock never passes RANGE_TIME_END, at which whatever it is asked for ends the run.
- */
+ * Two fields, so that it has the range of every other time: 2^62 ps in units of 2^-16 ps need 78
+ * bits. A clock never passes RANGE_TIME_END, where any further request ends the run. */
 #ifndef CLUSIM_CLOCK_H
 #define CLUSIM_CLOCK_H
 
@@ -20,10 +19,10 @@ static inline void clock_reach(clock16 *c, int64_t now_ps) {
     c->fraction16 = 0;
 }
 
-/* The clock rounded up to a whole ps. */
+/* The clock rounded up to an integer ps. */
 static inline int64_t clock_read(const clock16 *c) { return c->ps + (c->fraction16 != 0); }
 
-/* Let work of some 2^-16 ps go by; exact up to the end of time. */
+/* Advance by work in 2^-16 ps; exact up to the end of time. */
 static inline void clock_pass_long(clock16 *c, base_u128 work16) {
     work16 += c->fraction16;
     base_u128 ps = (base_u128)(uint64_t)c->ps + (work16 >> 16);

@@ -9,7 +9,7 @@
 /* FREE and PAUSE events carry the VC above the bytes. */
 enum { VC_SHIFT = 29, BYTES_MASK = (1 << VC_SHIFT) - 1 };
 
-/* So much credit that a wire with pauses never lacks any; a stop takes it away twice over. */
+/* Credit with which a wire with pauses never stalls; a stop subtracts it twice. */
 #define ENDLESS (INT64_C(1) << 60)
 
 /* ---- pauses ------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ static uint32_t decayed(const clusim_control *c, uint32_t alpha) {
     return (uint32_t)(((uint64_t)alpha * (65536 - c->g_65536)) >> 16);
 }
 
-/* How often a timer that is due next at `at` has been due by now. */
+/* Number of expiries by now of a timer that is next due at `at`. */
 static uint64_t times_due(int64_t at, int64_t timer_ps, int64_t now) {
     return at > now ? 0 : (uint64_t)(now - at) / (uint64_t)timer_ps + 1;
 }
@@ -123,8 +123,8 @@ static void advance_alpha(const clusim_control *c, flow_control *f, int64_t now)
     }
 }
 
-/* How many of `due` further steps do what the last one did, adding `up` to rate and target alike:
- * none if the way of counting changes, or if the target meets the line rate. */
+/* Number of `due` further steps that repeat the last one, which adds `up` to rate and target: 0 if
+ * the way of counting changes, or if the target meets the line rate. */
 static uint64_t steady_steps(const clusim_control *c, const flow_control *f, uint64_t up,
                              uint64_t due) {
     if (f->timer_count < f->byte_count) return 0;
@@ -152,7 +152,7 @@ static void advance_rate(const clusim_control *c, flow_control *f, int64_t now) 
     }
 }
 
-/* The two timers do not see what the other does, so their order does not matter. */
+/* The two timers do not read each other's results, so their order does not matter. */
 static void advance(const clusim_control *c, flow_control *f, int64_t now) {
     advance_alpha(c, f, now);
     advance_rate(c, f, now);
@@ -201,7 +201,7 @@ void congestion_notify_event(clusim_sim *s, flow_id flow) {
 /* ---- life and reading --------------------------------------------------------------------------
  */
 
-/* The credit of wires with pauses is made endless: behind the wires. */
+/* Sets the credit of wires with pauses to ENDLESS: call after the initialisation of wires. */
 STATUS congestion_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     if (s->model->has_congestion) {

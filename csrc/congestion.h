@@ -20,10 +20,10 @@ STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t by
 STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload);
 STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
 
-/* A packet that came in over a wire was put into a queue of a wire that marks. */
+/* A packet received over a wire was put into a queue of a wire that marks. */
 void congestion_mark(clusim_sim *s, packet *p);
 
-/* A marked packet reached its destination: the flow is told, if it is one under control. */
+/* A marked packet reached its destination: notify the flow if it is rate-controlled. */
 STATUS congestion_notify(clusim_sim *s, const packet *p);
 void congestion_notify_event(clusim_sim *s, flow_id flow);
 

@@ -34,7 +34,7 @@ static STATUS start_task(clusim_sim *s, task_id task) {
     return CLUSIM_OK;
 }
 
-/* Take the lowest free CTA slot of an endpoint; NONE if all are taken. */
+/* Allocate the lowest free CTA slot of an endpoint; NONE if all are in use. */
 static uint32_t take_slot(endpoint_state *e, uint32_t count) {
     for (uint32_t w = 0; w < 4; w++) {
         uint64_t open = ~e->slots[w];

@@ -92,7 +92,7 @@ STATUS event_queue_push_far(event_queue *q, event e) {
     return CLUSIM_OK;
 }
 
-/* Its horizon is time 0: everything is beyond. */
+/* Its horizon is time 0, so that all events are later. */
 void event_queue_keep(event_queue *q, int32_t shift) {
     memset(q, 0, sizeof *q);
     q->shift = shift;
@@ -115,10 +115,10 @@ static void set_tick(event_queue *q, int64_t tick) {
 
 enum { MOST_PASSED = 64 }; /* events that one is moved past in the sorted bucket */
 
-/* Insert into the sorted bucket under way, behind its equals. */
+/* Insert into the sorted current bucket, after its equals. */
 STATUS event_queue_push_ready(event_queue *q, event e) {
     if (q->near.len) {
-        return push_heap(q, &q->near, e); /* behind those that wait there */
+        return push_heap(q, &q->near, e); /* after the events that wait there */
     }
     if (q->ready_pos > 0 && q->ready_pos == q->ready_len) q->ready_pos = q->ready_len = 0;
     if (q->ready_len - q->ready_pos > MOST_PASSED &&
@@ -207,7 +207,7 @@ static uint32_t merge_runs(const event_queue *q, const event *r, event *to, uint
 }
 
 /* Sort `ready`. Events of one kind are pushed in the order of their times, so a
- * bucket is a few ascending runs, long ones where a symmetric machine runs in lockstep. */
+ * bucket is a few ascending runs, long ones where a symmetric system runs in lockstep. */
 static STATUS sort_ready(event_queue *q) {
     uint32_t n = q->ready_len;
     if (n <= 12) {
@@ -250,8 +250,8 @@ const event_chunk *event_queue_upcoming(const event_queue *q) {
     return &q->chunks[q->buckets[start + (uint32_t)__builtin_ctzll(word)].head];
 }
 
-/* An event of the ring was pushed when the ring reached it; one of the heap earlier. So the heap's
- * come first among equals. */
+/* An event of the ring was pushed when the ring reached it; one of the heap earlier. Heap events
+ * therefore precede ring events among equals. */
 STATUS event_queue_refill(event_queue *q, int64_t limit_ps, bool *any) {
     int64_t ring = next_tick(q);
     int64_t far = q->far.len ? q->far.items[0].e.at_ps >> q->shift : NEVER;

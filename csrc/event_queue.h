@@ -1,14 +1,13 @@
 /* event_queue.h - a timing wheel ordered by (time, key).
  *
  * The near future is a ring of buckets of 2^shift ps, each a list of small chunks filled in order
- * of insertion; what lies past the ring waits in a binary heap. Only the bucket under way is
- * sorted. Events that are pushed into it are inserted, since they are mostly pushed in the order in
- * which they are due; on a large machine in lockstep it holds thousands, and those that would have
- * to pass many of them wait in a second heap. Only the
- * bits of the key from `key_shift` on count; events equal in time and in those keep their order of
- * insertion. Times never lie before the last one popped; those at or beyond RANGE_TIME_END are
- * refused, which costs nothing: it ends the ring. Knows nothing of networks.
- */
+ * of insertion; later events wait in a binary heap. Only the current bucket is sorted. Events
+ * pushed into it are inserted, since pushes are mostly in the order of due times. In a large system
+ * in lockstep it holds thousands of events; an event that would have to pass many of them waits in
+ * a second heap. Only the bits of the key from `key_shift` on count; events that are equal in time
+ * and in these bits keep their order of insertion. Times are never earlier than the last one
+ * popped. Times from RANGE_TIME_END on are refused, at no cost: it ends the ring. Independent of
+ * the network model. */
 #ifndef CLUSIM_EVENT_QUEUE_H
 #define CLUSIM_EVENT_QUEUE_H
 
@@ -17,7 +16,7 @@
 typedef struct event {
     int64_t at_ps;
     uint32_t key;     /* orders events of one time */
-    uint32_t payload; /* what it is about */
+    uint32_t payload; /* subject of the event */
 } event;
 
 enum {
@@ -49,15 +48,15 @@ typedef struct event_heap {
 
 typedef struct event_queue {
     event_chunk *chunks;   /* owned */
-    event *ready;          /* owned; the bucket under way, ascending from `ready_pos` */
+    event *ready;          /* owned; the current bucket, ascending from `ready_pos` */
     event_bucket *buckets; /* owned; valid where the bit is set */
     uint64_t *bits;        /* owned; non-empty buckets */
     uint64_t summary[EVENT_QUEUE_WORDS / 64];
     uint64_t order;   /* of the next event in a heap */
-    event_heap far;   /* beyond the ring */
-    event_heap near;  /* pushed late into the bucket under way; behind their equals in `ready` */
-    bool keeps;       /* it only keeps what is pushed, in `far` */
-    int64_t tick;     /* bucket number (time >> shift) of the bucket under way */
+    event_heap far;   /* after the end of the ring */
+    event_heap near;  /* late pushes into the current bucket; follow their equals in `ready` */
+    bool keeps;       /* it only stores pushed events, in `far` */
+    int64_t tick;     /* bucket number (time >> shift) of the current bucket */
     uint64_t horizon; /* first bucket past the ring, or at the end of time */
     uint32_t num_chunks, free_chunk;
     uint32_t ready_pos, ready_len, ready_size;
@@ -68,27 +67,27 @@ typedef struct event_queue {
 STATUS event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift);
 void event_queue_free(event_queue *q);
 
-/* Make a queue that only keeps what is pushed into it, for another one. */
+/* Create a queue that only stores pushed events, for another queue. */
 void event_queue_keep(event_queue *q, int32_t shift);
 
-/* Push what another queue keeps, oldest first. */
+/* Push the events stored in another queue, oldest first. */
 STATUS event_queue_take(event_queue *q, event_queue *from);
 
 STATUS event_queue_push_ready(event_queue *q, event e);
 STATUS event_queue_push_far(event_queue *q, event e); /* as event_queue_push */
 
-/* Take a chunk from the free list, growing it. */
+/* Allocate a chunk from the free list, growing it. */
 STATUS event_queue_new_chunk(event_queue *q, uint32_t *out);
 
-/* Some of the events of the bucket after the one under way, or NULL: what to fetch early. */
+/* Some events of the next bucket, or NULL: prefetch candidates. */
 const event_chunk *event_queue_upcoming(const event_queue *q);
 
 /* Fill `ready` from the next non-empty bucket, if there is one that begins at `limit_ps` or before:
  * else earlier events may still be pushed. */
 STATUS event_queue_refill(event_queue *q, int64_t limit_ps, bool *any);
 
-/* CLUSIM_ERR_RANGE if the event is at or beyond the end of time, and was dropped. A time above 2^63
- * that is below zero here is one, too. */
+/* CLUSIM_ERR_RANGE if the event is at or after the end of time; it is then dropped. This includes
+ * times above 2^63, which are negative here. */
 static inline STATUS event_queue_push(event_queue *q, int64_t at_ps, uint32_t key,
                                       uint32_t payload) {
     event e = {at_ps, key, payload};
@@ -127,19 +126,19 @@ static inline STATUS event_queue_push(event_queue *q, int64_t at_ps, uint32_t ke
 const event *event_queue_first_near(const event_queue *q);
 void event_queue_pop_near(event_queue *q);
 
-/* Whether the bucket under way has events left. */
+/* True if the current bucket has events left. */
 static inline bool event_queue_any(const event_queue *q) {
     return q->ready_pos < q->ready_len || q->near.len;
 }
 
-/* The earliest event of the bucket under way, which has some; valid until the next push or refill.
- */
+/* Earliest event of the current bucket, which must not be empty; valid until the next push or
+ * refill. */
 static inline const event *event_queue_first(const event_queue *q) {
     if (UNLIKELY(q->near.len)) return event_queue_first_near(q);
     return &q->ready[q->ready_pos];
 }
 
-/* Remove the earliest event, after it was looked at. */
+/* Remove the earliest event, after event_queue_first. */
 static inline void event_queue_pop(event_queue *q) {
     if (UNLIKELY(q->near.len)) {
         event_queue_pop_near(q);

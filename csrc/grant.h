@@ -1,9 +1,8 @@
-/* grant.h - the start of a packet on a wire, as the contract has it (section 4, grant): in time,
- * in credit, in control bytes, and the buffer that it leaves.
+/* grant.h - start of a packet on a wire, as defined by the contract (section 4, grant): effects on
+ * time, credit, control bytes, and the buffer that the packet leaves.
  *
- * What runs for every hop is inline here; who is granted when is the business of arbitrate.c, and
- * of window.c where wires need no events.
- */
+ * Code that runs for every hop is inline here. Arbitration is in arbitrate.c, and in window.c for
+ * wires without events. */
 #ifndef CLUSIM_GRANT_H
 #define CLUSIM_GRANT_H
 
@@ -18,7 +17,7 @@
 /* ---- candidates and credit ---------------------------------------------------------------------
  */
 
-/* As grant_next, of two words and without a branch on what is ready: that is as good as random. */
+/* Two-word version of grant_next, without a branch on ready bits, which are as good as random. */
 static inline uint32_t grant_next_of_two(const uint64_t *words, uint32_t from) {
     uint64_t mask = ~UINT64_C(0) << (from & 63);
     uint64_t low = from < 64 ? words[0] & mask : 0, high = from < 64 ? words[1] : words[1] & mask;
@@ -29,7 +28,7 @@ static inline uint32_t grant_next_of_two(const uint64_t *words, uint32_t from) {
     return bits ? (low ? 0 : 64) + (uint32_t)__builtin_ctzll(bits) : NONE;
 }
 
-/* First set bit at or after `from`, cyclically; NONE if there is none. */
+/* First set bit at or after `from`, cyclically; NONE if no bit is set. */
 static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uint32_t from) {
     if (LIKELY(num_words == 1)) {
         uint64_t behind = words[0] & (~UINT64_C(0) << from), any = behind ? behind : words[0];
@@ -47,7 +46,7 @@ static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uin
     return bits ? (word << 6) + (uint32_t)__builtin_ctzll(bits) : NONE;
 }
 
-/* Count what has come back by now. */
+/* Count credit returned by now. */
 static inline void grant_collect(credit_pool *c, int64_t now) {
     if (UNLIKELY(c->unsorted)) {
         wire_count_credit(c, now);
@@ -62,8 +61,8 @@ static inline void grant_collect(credit_pool *c, int64_t now) {
     c->most = c->len > MOST_RETURNS / 2 ? 2 * c->len : MOST_RETURNS;
 }
 
-/* Whether there is credit for `bytes` now. What has come back is counted when it is needed, or when
- * much of it waits: often it is not, and to count many at once is cheap. */
+/* True if there is credit for `bytes` now. Returns are counted only when needed or when many are
+ * pending: often they are not needed, and counting many at once is cheap. */
 static inline bool grant_credit(credit_pool *c, uint32_t bytes, int64_t now) {
     if (c->available < (int64_t)bytes || c->len >= c->most) grant_collect(c, now);
     return c->available >= (int64_t)bytes;
@@ -95,7 +94,7 @@ static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
     return t;
 }
 
-/* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
+/* Bound on cut-through: the tail must have arrived when the next wire is ready to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
     const wire_state *q = wire_at(s, route_onward(s, p, end_at(s, wire_of(s, w))->node));
     const clusim_format *f = q->rate->format;
@@ -107,7 +106,7 @@ static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state
     return tail + w->far_latency_ps - model_est(q->rate, model_occupancy(f, kind, bytes));
 }
 
-/* When the packet is handled at the far end of its wire. */
+/* Time at which the packet is handled at the far end of its wire. */
 static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
                                  int64_t head, int64_t tail) {
     if (!endpoint_none(w->far_endpoint))
@@ -131,14 +130,14 @@ static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
     return base_umin(t + (uint64_t)image->replay_ps, (uint64_t)RANGE_TIME_END);
 }
 
-/* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
+/* Below 2^62 + 2^63 + 2^62, so it has not wrapped; later computations respect the end of time. */
 static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
     if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
     scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     return RANGE_TIME_END;
 }
 
-/* Whole control flits that the wire owes leave in front; returns how many. */
+/* Send complete control flits that the wire owes before the packet; returns their number. */
 static inline uint64_t grant_owed(clusim_sim *s, wire_state *w, const rate_class *rate) {
     if (LIKELY(w->owed_256 < rate->flit_256)) return 0;
     wire_drain(s, w);
@@ -180,7 +179,7 @@ static inline STATUS grant_send(clusim_sim *s, const wire_state *w, packet_id in
     return scheduler_event(s, at_ps, EV_ARRIVE, wire.i, index.i);
 }
 
-/* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
+/* The receive buffer is free at `end`; no action of phase B takes effect at the same time. */
 static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
     if (UNLIKELY(wire_credit(s, from, vc)->traits & PAUSES))
@@ -196,7 +195,7 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
     if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
         buffer_id shared = p->shared;
         shared_buffer *b = buffer_at(s, shared);
-        p->shared = NO(buffer); /* from here on it holds buffers of its own */
+        p->shared = NO(buffer); /* from here on it holds separate buffers */
         b->max_end = base_max(b->max_end, end);
         if (--b->copies) return CLUSIM_OK;
         TRY(give_back(s, from, b->vc, b->bytes, b->max_end));
@@ -206,7 +205,7 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
     return give_back(s, from, p->held_vc, p->held_bytes, end);
 }
 
-/* Take the head of a VOQ. */
+/* Remove the head of a VOQ. */
 static inline packet_id grant_dequeue(clusim_sim *s, wire_state *w, uint32_t candidate) {
     voq *q = &w->queues[candidate];
     packet_id index = q->head;
@@ -221,7 +220,7 @@ static inline packet_id grant_dequeue(clusim_sim *s, wire_state *w, uint32_t can
     return index;
 }
 
-/* What the head of a VOQ needs: its bytes of credit on its VC. */
+/* Credit needed by the head of a VOQ: bytes on its VC. */
 static inline uint32_t grant_head(const clusim_sim *s, const wire_state *w, uint32_t candidate,
                                   uint32_t *vc) {
     const packet *p = packet_at(s, w->queues[candidate].head);
@@ -238,7 +237,7 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
     return f->wire_bytes;
 }
 
-/* Take the next packet of a candidate. */
+/* Remove the next packet of a candidate. */
 static inline STATUS grant_take(clusim_sim *s, wire_state *w, uint32_t candidate, packet_id *out) {
     if (LIKELY(candidate >= w->num_voqs))
         return inject_make(s, w, wire_of(s, w), candidate - w->num_voqs, out);

@@ -4,8 +4,8 @@
 
 #include "base.h"
 
-/* Double the array that the pointer at `array` points to, whose `size` elements take `element`
- * bytes each; without memory it stays as it is. What is new has no value yet. */
+/* Double the array that the pointer at `array` points to, with `size` elements of `element` bytes
+ * each; if memory is short, it stays unchanged. New elements are uninitialised. */
 __attribute__((cold)) STATUS grow_array(void *array, uint32_t *size, size_t element);
 
 /* The same, of `first` elements at first. */

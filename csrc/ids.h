@@ -1,9 +1,8 @@
-/* ids.h - names of things: rows of the image's tables, and elements of the sim's pools.
+/* ids.h - typed ids: rows of the image's tables, and elements of the sim's pools.
  *
- * A type of its own for each, so that to take a wire for a node does not compile. An id is one
- * number and costs no more than it; the image itself (clusim.h) has plain numbers, which become ids
- * where something that runs takes them: ID(wire, number).
- */
+ * Each has a separate type, so that using a wire as a node does not compile. An id is one number
+ * and costs no more than it; the image itself (clusim.h) has plain numbers, which running code
+ * converts to ids: ID(wire, number). */
 #ifndef CLUSIM_IDS_H
 #define CLUSIM_IDS_H
 
@@ -28,7 +27,7 @@ ID_TYPE(unit)
 ID_TYPE(vertex)
 ID_TYPE(target)
 ID_TYPE(group)  /* of wires that lead the same way */
-ID_TYPE(path)   /* of wires one behind the other */
+ID_TYPE(path)   /* sequence of wires */
 ID_TYPE(mgroup) /* of multicast members */
 ID_TYPE(conn)
 ID_TYPE(inst)
@@ -36,7 +35,7 @@ ID_TYPE(task)
 ID_TYPE(source)
 ID_TYPE(message)
 ID_TYPE(fault)
-ID_TYPE(flow) /* that rate control may slow down: the connections, then the sources */
+ID_TYPE(flow) /* subject to rate control: the connections, then the sources */
 
 /* Elements of pools. */
 ID_TYPE(packet)

@@ -1,6 +1,5 @@
-/* inbox.h - what comes to nodes that work in windows: packets, in rings by time, one for each wire,
- * and no events; answers, starts and accesses to memory at endpoints.
- */
+/* inbox.h - arrivals at nodes that work in windows, without events: packets in one ring per wire,
+ * sorted by time; responses, starts and memory accesses at endpoints. */
 #ifndef CLUSIM_INBOX_H
 #define CLUSIM_INBOX_H
 
@@ -14,7 +13,7 @@ static inline void inbox_due(clusim_sim *s, int64_t at_ps) {
     s->windows.due_ps = base_min(s->windows.due_ps, at_ps);
 }
 
-/* A node has packets under way to it or wires with something to do. */
+/* Mark a node with packets in flight to it or wires with pending work. */
 static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
     window_node *n = &s->windows.nodes[node.i];
     if (n->listed) return CLUSIM_OK;
@@ -41,7 +40,7 @@ static inline void inbox_activate(clusim_sim *s, wire_id wire) {
 
 void inbox_free(window_scratch *scratch);
 
-/* A wire into such a node has packets under way. */
+/* List a wire into such a node as having packets in flight. */
 STATUS inbox_list(clusim_sim *s, wire_id wire);
 
 static inline uint32_t inbox_len(const window_ring *ring) { return ring->end - ring->head; }
@@ -50,7 +49,7 @@ static inline window_packet *inbox_entry(const window_ring *ring, uint32_t numbe
     return &ring->all[(ring->head + number) & (ring->size - 1)];
 }
 
-/* One place stays free, for what ends the ring (window_wire.h). */
+/* One slot stays free for the sentinel of the ring (window_wire.h). */
 static inline bool inbox_full(const window_ring *ring) { return inbox_len(ring) + 1 >= ring->size; }
 
 /* The uncommon cases: no room, or one that overtakes others. */
@@ -63,7 +62,7 @@ static inline STATUS inbox_append(window_ring *ring, window_packet p) {
     return CLUSIM_OK;
 }
 
-/* What is owed for a packet when it has come over its wire: below 2^32 (model_windows.c). */
+/* Control bytes owed for a packet after it crossed its wire: below 2^32 (model_windows.c). */
 static inline uint32_t inbox_control(const wire_state *w, const packet *p) {
     return p->exact * w->rate->format->control_256[p->kind];
 }
@@ -80,10 +79,10 @@ static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int
 /* The same where the node may be another thread's. */
 STATUS inbox_cross(clusim_sim *s, wire_id wire, packet_id index, int64_t at_ps);
 
-/* Room of a wire whose sender is another thread's is free at `free_ps`. */
+/* Credit of a wire whose sender belongs to another thread is free at `free_ps`. */
 STATUS inbox_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes, int64_t free_ps);
 
-/* `payload` bytes of a transfer that several endpoints receive are visible at one of them. */
+/* `payload` bytes of a transfer to several endpoints are visible at one endpoint. */
 STATUS inbox_delivery(clusim_sim *s, wire_id wire, xfer_id x, uint32_t payload, int64_t visible);
 
 /* Places for more arrivals of a wire, for one that is before all, and for one that ends them. */
@@ -106,7 +105,7 @@ static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival ar
     return inbox_arrives_at(s, &s->windows.nodes[info_at(s, out)->src.i], out, arrival);
 }
 
-/* To be done in this window by the node whose turn it is: a thread is at one node at a time. */
+/* Work of this window for the node whose turn it is: a thread processes one node at a time. */
 static inline STATUS inbox_work(clusim_sim *s, window_arrival work) {
     window_scratch *d = &s->windows.scratch;
     if (UNLIKELY(d->num_work == d->size_work)) GROW(d->work, d->size_work);
@@ -120,17 +119,17 @@ STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps);
 /* ---- endpoints ---------------------------------------------------------------------------------
  */
 
-/* Whether endpoints work in windows. */
+/* True if endpoints work in windows. */
 static inline bool inbox_leading(const clusim_sim *s) { return s->windows.leading; }
 
-/* An endpoint will have an answer to a packet ready `latency_ps` after its memory took it in. */
+/* An endpoint's response to a packet is ready `latency_ps` after its memory accepted it. */
 STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int64_t latency_ps);
 
 /* Something begins to send at an endpoint. */
 STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start);
 
-/* Memory of the endpoint is asked for in this window: for `payload` bytes of a packet that arrives,
- * or without a packet, of one that was granted. */
+/* The endpoint's memory is accessed in this window: for `payload` bytes of an arriving packet, or
+ * without a packet, of a granted one. */
 static inline STATUS inbox_access(clusim_sim *s, int64_t at_ps, packet_id index, uint32_t access) {
     return inbox_work(s, (window_arrival){at_ps, index, access});
 }

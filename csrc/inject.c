@@ -16,7 +16,7 @@
 #include "scheduler.h"
 #include "tree.h"
 
-/* What packets of a transfer have in common. */
+/* Common fields of a transfer's packets. */
 static packet make_like(const clusim_sim *s, const xfer *x, xfer_id id) {
     packet p = {.xfer = id,
                 .held_wire = NO(wire),
@@ -37,7 +37,7 @@ static packet make_like(const clusim_sim *s, const xfer *x, xfer_id id) {
     return p;
 }
 
-/* The next packet of a flow stands for `payload` bytes. */
+/* The next packet of a flow represents `payload` bytes. */
 static void size_packet(const wire_state *w, flow_cursor *c, const xfer *x, uint64_t payload) {
     const clusim_format *f = w->rate->format;
     c->payload = (uint32_t)payload;
@@ -66,7 +66,7 @@ static void leave_waits(wire_state *w, uint32_t slot) {
     w->soonest = w->num_waits ? waits[0].at_ps : NEVER;
 }
 
-/* Set the candidate bits of one (wire, slot) and what arbitration reads, from the cursor. */
+/* Set the candidate bits of one (wire, slot) and the arbitration fields from the cursor. */
 static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
     wire_state *w = wire_at(s, wire);
     flow_cursor *c = &w->flows[slot];
@@ -170,7 +170,7 @@ static STATUS choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     return CLUSIM_OK;
 }
 
-/* In a window the wire has not come as far as the start of the transfer: its flow waits for it. */
+/* In a window the wire has not reached the start of the transfer: its flow waits for it. */
 static STATUS await_start(clusim_sim *s, wire_id wire, uint32_t slot) {
     wire_state *w = wire_at(s, wire);
     flow_cursor *c = &w->flows[slot];
@@ -215,8 +215,8 @@ STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uin
     if (x->policy == CLUSIM_POLICY_PINNED) {
         return start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
     }
-    /* STRIPE: packet i leaves on wire (stripe + i) mod n. On wires without a packet nothing is left
-     * of the flow's last transfer, all of which has been granted. */
+    /* STRIPE: packet i leaves on wire (stripe + i) mod n. Wires without a packet hold no state of
+     * the flow's last transfer, which has been granted completely. */
     bool adaptive = x->policy == CLUSIM_POLICY_ADAPTIVE;
     uint32_t wires = adaptive || n < x->count ? n : x->count, k = key_base % n;
     for (uint32_t i = 0; i < wires; i++) {

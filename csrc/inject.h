@@ -1,10 +1,9 @@
-/* inject.h - flows: how transfers become packets on the wires of their endpoint.
+/* inject.h - flows: conversion of transfers into packets on the wires of their endpoint.
  *
  * Hardware  Thread blocks issue stores and loads; addresses are interleaved over a GPU's links.
- * Model     Contract, section 5: packets are made when a wire grants them, never before, so memory
+ * Model     Contract, section 5: packets are created when a wire grants them, never before: memory
  *           does not grow with the size of a message.
- * Not modelled  Warps, the order of addresses inside a packet, partial writes.
- */
+ * Not modelled  Warps, the order of addresses inside a packet, partial writes. */
 #ifndef CLUSIM_INJECT_H
 #define CLUSIM_INJECT_H
 
@@ -20,11 +19,11 @@
 #include "scheduler.h"
 #include "state.h"
 
-/* Begin injecting a transfer whose description is filled in; the present time is its start. */
+/* Start injecting a fully described transfer at the present time. */
 STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
                     uint32_t window_bytes);
 
-/* A response came back: one packet less is outstanding. */
+/* Handle a response: one packet less is outstanding. */
 STATUS inject_response(clusim_sim *s, const packet *p);
 
 /* The same of the flow in `slot` of a wire that works in windows. */
@@ -57,13 +56,13 @@ static inline uint32_t inject_number(const xfer *x, const flow_cursor *c) {
 /* ---- the next packet ---------------------------------------------------------------------------
  */
 
-/* Route key of packet i: what is left of its number after the choice of the first wire. */
+/* Route key of packet i: the remainder of its number after the choice of the first wire. */
 static inline uint32_t inject_key(const xfer *x, uint32_t i) {
     if (LIKELY(x->policy == CLUSIM_POLICY_STRIPE)) return (x->stripe + i) / x->group_size;
     return x->policy == CLUSIM_POLICY_PINNED ? x->stripe / x->group_size : x->stripe + i;
 }
 
-/* Make the next packet of the flow in `slot` for `wire`. */
+/* Create the next packet of the flow in `slot` for `wire`. */
 static inline STATUS inject_make(clusim_sim *s, const wire_state *w, wire_id wire, uint32_t slot,
                                  packet_id *out) {
     TRY(pool_packet(s, out));
@@ -92,12 +91,12 @@ void inject_last(const wire_state *w, flow_cursor *c, const xfer *x);
 /* ---- flows that wait for their pace ------------------------------------------------------------
  */
 
-/* Have those that wait begin where there is room for all flows of the wire behind them. */
+/* Move the waiting flows to the start of an area with room for all flows of the wire. */
 void inject_pack_waits(wire_state *w);
 
 static inline uint32_t inject_slots(const wire_state *w) { return w->num_candidates - w->num_voqs; }
 
-/* A flow waits until its next packet is available: behind most others, as they send in turns. */
+/* Queue a flow until its next packet is available: after most others, as flows send in turns. */
 static inline void inject_wait_for(wire_state *w, flow_cursor *c, uint32_t slot) {
     if (UNLIKELY(w->first_wait + w->num_waits == 2 * inject_slots(w))) inject_pack_waits(w);
     flow_wait *waits = w->waits + w->first_wait;
@@ -108,7 +107,7 @@ static inline void inject_wait_for(wire_state *w, flow_cursor *c, uint32_t slot)
     w->soonest = waits[0].at_ps;
 }
 
-/* The first of those that wait does so no longer; returns its slot. */
+/* Remove the first waiting flow; returns its slot. */
 static inline uint32_t inject_end_wait(wire_state *w) {
     uint32_t slot = w->waits[w->first_wait++].slot;
     w->flows[slot].waits = 0;
@@ -134,7 +133,7 @@ static inline void inject_leave(wire_state *w, uint32_t slot) {
     w->num_ready--;
 }
 
-/* Flows whose next packet is available by now join. */
+/* Admit flows whose next packet is available by now. */
 static inline void inject_admit(wire_state *w, int64_t now_ps) {
     while (w->soonest <= now_ps) inject_join(w, inject_end_wait(w));
 }
@@ -147,7 +146,7 @@ static inline bool inject_open(const xfer *x, const flow_cursor *c) {
            (x->policy == CLUSIM_POLICY_ADAPTIVE ? x->outstanding : c->outstanding) < x->window;
 }
 
-/* When the packet that comes next is available; what it is, is in the cursor then. */
+/* Time at which the next packet is available; its description is then in the cursor. */
 static inline void inject_next(const clusim_sim *s, const wire_state *w, flow_cursor *c,
                                const xfer *x, uint32_t i) {
     if (UNLIKELY(i + 1 == x->count)) inject_last(w, c, x);
@@ -155,7 +154,7 @@ static inline void inject_next(const clusim_sim *s, const wire_state *w, flow_cu
     if (UNLIKELY(!flow_none(x->flow))) c->avail = base_max(c->avail, flow_at(s, x->flow)->next_at);
 }
 
-/* A flow that sends over wires of its own has sent a packet. Whether its next one is available. */
+/* A flow that does not share its wires has sent a packet. True if the next one is available. */
 static inline bool inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor *c, const xfer *x,
                                 uint32_t slot) {
     uint32_t step = LIKELY(x->policy == CLUSIM_POLICY_STRIPE) ? x->group_size : 1;
@@ -179,7 +178,7 @@ static inline void inject_note_end(xfer *x, wire_id wire, int64_t end) {
     if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
 }
 
-/* In a window, memory is asked when all wires are done. */
+/* In a window, memory is accessed after all wires are done. */
 static inline STATUS inject_read_memory(clusim_sim *s, const wire_state *w, const xfer *x,
                                         uint32_t payload) {
     if (LIKELY(w->traits & FROM_PLAIN))

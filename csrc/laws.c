@@ -23,7 +23,7 @@ static uint32_t least_service(const clusim_format *f) {
     return least;
 }
 
-/* ---- what is known before the run ------------------------------------------------------------ */
+/* ---- quantities known before the run --------------------------------------------------------- */
 
 /* The rate of a wire, in payload per 2^30 ps. */
 static uint64_t payload_rate30(const clusim_sim *s, wire_id wire) {
@@ -74,7 +74,7 @@ void laws_free(clusim_sim *s) {
 
 /* ---- during the run -------------------------------------------------------------------------- */
 
-/* Only the first break is told, at the end of the run. */
+/* Only the first violation is reported, at the end of the run. */
 static void note_break(clusim_sim *s, const char *what, endpoint_id endpoint, base_u128 found,
                        base_u128 expected) {
     if (s->laws.broken.what) return;
@@ -85,7 +85,7 @@ static law_end *end_of(clusim_sim *s, endpoint_id endpoint, bool in) {
     return &s->laws.ends[2 * (uint64_t)endpoint.i + in];
 }
 
-/* Whether the data of a transfer come to the endpoint that asked for it, over its wires. */
+/* True if the data of a transfer arrive at the requesting endpoint, over its wires. */
 static bool fetches(const xfer *x) {
     return x->type == XFER_READ || x->type == XFER_REDUCE || x->type == XFER_REDUCE_MCAST;
 }
@@ -100,7 +100,7 @@ static void add_members(clusim_sim *s, const xfer *x) {
     }
 }
 
-/* What a complete transfer must have put on the wires of its ends. */
+/* Add the payload of a complete transfer to the wires of its ends. */
 static void add_payload(clusim_sim *s, const xfer *x) {
     bool gets = fetches(x) || x->type == XFER_AGGREGATE;
     bool puts = !fetches(x) || x->type == XFER_REDUCE_MCAST;
@@ -126,8 +126,8 @@ void laws_transfer(clusim_sim *s, const xfer *x) {
         note_break(s, "bytes delivered of a transfer of endpoint", x->endpoint, x->delivered,
                    asked);
     const law_end *end = end_of(s, x->endpoint, fetches(x));
-    /* Rounding may give each wire of its way up to 1 ps. A node that cuts through counts on the
-     * rate of the moment: if that rises before the packet leaves, its tail is early. */
+    /* Rounding may advance each wire of its route by up to 1 ps. A cut-through node assumes the
+     * present rate: if that rises before the packet leaves, its tail is early. */
     int64_t took = s->scheduler.now_ps - x->start_ps - end->least_ps;
     base_u128 room = (base_u128)(uint64_t)base_max(0, took + 1 + s->laws.slack_ps) * end->rate30;
     if (UNLIKELY(took < 0 || (!s->laws.changes && room < (base_u128)x->bytes << 30)))
@@ -161,7 +161,7 @@ static STATUS broken(clusim_error *e, uint64_t index, const char *what, base_u12
 #define LAW(cond, index, what, found, bound)                                                       \
     if (UNLIKELY(!(cond))) return broken(e, index, what, (base_u128)(found), (base_u128)(bound))
 
-/* No wire above 100 % of its rate: packets follow each other, and each takes its time. */
+/* No wire above 100 % of its rate: packets follow each other, each with its serialisation time. */
 static STATUS check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
         const wire_state *w = &s->wires.all[i];
@@ -200,7 +200,7 @@ static STATUS check_servers(const clusim_sim *s, clusim_error *e) {
     return CLUSIM_OK;
 }
 
-/* Whether packets may become more or fewer in a node: copies and reductions. */
+/* True if the number of packets may change in a node: copies and reductions. */
 static bool makes_packets(const clusim_image *im, const uint8_t *copies, uint32_t node) {
     return im->nodes[node].unit != NONE || copies[node];
 }
@@ -214,8 +214,8 @@ static void mark_copying(const clusim_image *im, uint8_t *copies) {
     }
 }
 
-/* Payload over the wires of each node: at endpoints what transfers asked for (and what is relayed,
- * where GPUs relay), elsewhere what came in. */
+/* Payload over the wires of each node: at endpoints the requested payload (and relayed payload, if
+ * GPUs relay), elsewhere the received payload. */
 static STATUS check_node(const clusim_sim *s, const uint64_t *flow, uint32_t node, bool copies,
                          clusim_error *e) {
     uint64_t out = flow[2 * (uint64_t)node], in = flow[2 * (uint64_t)node + 1];
@@ -270,7 +270,7 @@ static uint64_t shortest_ps(const clusim_image *im, const clusim_task *t) {
     return (uint64_t)(compute > memory ? compute : memory);
 }
 
-/* Nothing ends before its cause and the least that it takes. */
+/* No task ends before its cause plus its minimum time. */
 static STATUS check_tasks(const clusim_sim *s, clusim_error *e) {
     const clusim_image *im = &s->model->image;
     for (uint32_t i = 0; i < im->num_tasks; i++) {

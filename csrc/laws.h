@@ -1,9 +1,8 @@
-/* laws.h - what holds in every run whatever the machine: payload asked for is payload delivered,
- * nothing works faster than its rate, and nothing ends before its cause.
+/* laws.h - invariants of every run on any system: requested payload is delivered payload, no
+ * component exceeds its rate, and no task ends before its cause.
  *
- * Contract, section 12. What is needed on the way is kept per transfer and per change of a rate;
- * the rest is looked at when the run has ended and drained. A law that is broken is a bug of ours.
- */
+ * Contract, section 12. Intermediate state is kept per transfer and per change of a rate; the rest
+ * is checked after the run has ended and drained. A violation is a bug of the engine. */
 #ifndef CLUSIM_LAWS_H
 #define CLUSIM_LAWS_H
 
@@ -18,7 +17,7 @@ void laws_transfer(clusim_sim *s, const xfer *x);
 /* The rate of a wire is about to change. */
 void laws_rate_changes(clusim_sim *s, wire_id wire);
 
-/* After the run of which `end_ps` is the time, drained. */
+/* Call after the run has drained; `end_ps` is its time. */
 STATUS laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *error);
 
 #endif

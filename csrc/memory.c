@@ -38,7 +38,7 @@ void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
     clock_pass_long(&e->memory, ((base_u128)x256 * e->mem_cost16) >> 8);
 }
 
-/* The clock is in the last picosecond or later; what is charged now is charged at its end. */
+/* The clock is in the last picosecond or later; present charges are made at its end. */
 void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
     clock16 *clock = &endpoint_at(s, endpoint)->memory;
     if (clock_read(clock) < RANGE_TIME_END) return;
@@ -46,7 +46,7 @@ void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
-/* The clock stays far from the end of time, and what is counted from 2^64 (model_windows.c). */
+/* The clock stays far from the end of time, and counters stay far from 2^64 (model_windows.c). */
 uint32_t memory_work_off(clusim_sim *s, endpoint_id endpoint, window_arrival *all, uint32_t count) {
     const clusim_endpoint *image = &s->model->image.endpoints[endpoint.i];
     endpoint_state *e = endpoint_at(s, endpoint);
@@ -91,14 +91,14 @@ STATUS memory_start_kernel(clusim_sim *s, task_id task) {
     e->first_kernel = task;
     if (e->kernels++ == 0) {
         e->epoch_due = 1;
-        e->epoch_mem = e->mem_bytes_256; /* nothing is charged to the first epoch */
+        e->epoch_mem = e->mem_bytes_256; /* the first epoch is not charged */
     }
     e->set_changed = 1;
     return memory_mark_dirty(s, endpoint);
 }
 
-/* Have an event at a kernel's end. One at an earlier time is enough: it comes back here. A kernel
- * whose speed is set anew in every epoch would otherwise leave thousands of events at nearly the
+/* Schedule an event at a kernel's end. One earlier event suffices, as its handler calls this again.
+ * Otherwise a kernel with a new speed in every epoch would leave thousands of events at nearly the
  * same time. */
 static STATUS expect_end(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
@@ -175,7 +175,7 @@ static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
     return base_umax(1, v);
 }
 
-/* Bring a kernel's progress up to date and give it its new speed and end. */
+/* Update a kernel's progress and set its new speed and end. */
 static STATUS set_speed(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     base_u128 done =
@@ -191,7 +191,7 @@ static STATUS set_speed(clusim_sim *s, task_id task) {
     return expect_end(s, task);
 }
 
-/* What communication pays per byte while the running kernels want their part. */
+/* Cost of communication per byte while the running kernels use their share. */
 static uint64_t communication_cost16(const clusim_sim *s, endpoint_id endpoint) {
     const endpoint_state *e = endpoint_at(s, endpoint);
     const clusim_endpoint *p = &s->model->image.endpoints[endpoint.i];

@@ -1,10 +1,9 @@
 /* memory.h - each endpoint's memory, shared by communication and kernels; kernels' progress.
  *
- * Hardware  HBM behind an L2; copies by communication and the traffic of kernels share its rate.
- * Model     Contract, sections 8 and 9: a clock that each access advances; kernels take in epochs
- *           what communication left, and leave communication at least its weighted share.
- * Not modelled  Banks, refresh, read/write turnaround, the L2's replacement.
- */
+ * Hardware  HBM with an L2; copies by communication and the traffic of kernels share its rate.
+ * Model     Contract, sections 8 and 9: a clock that each access advances; kernels use in epochs
+ *           the remainder of communication, and leave communication at least its weighted share.
+ * Not modelled  Banks, refresh, read/write turnaround, the L2's replacement. */
 #ifndef CLUSIM_MEMORY_H
 #define CLUSIM_MEMORY_H
 
@@ -16,14 +15,14 @@
 STATUS memory_init(clusim_sim *s);
 void memory_free(clusim_sim *s);
 
-/* What is rare in memory_access: work that does not fit 64 bits, and what leaves the ranges. */
+/* Rare cases of memory_access: work that does not fit 64 bits, or that leaves the ranges. */
 void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256);
 void memory_beyond(clusim_sim *s, endpoint_id endpoint);
 
 /* mem(E, x) of the contract: the time at which memory accepts x/256 bytes offered now.
  *
- * x256 is below 2^60 (a packet stands for at most 2^28 bytes, a factor is below 2^32). The clock
- * may pass the end of time by what is charged until the next access: below 2^40 ps. */
+ * x256 is below 2^60 (a packet represents at most 2^28 bytes, a factor is below 2^32). The clock
+ * may pass the end of time by the charge until the next access: below 2^40 ps. */
 static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
     endpoint_state *e = endpoint_at(s, endpoint);
     if (e->memory.ps < s->scheduler.now_ps) {
@@ -45,8 +44,8 @@ static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_
     return at_ps;
 }
 
-/* What an endpoint asks of its memory in a window, by time. Those of packets that are delivered
- * stay, with the times at which memory accepts them; returns how many. */
+/* Process an endpoint's memory accesses in a window, sorted by time. Accesses of delivered packets
+ * remain in the list, with the times at which memory accepts them; returns their number. */
 uint32_t memory_work_off(clusim_sim *s, endpoint_id endpoint, window_arrival *all, uint32_t count);
 
 static inline void memory_inject(clusim_sim *s, endpoint_id endpoint, uint64_t payload) {

@@ -85,9 +85,8 @@ static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     return (uint16_t)(traits | (traits & BRIDGE ? 0 : PLAIN_CUT));
 }
 
-/* Of an endpoint's CTA slots the lowest free one is taken, so no more than the sources and
- * instances that it has are ever in use: what flows need is kept for those alone, and close
- * together. */
+/* The lowest free CTA slot of an endpoint is always used, so at most as many slots are in use as it
+ * has sources and instances: flow state is stored for those slots only, in adjacent memory. */
 static STATUS derive_flows(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->most_flows = calloc(im->num_endpoints + 1, sizeof *m->most_flows);
@@ -168,7 +167,7 @@ model_sizes model_packets(const clusim_image *im) {
     return sizes;
 }
 
-enum { PER_BUCKET = 12 }; /* packets: fewer than half come where wires are not busy throughout */
+enum { PER_BUCKET = 12 }; /* packets: fewer than half arrive if wires are not always busy */
 
 /* Bucket width: so that a few events are in each if wires send packets of the smallest kind in use
  * as fast as they can. */
@@ -187,7 +186,7 @@ int32_t model_bucket_shift(const clusim_model *m) {
         longest = base_max(longest, im->endpoints[e].read_latency_ps);
     }
     for (uint32_t c = 0; c < im->num_costs && m->windows_pay && m->ends_window; c++) {
-        /* packets of endpoints have no events then, and what programs wait for is longer */
+        /* packets of endpoints have no events then, and programs wait longer */
         longest = base_max(longest, base_min(im->costs[c].fixed_ps, LONG_PS));
     }
     uint64_t width = ((uint64_t)PER_BUCKET << 40) / packets;

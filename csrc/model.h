@@ -1,22 +1,23 @@
-/* model.h - the immutable side of a run: a checked copy of the image and what follows from it. */
+/* model.h - immutable part of a run: a checked copy of the image, and data derived from it. */
 #ifndef CLUSIM_MODEL_H
 #define CLUSIM_MODEL_H
 
 #include "base.h"
 #include "ids.h"
 
-/* What wires of one rate and one packet format share; small, so it stays in cache. */
+/* Properties common to wires of one rate and one packet format; small, so that it stays in cache.
+ * */
 typedef struct rate_class {
     uint64_t num, den;                    /* bytes per ps, reduced */
     int64_t flit_ps;                      /* est(flit) */
     uint64_t flit_256;                    /* a flit in 1/256 byte */
     int64_t header_ps[CLUSIM_SIZE_KINDS]; /* est(up(header)), by kind */
-    int64_t least_ps;                     /* that a packet of this image occupies a wire */
+    int64_t least_ps;                     /* minimum time of a packet of this image on a wire */
     const clusim_format *format;
     uint32_t format_index;
 } rate_class;
 
-/* What arbitration needs to know of a wire, derived from the image. */
+/* Properties of a wire that arbitration needs, derived from the image. */
 typedef struct wire_info {
     int64_t latency_ps;
     int64_t credit_ps;
@@ -25,7 +26,7 @@ typedef struct wire_info {
     uint32_t ordinal;
     uint32_t rate;            /* rate class in the image */
     uint32_t in_local;        /* index among the incoming wires of dst */
-    endpoint_id dst_endpoint; /* of node dst, or none */
+    endpoint_id dst_endpoint; /* of node dst, or NONE */
     unit_id dst_unit;         /* likewise */
     int64_t dst_latency_ps;
     uint32_t voq_base;  /* first VOQ of this wire (as an output) */
@@ -35,20 +36,20 @@ typedef struct wire_info {
     uint32_t word_base, num_words; /* candidate bitmap */
     uint16_t dim, dateline;
     uint16_t traits;
-    int64_t window_bytes; /* between a pair: what it sends in a window, at most ... */
+    int64_t window_bytes; /* between a pair: maximum bytes sent in a window ... */
     int64_t lacking_ps;   /* ... and the longest window without credit for that */
 } wire_info;
 
-/* Opcodes that use their send connection, and those of them that multicast or reduce. */
+/* Opcodes that use their send connection, and the subset that multicasts or reduces. */
 enum {
     MODEL_OPS_MULTIMEM = CLUSIM_OP_MCAST | CLUSIM_OP_REDUCE,
     MODEL_OPS_SENDING = CLUSIM_OP_SEND | MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE
 };
 
-/* Traits of a wire: what is out of the ordinary about it. */
+/* Traits of a wire: deviations from the common case. */
 enum {
     HAS_ERRORS = 1,    /* replays packets now and then */
-    STORE_FORWARD = 2, /* the far node takes whole packets */
+    STORE_FORWARD = 2, /* the far node receives packets in full before it forwards them */
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */
     PAUSES = 16,       /* stopped by its receiver instead of by credit */
@@ -58,7 +59,7 @@ enum {
     CROSSES = 256      /* leads to one of another thread (partition.h) */
 };
 
-/* What a route group offers: so many wires, and the first of them. */
+/* A route group: number of wires, and the first one. */
 typedef struct model_way {
     wire_id first;
     uint32_t count;
@@ -85,21 +86,21 @@ struct clusim_model {
     bool has_controls;
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
-    int64_t window_ps;    /* longest window, or 0: events alone */
+    int64_t window_ps;    /* longest window; 0: events only */
     bool ends_window;     /* so do endpoints */
-    bool windows_pay;     /* whether they are worth it */
-    node_id *pairs; /* per node: of those two that are worked off together, the other; or none */
+    bool windows_pay;     /* true if they save time */
+    node_id *pairs;       /* per node: the partner with which it is processed as a pair; or NONE */
     bool has_pairs;
 };
 
-/* Refuse images that would make the engine misbehave, in this order: each check trusts those before
- * it. */
+/* Refuse images that would break the engine, in this order: each check relies on the previous ones.
+ * */
 STATUS model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
 STATUS model_check_fabric(const clusim_image *image,
                           clusim_error *error); /* nodes, wires, groups */
 STATUS model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
 STATUS model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
-STATUS model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
+STATUS model_check_sizes(const clusim_image *image, clusim_error *error);  /* counted quantities */
 STATUS model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
 STATUS model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
 
@@ -136,7 +137,7 @@ int32_t model_bucket_shift(const clusim_model *m);
 STATUS model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
 STATUS model_no_memory(clusim_error *error);
 
-/* Where the packets of a connection or message go: over up to two targets to an endpoint. */
+/* Route of the packets of a connection or message: over up to two targets to an endpoint. */
 typedef struct model_legs {
     uint32_t targets[3];
     uint32_t count;
@@ -150,7 +151,7 @@ static inline model_legs model_legs_of(uint32_t via_first, uint32_t via_last, ui
     return legs;
 }
 
-/* est(b) where b*den has more than 63 bits; INT64_MAX stands for anything longer. */
+/* est(b) if b*den has more than 63 bits; INT64_MAX represents all longer times. */
 int64_t model_est_long(const rate_class *r, uint64_t bytes);
 
 /* est(b) of the contract: ceil(b*den/num). */
@@ -168,7 +169,7 @@ static inline uint64_t model_up(const clusim_format *f, uint64_t bytes) {
     return (bytes + flit - 1) / flit * flit;
 }
 
-/* Packets that `payload` bytes, made of packets of `limit` bytes, are on a wire of this format. */
+/* Number of packets on a wire of this format for `payload` bytes in packets of `limit` bytes. */
 static inline uint32_t model_exact(const clusim_format *f, uint32_t kind, uint32_t payload,
                                    uint32_t limit) {
     limit = (uint32_t)base_umin(limit, f->limit_bytes[kind]);
@@ -213,7 +214,7 @@ static inline model_span model_members(const clusim_image *im, mgroup_id group) 
     return (model_span){im->mgroup_off[group.i], im->mgroup_off[group.i + 1]};
 }
 
-/* The targets come endpoints first. */
+/* Endpoints are the first targets. */
 static inline target_id model_target(endpoint_id endpoint) { return ID(target, endpoint.i); }
 static inline endpoint_id model_endpoint(target_id target) { return ID(endpoint, target.i); }
 

@@ -1,10 +1,8 @@
-/* model_check.c - everything the engine later trusts without looking, checked row by row: the
- * fabric.
+/* model_check.c - checks, row by row, of everything that the engine later relies on: the fabric.
  *
- * Numbers and indices are in their ranges by now (model_ranges.c); here is what takes more than one
- * field or row to see. Each function says what is wrong with one row of one table, or NULL. The
- * front end checks before and with better words; this is the engine's own line of defence.
- */
+ * Numbers and indices are in their ranges by now (model_ranges.c); these checks need more than one
+ * field or row. Each function returns the error of one row of one table, or NULL. The front end
+ * checks earlier and with better messages; this is the engine's line of defence. */
 #include <string.h>
 
 #include "model.h"
@@ -37,8 +35,7 @@ static const char *wrong_unit(const clusim_image *im, uint64_t row) {
     return im->nodes[im->units[row].node].unit == row ? NULL : "node does not match";
 }
 
-/* ---- wires and what is made of them
- * -------------------------------------------------------------- */
+/* ---- wires, and what depends on them --------------------------------------------------------- */
 
 static const char *wrong_wire(const clusim_image *im, uint64_t row) {
     const clusim_wire *w = &im->wires[row];

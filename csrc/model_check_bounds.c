@@ -1,6 +1,5 @@
-/* model_check_bounds.c - what the image makes the engine compute with, walk through at one time, or
- * allocate, has a bound. Counts and sizes were checked before (model_check_sizes.c).
- */
+/* model_check_bounds.c - bounds on the numbers that an image makes the engine compute, on its loops
+ * at one time, and on its allocations. Counts and sizes were checked in model_check_sizes.c. */
 #include "model.h"
 #include "ranges.h"
 
@@ -12,7 +11,7 @@ enum {
     MOST_CANDIDATES = 1 << 21,                /* of one wire */
     MOST_STEPS_LEFT = 4096,                   /* of a byte counter, by one packet */
     MOST_STEPS = 1 << 24,                     /* of a template */
-    MOST_FREE_SLICES = 1 << 22,               /* of an instance, that take no time */
+    MOST_FREE_SLICES = 1 << 22,               /* of an instance, without time cost */
     LONGEST_FREE_PS = 1024 / RANGE_SLOW_LEAST /* cheaper ones may be free on fast endpoints */
 };
 #define MOST_VOQS (UINT64_C(1) << 28)
@@ -37,7 +36,7 @@ typedef struct packet_size {
     uint32_t packet, burst;
 } packet_size;
 
-/* Take a packet size into the greatest occupancy of every format. */
+/* Include a packet size in the greatest occupancy of every format. */
 static const char *note_size(const clusim_image *im, packet_size size, uint64_t *most) {
     for (uint64_t f = 0; f < im->num_formats; f++) {
         uint64_t occupancy = occupancy_of(&im->formats[f], size.packet, size.burst);
@@ -48,7 +47,7 @@ static const char *note_size(const clusim_image *im, packet_size size, uint64_t 
 }
 
 static STATUS check_packets(const clusim_image *im, clusim_error *e, uint64_t *most) {
-    packet_size last = {0, 0}; /* neighbours are mostly alike */
+    packet_size last = {0, 0}; /* neighbours mostly have equal sizes */
     for (uint64_t row = 0; row < im->num_conns; row++) {
         const clusim_conn *c = &im->conns[row];
         if (c->kind == CLUSIM_CONN_KIND_FLAG ||
@@ -135,7 +134,7 @@ static const clusim_conn *conn_of(const clusim_image *im, const clusim_instance 
     return &im->conns[im->inst_conns[x->conn_off + at]];
 }
 
-/* Whether the slices of a primitive may take no time: no data move, and nothing is charged. */
+/* True if the slices of a primitive may need no time: no data movement and no charge. */
 static bool is_free(const clusim_image *im, const clusim_instance *x, const clusim_prim *p) {
     uint32_t flags = im->op_flags[p->opcode];
     if (im->costs[x->cost].fixed_ps >= LONGEST_FREE_PS) return false;
@@ -147,7 +146,7 @@ static bool is_free(const clusim_image *im, const clusim_instance *x, const clus
                                          conn_of(im, x, p->recv)->stage == NONE);
 }
 
-/* Many slices that take no time would not let the run stop. */
+/* With many slices that need no time, the run could not stop. */
 static const char *wrong_instance(const clusim_image *im, uint64_t row) {
     const clusim_instance *x = &im->instances[row];
     const clusim_template *t = &im->templates[x->template];

@@ -19,7 +19,7 @@ static STATUS refuse_packets(clusim_error *e, const char *table, uint64_t row, u
 
 /* ---- packets on wires ------------------------------------------------------------------------ */
 
-/* As model_wire_bytes, whatever the result. */
+/* As model_wire_bytes, for any result. */
 static uint64_t wire_bytes(const clusim_format *f, uint32_t kind, uint64_t payload,
                            uint32_t packet_bytes) {
     uint64_t limit = base_umin(packet_bytes, f->limit_bytes[kind]);
@@ -102,7 +102,7 @@ static uint64_t most_packets(const clusim_image *im, const clusim_instance *x,
     return most;
 }
 
-/* Whether every place of a chunk is below the end of offsets. */
+/* True if every chunk offset is below the end of offsets. */
 static bool places_ok(const clusim_instance *x, const clusim_template *t) {
     uint64_t step = t->mode == CLUSIM_MODE_INTERLEAVED ? x->chunk_bytes : x->stride;
     base_u128 last = (base_u128)t->nchunks * step;

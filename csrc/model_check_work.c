@@ -1,6 +1,6 @@
 /* model_check_work.c - the checks of model_check.c for connections, programs, traffic and faults:
- * what belongs together does. Where packets go is model_ways.c's, how large numbers get
- * model_check_sizes.c's. */
+ * related rows are consistent. Routes are checked in model_ways.c, magnitudes in
+ * model_check_sizes.c. */
 #include "model.h"
 #include "ranges.h"
 
@@ -10,7 +10,7 @@
 /* ---- connections
  * --------------------------------------------------------------------------------- */
 
-/* Whether a path leads from one node to another. */
+/* True if a path leads from one node to another. */
 static bool path_joins(const clusim_image *im, uint32_t path, uint32_t at, uint32_t to) {
     for (uint32_t k = im->path_off[path]; k < im->path_off[path + 1]; k++) {
         if (im->wires[im->path_wires[k]].src != at) return false;
@@ -19,7 +19,7 @@ static bool path_joins(const clusim_image *im, uint32_t path, uint32_t at, uint3
     return at == to;
 }
 
-/* Whether a path leads from one endpoint over the vias to another. */
+/* True if a path leads from one endpoint over the vias to another. */
 static bool path_passes(const clusim_image *im, uint32_t path, uint32_t from, model_legs legs) {
     uint32_t leg = 0, at = im->endpoints[from].node;
     for (uint32_t k = im->path_off[path]; k < im->path_off[path + 1]; k++) {
@@ -69,7 +69,7 @@ static const char *wrong_control(const clusim_image *im, uint64_t row) {
     return c->min_rate <= c->line_rate ? NULL : "rates the wrong way round";
 }
 
-/* Whether the paths between a vertex and its parent join their nodes. */
+/* True if the paths between a vertex and its parent join their nodes. */
 static bool tree_edge_ok(const clusim_image *im, const clusim_vertex *child, uint32_t parent) {
     if (child->parent != parent || child->path_up == NONE || child->path_down == NONE) return false;
     uint32_t top = im->units[im->vertices[parent].unit].node;
@@ -169,7 +169,7 @@ static STATUS check_members(const clusim_image *im, clusim_error *e) {
 /* ---- programs
  * -------------------------------------------------------------------------------------- */
 
-/* What switches do is all that an opcode does. */
+/* An opcode with an in-switch action must have no other action. */
 static const char *wrong_opcode(const clusim_image *im, uint64_t row) {
     uint32_t flags = im->op_flags[row];
     bool alone = flags <= (CLUSIM_OP_RECV | CLUSIM_OP_SEND) || flags == CLUSIM_OP_AGGREGATE ||

@@ -18,7 +18,7 @@ static STATUS check(const clusim_image *im, clusim_error *e, bool *has_relays) {
 
 /* ---- copying ------------------------------------------------------------------------------- */
 
-/* Replace *array by an owned copy; an empty array becomes NULL, which nobody indexes. */
+/* Replace *array by an owned copy; an empty array becomes NULL and is never indexed. */
 static STATUS own(const void *array, uint64_t count, size_t size) {
     const void **slot = (const void **)(uintptr_t)array;
     void *copy = malloc(count ? count * size : 1);
@@ -31,7 +31,7 @@ static STATUS own(const void *array, uint64_t count, size_t size) {
     return CLUSIM_OK;
 }
 
-/* Every pointer becomes owned or NULL, whatever happens, before the model is destroyed. */
+/* Every pointer becomes owned or NULL, even on failure, before the model is destroyed. */
 static STATUS copy_arrays(clusim_image *im) {
     enum clusim_status status = CLUSIM_OK;
 #define OWN(table, least, most)                                                                    \

@@ -1,10 +1,8 @@
-/* model_ranges.c - every number of an image against the table of ranges, before anything uses it.
+/* model_ranges.c - check of every number of an image against the table of ranges, before its use.
  *
- * The table is written from clusim/engine/ranges.py, whose `first_illegal` refuses the same rows
- * with the same words. Nothing here follows an index; after it, every index lies in its table,
- * every offset ascends and nvc is legal. What takes more than one field to see is left to the other
- * checks.
- */
+ * The table is written from clusim/engine/ranges.py; its `first_illegal` refuses the same rows with
+ * the same words. No index is followed here; afterwards, every index is within its table, every
+ * offset ascends and nvc is legal. Checks that need more than one field are elsewhere. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -45,8 +43,7 @@ typedef struct rows {
     uint64_t count, least, most;
 } rows;
 
-/* ---- what is wrong with it --------------------------------------------------------------------
- */
+/* ---- error messages -------------------------------------------------------------------------- */
 
 static STATUS refuse(clusim_error *e, uint64_t row) {
     e->status = CLUSIM_ERR_BAD_IMAGE;
@@ -98,7 +95,7 @@ static uint64_t read_element(const char *at, const field *f) {
 
 static bool is_legal(const field *f, uint64_t value, uint64_t hi) {
     if (f->or_none && value == NONE) return true;
-    if (f->into != IN_nothing && hi == UINT64_MAX) return false; /* nothing to point into */
+    if (f->into != IN_nothing && hi == UINT64_MAX) return false; /* empty target table */
     if (f->is_signed) return (int64_t)value >= f->lo && (int64_t)value <= (int64_t)hi;
     return value >= (uint64_t)f->lo && value <= hi;
 }
@@ -106,7 +103,7 @@ static bool is_legal(const field *f, uint64_t value, uint64_t hi) {
 static STATUS check_field(const field *f, const rows *tables, clusim_error *e) {
     const rows *t = &tables[f->table];
     uint64_t hi = f->hi;
-    /* The last row, or the number of rows; UINT64_MAX if there are none to point at. */
+    /* The last row, or the number of rows; UINT64_MAX if the target table is empty. */
     if (f->into != IN_nothing) hi = base_umin(hi + 1, tables[f->into].count + f->or_end) - 1;
     for (uint64_t row = 0; row < t->count; row++) {
         const char *at = t->data + row * t->stride + f->offset;

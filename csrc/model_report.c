@@ -1,4 +1,4 @@
-/* model_report.c - errors of an image: the table, the row, and what is wrong with it. */
+/* model_report.c - errors of an image: table, row and message. */
 #include "model.h"
 
 STATUS model_refuse(clusim_error *e, uint64_t row, const char *table, const char *what) {

@@ -1,8 +1,7 @@
-/* model_routes.c - the routes of an image: every way leads on, and whether one leads through GPUs.
+/* model_routes.c - checks of an image's routes: every route continues; some may cross GPUs.
  *
- * Nodes look up targets of their own zone by one column and all others by another (contract,
- * section 6), so only pairs that are ever looked up are visited: large fabrics have few of them.
- */
+ * Nodes look up targets of their zone by one column and all others by another (contract, section
+ * 6), so only pairs that are ever looked up are visited: large systems have few of them. */
 #include "model.h"
 
 #define NEED(cond, what)                                                                           \
@@ -24,7 +23,7 @@ static int by_zone(const void *a, const void *b) {
     return (x->target > y->target) - (x->target < y->target);
 }
 
-/* The first place in `order` whose target is of `zone` or a later one. */
+/* Index in `order` of the first target of `zone` or a later one. */
 static uint32_t first_of(const zone_list *z, uint32_t zone) {
     uint32_t lo = 0, hi = (uint32_t)z->im->num_targets;
     while (lo < hi) {
@@ -38,7 +37,7 @@ static uint32_t first_of(const zone_list *z, uint32_t zone) {
     return lo;
 }
 
-/* One way from a node towards a target; inside a zone every step must know the next. */
+/* Check one route from a node towards a target; inside a zone every node must have the next hop. */
 static const char *wrong_way(zone_list *z, uint32_t node, uint32_t target) {
     const clusim_image *im = z->im;
     uint32_t group = model_route_in(im, node, target);
@@ -53,7 +52,7 @@ static const char *wrong_way(zone_list *z, uint32_t node, uint32_t target) {
     return NULL;
 }
 
-/* Greatest columns in use: of each zone they bound a node's row, of all of them its wide row. */
+/* Greatest columns in use: per zone they bound a node's row, over all zones its wide row. */
 static const char *wrong_columns(const zone_list *z, uint32_t node, uint64_t widest) {
     const clusim_image *im = z->im;
     const clusim_node *n = &im->nodes[node];

@@ -1,9 +1,9 @@
-/* model_ways.c - wherever packets may go, they find the way on: by the routes from every hop of
- * every connection and message to the next target, and back over the wires by which requests come.
+/* model_ways.c - check that packets can proceed wherever they may be: by the routes from every hop
+ * of every connection and message to the next target, and back over the wires of the requests.
  *
- * Routes are checked where they are used, because a node outside a machine need not know all that
- * is inside. A way is walked once for its two ends; channels between them are mostly neighbours.
- */
+ * Routes are checked where they are used, because a node outside a server need not have routes to
+ * everything inside. A route is walked once per pair of ends; channels between them are mostly
+ * adjacent. */
 #include <string.h>
 
 #include "model.h"
@@ -11,7 +11,7 @@
 enum { KNOWN = 1 << 12 };
 
 typedef struct way_step {
-    uint32_t node, next; /* next wire of its route to go over */
+    uint32_t node, next; /* next wire of its route to follow */
 } way_step;
 
 typedef struct walk {
@@ -20,8 +20,8 @@ typedef struct walk {
     way_step *stack; /* owned; the way from its start to where it is */
     uint32_t number; /* of the present walk, even */
     bool has_relays;
-    const clusim_conn *multicast; /* whose packets must fit in the buffers on the way, or NULL */
-    bool records;                 /* whether a walk notes the wires by which it arrives */
+    const clusim_conn *multicast; /* multicast that must fit in the buffers of the route, or NULL */
+    bool records;                 /* true if a walk records the wires by which it arrives */
     uint32_t *arrivals;           /* owned */
     uint32_t num_arrivals;
     uint32_t known_from[KNOWN], known_to[KNOWN]; /* ways that were walked, by hash */
@@ -33,8 +33,8 @@ static uint32_t slot_of(uint32_t from, uint32_t to) {
            KNOWN;
 }
 
-/* Whether no buffer of a wire ever has room for a multicast. Nobody waits for one, so that the run
- * would end with the packet in the fabric. */
+/* True if a buffer of a wire can never hold a multicast packet. No task waits for such a packet, so
+ * the run would end with it in the network. */
 static bool is_stuck(const clusim_image *im, const clusim_conn *c, const clusim_wire *x) {
     if (c == NULL || x->xoff_bytes) return false;
     const clusim_format *f = &im->formats[x->format];
@@ -43,7 +43,7 @@ static bool is_stuck(const clusim_image *im, const clusim_conn *c, const clusim_
     return model_wire_bytes(f, CLUSIM_KIND_MCAST, full, exact, c->packet_bytes) > x->buffer_bytes;
 }
 
-/* Look at the next wire of the route at the top of the stack, and go over it. */
+/* Check the next wire of the route at the top of the stack, and follow it. */
 static const char *go_on(walk *w, uint32_t target, uint32_t *height) {
     const clusim_image *im = w->im;
     way_step *top = &w->stack[*height - 1];
@@ -97,7 +97,7 @@ static const char *walk_once(walk *w, uint32_t node, uint32_t target) {
     return wrong;
 }
 
-/* The node to which a first wire leads, on the way to a target beyond. */
+/* Node at the end of a first wire towards a more distant target. */
 static uint32_t first_node(walk *w, uint32_t wire, uint32_t target) {
     uint32_t node = w->im->wires[wire].dst;
     if (w->im->nodes[node].endpoint != NONE && node != w->im->targets[target].node)
@@ -127,14 +127,14 @@ static const char *walk_out(walk *w, uint32_t endpoint, uint32_t group, model_le
     return NULL;
 }
 
-/* A response leaves over the opposite of the wire on which its request came. */
+/* A response leaves over the opposite wire of its request. */
 static const char *walk_back(walk *w, uint32_t wire, uint32_t requester) {
     uint32_t reverse = w->im->wires[wire].reverse;
     if (reverse == NONE) return "a response has no wire back";
     return walk_once(w, first_node(w, reverse, requester), requester);
 }
 
-/* Requests that come by the routes, from a node on, and their responses. */
+/* Walk requests that follow the routes from a node on, and their responses. */
 static const char *walk_there_and_back(walk *w, uint32_t node, uint32_t requester,
                                        uint32_t responder) {
     w->num_arrivals = 0;

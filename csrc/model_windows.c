@@ -1,9 +1,9 @@
 /* model_windows.c - which nodes work in windows (window.h), and how long these may be. */
 #include "model.h"
 
-/* Whether nodes that only forward may work in windows: nothing looks at their queues or acts on
- * their wires within a timestamp, no trees of them add up, and no time or owed byte of a wire can
- * come near its range while the run is in the first half of time. */
+/* True if forwarding nodes may work in windows: no component looks at their queues or acts on their
+ * wires within a timestamp, no in-switch trees reduce, and no time or owed byte count of a wire can
+ * approach its range while the run is in the first half of time. */
 static bool may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t largest = model_packets(im).largest;
@@ -28,9 +28,9 @@ enum { USUAL_PS = 100000 };           /* the latency of a link inside a machine,
 
 /* Of a node that could work in windows. */
 typedef struct window_node {
-    int64_t least_ps; /* after which what happens there matters elsewhere, and the other way */
-    int64_t sends_ps; /* what a packet takes to leave it, at least */
-    uint64_t wires;   /* out of it */
+    int64_t least_ps; /* minimum delay until its actions affect other nodes, and vice versa */
+    int64_t sends_ps; /* minimum time of a packet to leave it */
+    uint64_t wires;   /* outgoing */
     bool used;        /* an endpoint that sends or receives */
 } window_node;
 
@@ -49,10 +49,10 @@ static bool multimem(const clusim_image *im) {
     return false;
 }
 
-enum { ROOM_BITS = 60 }; /* of 2^61, which a clock or count may still go on in a window */
+enum { ROOM_BITS = 60 }; /* of 2^61: limit on the advance of a clock or count in one window */
 
-/* Whether what a unit reduces in a window stays far below what its clock can count; `largest` is
- * the largest packet. */
+/* True if a unit's reduction in a window stays far below the range of its clock; `largest` is the
+ * largest packet. */
 static bool unit_bounded(const clusim_model *m, const clusim_unit *u, uint64_t largest) {
     uint64_t bytes = largest * m->image.num_endpoints;
     base_u128 all =
@@ -60,7 +60,7 @@ static bool unit_bounded(const clusim_model *m, const clusim_unit *u, uint64_t l
     return all >> ROOM_BITS == 0 && (all * u->cost16) >> 16 >> ROOM_BITS == 0;
 }
 
-/* Where units reduce, what they finish in a window they have begun before it. */
+/* Results of a reduction in a window must belong to operations that began before it. */
 static void look_at_units(const clusim_model *m, window_node *nodes) {
     if (!multimem(&m->image)) return;
     uint64_t largest = model_packets(&m->image).largest;
@@ -85,7 +85,7 @@ static uint32_t least_payload(const clusim_image *im) {
     return (uint32_t)least;
 }
 
-/* What any packet occupies a wire of each rate, at least. */
+/* Minimum time of any packet on a wire of each rate. */
 static void look_at_packets(clusim_model *m) {
     uint32_t payload = least_payload(&m->image);
     for (uint32_t r = 0; r < m->num_rates; r++) {
@@ -100,8 +100,8 @@ static void look_at_packets(clusim_model *m) {
     }
 }
 
-/* After how long a packet that is sent over a wire, or that gives back credit for it, matters at
- * its other end. */
+/* Minimum delay until a packet sent over a wire, or credit returned for it, matters at the other
+ * end. */
 static int64_t wire_least_ps(const clusim_model *m, const window_node *nodes, uint32_t wire) {
     const wire_info *info = &m->wires[wire];
     bool to = may_be_plain(m, info->dst) && unit_none(info->dst_unit);
@@ -128,8 +128,8 @@ static void look_at_wires(const clusim_model *m, window_node *nodes) {
     }
 }
 
-/* Nodes at short wires would make windows short for all: better they work with events. Weigh how
- * many wires work in windows against how much they find to do in one. */
+/* Nodes at short wires would shorten windows for all: they should work with events. Weigh the
+ * number of wires in windows against their work per window. */
 static int64_t choose_window(const clusim_model *m, const window_node *nodes, window_node *sorted) {
     uint32_t count = (uint32_t)m->image.num_nodes;
     uint64_t wires = 0;
@@ -148,8 +148,8 @@ static int64_t choose_window(const clusim_model *m, const window_node *nodes, wi
     return window_ps;
 }
 
-/* Whether a wire finds something to do in most windows, or looking at all of them costs more than
- * the events that it saves. */
+/* True if wires have work in most windows; otherwise looking at all of them costs more than the
+ * events saved. */
 static bool windows_pay(const clusim_model *m) {
     uint64_t largest = model_packets(&m->image).largest;
     double wires = 0, packets_ps = 0;
@@ -164,9 +164,9 @@ static bool windows_pay(const clusim_model *m) {
 /* ---- endpoints ---------------------------------------------------------------------------------
  */
 
-/* What makes an endpoint act within a window on what comes from elsewhere: relays; kernels, which
- * look at what was asked of memory; messages that wait for each other; rate control; a slice that
- * fetches and then writes; and sources, but over one wire. */
+/* Endpoints act within a window on remote input in these cases: relays; kernels, which look at
+ * memory requests; messages that wait for each other; rate control; a slice that fetches and then
+ * writes; and sources over more than one wire. */
 static bool ends_may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
     bool may = !m->has_relays;
@@ -185,7 +185,7 @@ static bool pulls(const clusim_conn *c) {
     return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
 }
 
-/* Whether slices of an instance fetch and then write. */
+/* True if slices of an instance fetch and then write. */
 static bool does_both(const clusim_image *im, const clusim_instance *x) {
     const clusim_template *t = &im->templates[x->template];
     for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
@@ -237,8 +237,8 @@ static void find_ends(const clusim_image *im, window_node *nodes) {
     for (uint32_t k = 0; k < im->num_mgroup_members; k++) use_end(im, nodes, im->mgroup_members[k]);
 }
 
-/* Whether what memory is asked for in a window stays far below what it can count, in packets of
- * `bytes` at most. */
+/* True if memory requests of a window, in packets of at most `bytes`, stay far below the range of
+ * the counters. */
 static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int64_t window_ps,
                            uint64_t bytes) {
     uint64_t wires = m->in_count[e->node] + model_part_size(m->out_off, e->node);
@@ -249,10 +249,10 @@ static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int6
 
 /* ---- a host and its router --------------------------------------------------------------------
  *
- * They are worked off one behind the other, so that short wires between them matter no more: what
- * the host sends, then the router, then what the host is sent. So nothing that arrives at the host
- * may make it send within a window, and credit between them has to last for one; where it may not,
- * windows of these two are short (window.c). */
+ * The two are processed in turn (host sends, router, host receives), so that short wires between
+ * them do not limit windows. Therefore arrivals at the host must not cause sends within a window,
+ * and credit between the two must last for one; if it may not, the pair's windows are short
+ * (window.c). */
 
 static bool owes_nothing(const clusim_model *m, uint32_t wire) {
     const clusim_format *f = m->rates[m->wires[wire].rate].format;
@@ -304,7 +304,7 @@ static void part_pairs(clusim_model *m) {
     m->has_pairs = false;
 }
 
-/* Only where all transfers write: what is read is answered, and answers let more be asked for. */
+/* Only if all transfers write: reads have responses, and responses permit further requests. */
 static void find_pairs(clusim_model *m) {
     const clusim_image *im = &m->image;
     if (multimem(im)) return;
@@ -333,7 +333,7 @@ static uint32_t least_service_1024(const clusim_format *f) {
                                f->service_1024[CLUSIM_KIND_FETCH]);
 }
 
-/* The longest time in which a wire cannot send more than half of what its receiver has room for. */
+/* Longest time in which a wire cannot send more than half of its receiver's buffer. */
 static int64_t half_ps(const clusim_model *m, uint32_t wire, uint64_t largest) {
     const rate_class *r = &m->rates[m->wires[wire].rate];
     uint64_t half = m->image.wires[wire].buffer_bytes / 2;
@@ -343,7 +343,7 @@ static int64_t half_ps(const clusim_model *m, uint32_t wire, uint64_t largest) {
     return ps > LONGEST_PS ? LONGEST_PS : (int64_t)(uint64_t)ps;
 }
 
-/* What a wire sends in a window, at most. */
+/* Maximum bytes that a wire sends in a window. */
 static int64_t sent_bytes(const clusim_model *m, const wire_info *w, uint64_t largest) {
     const rate_class *r = &m->rates[w->rate];
     base_u128 bytes = (base_u128)(uint64_t)m->window_ps * r->num / r->den + 1;
@@ -388,7 +388,7 @@ static bool works(const clusim_model *m, const window_node *nodes, node_id node)
     return may_be_plain(m, node) || (m->ends_window && nodes[node.i].used);
 }
 
-/* Whether both of every pair work in windows; then those know what suffices between them. */
+/* True if both nodes of every pair work in windows; then records the credit that suffices. */
 static bool join_pairs(clusim_model *m, const window_node *nodes) {
     bool work = m->ends_window;
     uint64_t largest = largest_written(&m->image);
@@ -403,7 +403,7 @@ static bool join_pairs(clusim_model *m, const window_node *nodes) {
     return work;
 }
 
-enum { LEAST_ENDS_PS = 20000 }; /* windows of less, of endpoints alone, find too little to do */
+enum { LEAST_ENDS_PS = 20000 }; /* shorter windows of endpoints alone find too little work */
 
 static void choose(clusim_model *m, window_node *nodes) {
     uint64_t count = m->image.num_nodes;

@@ -70,7 +70,7 @@ STATUS node_delivered(clusim_sim *s, xfer_id id, uint32_t payload, int64_t visib
     return CLUSIM_OK;
 }
 
-/* What several endpoints receive is not one thread's to count. */
+/* Deliveries to several endpoints cannot be counted by one thread. */
 static inline STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
     uint32_t several = 1u << XFER_MCAST | 1u << XFER_REDUCE_MCAST;
     if (UNLIKELY(s->windows.thread != NULL) && (several >> xfer_at(s, p->xfer)->type & 1))
@@ -126,7 +126,7 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     return accept(s, index, e, at);
 }
 
-enum { AHEAD = 4 }; /* packets that are fetched before they are looked at */
+enum { AHEAD = 4 }; /* packets prefetched before use */
 
 STATUS node_deliver(clusim_sim *s, endpoint_id endpoint, const window_arrival *all,
                     uint32_t count) {
@@ -177,7 +177,7 @@ STATUS node_respond(clusim_sim *s, packet_id index) {
     return wire_enqueue(s, index, node_answer(s, packet_at(s, index)));
 }
 
-/* Link a packet into a list by the id of the wire it came over, behind its equals. */
+/* Link a packet into a list sorted by the id of its incoming wire, after its equals. */
 static void insert_by_wire(clusim_sim *s, packet_id *list, packet_id index) {
     packet_id *link = list;
     while (!packet_none(*link) && packet_at(s, *link)->out.i <= packet_at(s, index)->out.i) {
@@ -233,7 +233,7 @@ static bool ends_at_unit(const packet *p, bool ends) {
 /* The packet ends here: at an endpoint, or in a reduction unit. */
 static STATUS take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
     if (UNLIKELY(s->model->is_ordered))
-        return consume(s, index, from); /* events come in the contract's order */
+        return consume(s, index, from); /* events arrive in the contract's order */
     return defer(s, index, end_at(s, from)->node, list);
 }
 

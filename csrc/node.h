@@ -1,9 +1,8 @@
-/* node.h - what happens to packets at the far end of a wire: forwarding, delivery, fan-out.
+/* node.h - handling of packets at the far end of a wire: forwarding, delivery, fan-out.
  *
  * Hardware  Crossbar switches with virtual output queues; GPUs that answer requests from memory.
  * Model     Contract, section 6.
- * Not modelled  Crossbar input speed-up limits, arbitration pipelines beyond the fixed latency.
- */
+ * Not modelled  Crossbar input speed-up limits, arbitration pipelines except the fixed latency. */
 #ifndef CLUSIM_NODE_H
 #define CLUSIM_NODE_H
 
@@ -14,7 +13,7 @@
 #include "state.h"
 #include "wire.h"
 
-/* A packet that came over `from` goes on: choose its next wire. Returns its VOQ there. */
+/* Choose the next wire of a packet received over `from`. Returns its VOQ there. */
 static inline uint32_t node_aim(clusim_sim *s, packet *p, wire_id from) {
     wire_hold(p, from);
     uint32_t candidate = end_at(s, from)->in_queue + p->vc;
@@ -27,17 +26,17 @@ static inline uint32_t node_aim(clusim_sim *s, packet *p, wire_id from) {
 }
 
 STATUS node_arrive(clusim_sim *s, packet_id packet);
-/* Handle what arrived at this timestamp at the node where it ends. */
+/* Handle packets that arrived at their last node at this timestamp. */
 STATUS node_settle(clusim_sim *s);
 /* Packets that end at an endpoint, by the times at which its memory accepts them. */
 STATUS node_deliver(clusim_sim *s, endpoint_id endpoint, const window_arrival *all, uint32_t count);
 /* `payload` bytes of a transfer are visible where `from` ends. */
 STATUS node_delivered(clusim_sim *s, xfer_id x, uint32_t payload, int64_t visible, wire_id from);
-/* A packet arrives now at the reduction unit that takes it in. */
+/* A packet arrives now at its reduction unit. */
 STATUS node_reduce(clusim_sim *s, packet_id packet);
 /* A multicast arrives at its switch now. */
 STATUS node_copy(clusim_sim *s, packet_id packet);
-/* An endpoint's answer is ready: what was a request is what leaves. Returns its VOQ there. */
+/* An endpoint's response is ready: convert the request into it. Returns its VOQ there. */
 uint32_t node_answer(clusim_sim *s, packet *p);
 STATUS node_respond(clusim_sim *s, packet_id packet);
 

@@ -25,14 +25,13 @@ typedef struct partition {
     thread_pool *thread_pool;
     partition_member *members; /* owned */
     uint32_t count;
-    uint64_t usual;      /* events of a window, of late */
-    uint64_t pays;       /* of so many on, a window is shared */
-    partition_work work; /* of the window under way */
+    uint64_t usual;      /* recent events per window */
+    uint64_t pays;       /* minimum events per window for multi-threaded execution */
+    partition_work work; /* of the current window */
     int64_t end_ps;
 } partition;
 
-/* ---- who works off what ------------------------------------------------------------------------
- */
+/* ---- assignment of nodes to threads ---------------------------------------------------------- */
 
 static bool in_windows(const clusim_sim *s, uint32_t node) {
     const clusim_model *m = s->model;
@@ -43,14 +42,14 @@ static bool in_windows(const clusim_sim *s, uint32_t node) {
 
 enum { MOST_THREADS = 64, NOBODY = 255 };
 
-/* How much nodes of one kind may have to do. */
+/* Load estimate of the nodes of one kind. */
 typedef struct partition_load {
     uint64_t given[MOST_THREADS]; /* of each part */
     uint64_t all;
     uint32_t parts;
 } partition_load;
 
-/* What a node may have to do: packets that its wires can send in 2^40 ps. */
+/* Load estimate of a node: packets that its wires can send in 2^40 ps. */
 static uint64_t load_of(const clusim_sim *s, uint32_t node) {
     const clusim_model *m = s->model;
     uint64_t load = 0;
@@ -68,8 +67,8 @@ static void give(clusim_sim *s, partition_load *load, uint32_t node, uint32_t pa
     load->given[part] += load_of(s, node);
 }
 
-/* Endpoints in their order: those of one machine are side by side. A router that is worked off with
- * one goes where that goes. */
+/* Deal endpoints in their order: those of one server are adjacent. A router that is processed with
+ * an endpoint joins its part. */
 static void deal_ends(clusim_sim *s, uint32_t parts) {
     partition_load load = {.parts = parts};
     uint32_t part = 0;
@@ -80,7 +79,7 @@ static void deal_ends(clusim_sim *s, uint32_t parts) {
     uint64_t given = 0;
     for (uint32_t n = 0; n < s->model->image.num_nodes; n++) {
         if (endpoint_none(s->windows.nodes[n].endpoint)) continue;
-        uint64_t own = load_of(s, n); /* its middle says where it belongs */
+        uint64_t own = load_of(s, n); /* the midpoint of its load selects the part */
         while (part + 1 < parts && (2 * given + own) * parts > 2 * load.all * (part + 1)) part++;
         give(s, &load, n, part);
         given += own;
@@ -89,8 +88,8 @@ static void deal_ends(clusim_sim *s, uint32_t parts) {
     }
 }
 
-/* The part that has most of a node's neighbours, of those that have no more than their share of
- * such nodes; NOBODY if it has no neighbours in any yet. */
+/* Part with most of a node's neighbours, among parts that do not exceed their share of such nodes;
+ * NOBODY if no neighbour has a part yet. */
 static uint32_t best_part(const clusim_sim *s, const partition_load *load, uint32_t node) {
     const clusim_model *m = s->model;
     uint32_t near[MOST_THREADS] = {0}, best = NOBODY;
@@ -141,7 +140,7 @@ void partition_mark(clusim_sim *s) {
     }
 }
 
-enum { PAYS = 250 }; /* events: some tens of microseconds, several times what a start takes */
+enum { PAYS = 250 }; /* events: some tens of microseconds, several times the start cost */
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -193,8 +192,8 @@ uint32_t partition_threads(const clusim_sim *s) {
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
-/* What is counted is counted from nothing, and added up when all are done. Made before any thread
- * is at work, as some of the sim is theirs then. */
+/* Counters start at 0 and are added up after all threads are done. Opened before any thread runs,
+ * because threads use parts of the sim from then on. */
 static void open_view(partition_member *m) {
     clusim_sim *v = &m->view;
     *v = *m->thread.whole;
@@ -236,7 +235,7 @@ static STATUS hand_out(clusim_sim *s, const window_message *x) {
 
 enum { MUCH = 1 << 12 }; /* packets that a thread keeps and does not use */
 
-/* What a thread has done becomes part of the sim. */
+/* Merge the results of a thread into the sim. */
 static STATUS take_in(clusim_sim *s, partition_member *m) {
     const clusim_sim *v = &m->view;
     s->scheduler.event_count += v->scheduler.event_count;

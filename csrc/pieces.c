@@ -12,7 +12,7 @@ static uint64_t lowest_chunk(const clusim_image *im, const clusim_instance *x,
     uint64_t lowest = UINT64_MAX;
     for (uint32_t p = t->prim_lo; p < t->prim_hi && lowest; p++) {
         const clusim_prim *prim = &im->prims[p];
-        for (uint32_t i = 0; i < prim->repeat && i < t->nchunks; i++) /* then they come again */
+        for (uint32_t i = 0; i < prim->repeat && i < t->nchunks; i++) /* then they repeat */
             lowest = base_umin(lowest, pieces_chunk(t, prim, x, i));
     }
     return lowest;
@@ -20,8 +20,8 @@ static uint64_t lowest_chunk(const clusim_image *im, const clusim_instance *x,
 
 enum { STEPS_TO_COUNT = 1 << 20 };
 
-/* Loops of mode 1 after which all pieces are cut off by `limit`: going through many of those would
- * take long and do nothing. */
+/* Loops of mode 1 after which all pieces are cut off by `limit`: iterating over many of those would
+ * be slow and without effect. */
 static uint64_t loops_before_limit(const clusim_image *im, const clusim_instance *x,
                                    const clusim_template *t, uint64_t loops) {
     uint64_t steps = 0;

@@ -21,11 +21,10 @@ void pool_free(clusim_sim *s) {
     free(s->xfers.all);
 }
 
-/* ---- more of them ------------------------------------------------------------------------------
- */
+/* ---- growth ---------------------------------------------------------------------------------- */
 
-/* Each in a cache line of its own. Large blocks are not copied when they grow, as pages move; then
- * the first line begins at the same place in them. */
+/* One cache line per packet. Large blocks are not copied when they grow, as pages move; the first
+ * line then has the same offset in the page. */
 static STATUS grow_packets(packets_part *p) {
     enum { LINE = sizeof *p->all };
     uint32_t old = p->size, bigger = old ? 2 * old : 256;
@@ -87,8 +86,8 @@ void pool_leave(clusim_sim *s, packets_part *from) {
 /* ---- of a thread -------------------------------------------------------------------------------
  */
 
-/* While no other thread is at work: arrays may move, and the thread sees where they are now. What
- * others have got meanwhile is enough for all. */
+/* Runs while no other thread works: arrays may move, and the thread reads their new addresses.
+ * Memory that others added in the meantime is enough for all. */
 static enum clusim_status grow_whole(void *context, uint32_t member) {
     clusim_sim *s = context, *whole = s->windows.thread->whole;
     (void)member;

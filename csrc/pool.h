@@ -1,4 +1,4 @@
-/* pool.h - packets, transfers and shared buffers come and go. */
+/* pool.h - allocation of packets, transfers and shared buffers. */
 #ifndef CLUSIM_POOL_H
 #define CLUSIM_POOL_H
 

@@ -21,7 +21,7 @@
 
 enum { OPS_NETWORK = MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE }; /* done by switches */
 
-typedef struct view { /* what one step of an instance looks at */
+typedef struct view { /* context of one step of an instance */
     inst_id id;
     inst_state *state;
     const clusim_instance *image;
@@ -56,8 +56,7 @@ static STATUS make_due(clusim_sim *s, inst_id id) {
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-/* The slots of the present slice: the last one of a piece takes those of the slices that are not
- * there. */
+/* Slots of the present slice: the last slice of a piece also uses those of the missing slices. */
 static uint32_t slice_slots(const view *v) {
     const inst_state *st = v->state;
     bool last = st->slice_at + st->slice_size >= st->piece;
@@ -83,7 +82,7 @@ static uint64_t work16(const clusim_sim *s, const view *v) {
     return ((uint64_t)cost->op_cost16[v->prim->opcode] * v->state->slow_1024) >> 10;
 }
 
-/* What a slice takes per byte while its data move: a thread has done its work before. */
+/* Cost of a slice per byte while its data move; a proxy thread has finished before. */
 static uint64_t cost_of(const clusim_sim *s, const view *v) {
     return v->image->thread == NONE ? work16(s, v) : 0;
 }
@@ -94,7 +93,7 @@ static const uint8_t first_kind[] = {
     [XFER_REDUCE_MCAST] = CLUSIM_KIND_RED_REQ, [XFER_AGGREGATE] = CLUSIM_KIND_AGG_UP,
 };
 
-/* Where a transfer leads, and how; returns what its first packet counts from. */
+/* Set destination and route of a transfer; returns the base offset of its first packet. */
 static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs) {
     uint32_t *count = &cs->stripe;
     bool staged = c->stage != NONE;
@@ -121,7 +120,7 @@ static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs
     return base;
 }
 
-/* The wires of the first hop, if no path says which. */
+/* Wire group of the first hop, if no explicit path sets it. */
 static group_id first_group(const clusim_sim *s, const xfer *x, const clusim_conn *c) {
     if (c->first_group != NONE || !path_none(x->path)) return ID(group, c->first_group);
     return inject_first_group(s, x);
@@ -253,7 +252,7 @@ static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
     return (int64_t)done;
 }
 
-/* When the data of a slice that passed its gate begin to move. */
+/* Time at which the data of a slice that passed its gate begin to move. */
 static int64_t moves_at(clusim_sim *s, const view *v) {
     int64_t fixed = slowed_ps(v, s->model->image.costs[v->image->cost].fixed_ps);
     return v->image->thread == NONE ? s->scheduler.now_ps + fixed : serve(s, v, fixed);
@@ -263,7 +262,7 @@ static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
     return scheduler_event(s, at_ps, EV_READY, 0, id.i);
 }
 
-/* Whether the receiver of a connection fetches the data. */
+/* True if the receiver of a connection fetches the data. */
 static bool pulls(const clusim_conn *c) {
     return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
 }
@@ -366,7 +365,7 @@ static STATUS finish_instance(clusim_sim *s, inst_id id) {
     return CLUSIM_OK;
 }
 
-/* Let an instance go as far as it can at this timestamp. */
+/* Advance an instance as far as possible at this timestamp. */
 STATUS program_run(clusim_sim *s, inst_id id) {
     inst_state *st = inst_at(s, id);
     if (!st->has_slice) {
@@ -407,7 +406,7 @@ STATUS program_move(clusim_sim *s, inst_id id) {
     return start_data(s, &v, &done);
 }
 
-/* ---- what events say ------------------------------------------------------------------------- */
+/* ---- event handlers -------------------------------------------------------------------------- */
 
 STATUS program_ready(clusim_sim *s, inst_id id) { return make_due(s, id); }
 

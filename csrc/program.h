@@ -12,7 +12,7 @@
 STATUS program_init(clusim_sim *s);
 void program_free(clusim_sim *s);
 
-/* Start an instance in its slot; let a due one go as far as it can at this timestamp. */
+/* Start an instance in its slot; advance a due one as far as possible at this timestamp. */
 STATUS program_begin(clusim_sim *s, inst_id instance, uint32_t slot);
 STATUS program_run(clusim_sim *s, inst_id instance);
 

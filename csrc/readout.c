@@ -1,5 +1,5 @@
-/* readout.c - the functions of clusim.h that copy state out of a sim, and what is kept for them
- * when the run has ended. */
+/* readout.c - the functions of clusim.h that copy state out of a sim, and the state saved for them
+ * at the end of the run. */
 #include "readout.h"
 
 #include <string.h>

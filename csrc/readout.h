@@ -1,4 +1,4 @@
-/* readout.h - what can be read of a run, also while it drains. */
+/* readout.h - readable state of a run, also while it drains. */
 #ifndef CLUSIM_READOUT_H
 #define CLUSIM_READOUT_H
 
@@ -6,7 +6,7 @@
 
 STATUS readout_init(clusim_sim *s);
 
-/* The run has ended: its counters and its fingerprint are those of now. */
+/* The run has ended: save its counters and its fingerprint. */
 void readout_finish(clusim_sim *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* result.h - what completes, in the fingerprint and the records. */
+/* result.h - completions in the fingerprint and the records. */
 #ifndef CLUSIM_RESULT_H
 #define CLUSIM_RESULT_H
 

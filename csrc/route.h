@@ -1,17 +1,15 @@
-/* route.h - which way packets go, and what they are on the wires there.
+/* route.h - routes of packets, and their size and VC on the wires.
  *
  * Hardware  Destination tables in switches, adaptive or hashed choice among parallel links.
  * Model     Contract, sections 4 (dates and VCs), 5 and 6 (route choice, vias, cutting).
- * Not modelled  Tables that change, congestion of more than the next hop.
- */
+ * Not modelled  Tables that change, congestion of more than the next hop. */
 #ifndef CLUSIM_ROUTE_H
 #define CLUSIM_ROUTE_H
 
 #include "parts/wires.h"
 #include "state.h"
 
-/* The same of several wires, some of which are down or which adaptive packets take by their
- * queues. */
+/* The same for several wires, if some are down or adaptive packets choose by queue. */
 wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group);
 
 /* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
@@ -29,10 +27,10 @@ static inline wire_id route_choose(clusim_sim *s, packet *p, wire_id from, targe
     return ID(wire, model_group(m, group)[number]);
 }
 
-/* Where `node` will send a packet by estimate: wire q of the contract. */
+/* Estimated next wire of the packet at `node`: wire q of the contract. */
 wire_id route_onward(const clusim_sim *s, const packet *p, node_id node);
 
-/* Set them for a packet that starts anew over `out`, on virtual channel `vc`. */
+/* Set them for a packet that starts again over `out`, on virtual channel `vc`. */
 void route_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc);
 
 /* Cut a packet as the format of `out` has it. */
@@ -51,7 +49,7 @@ static inline bool same_format(const wire_state *a, const wire_state *b) {
     return a->rate == b->rate || a->rate->format == b->rate->format;
 }
 
-/* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
+/* Set the wire bytes and VC of a packet that continues (not: starts) over `out` after `from`. */
 static inline void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
     if (LIKELY(!s->model->has_formats) || same_format(wire_at(s, out), wire_at(s, from))) {
         p->out = out;

@@ -15,8 +15,7 @@ void scheduler_free(clusim_sim *s) {
     free(s->scheduler.deferred.ids);
 }
 
-/* ---- beyond the ranges (contract, section 1) --------------------------------------------------
- */
+/* ---- range violations (contract, section 1) -------------------------------------------------- */
 
 /* Of several in one timestamp, the contract names the first by kind and index. */
 void scheduler_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
@@ -36,7 +35,7 @@ void scheduler_flow_beyond(clusim_sim *s, flow_id flow) {
     }
 }
 
-/* Whose an event of a class is; the numbers of these are their payloads unless said otherwise. */
+/* Owner of an event of a class; its number is the payload unless stated otherwise. */
 static const uint8_t what_of[EV_WAKE + 1] = {
     [EV_FAULT] = BEYOND_NOTHING,
     [EV_START] = BEYOND_NOTHING,
@@ -57,7 +56,7 @@ static const uint8_t what_of[EV_WAKE + 1] = {
     [EV_DELAY] = CLUSIM_BEYOND_TASK,
 };
 
-/* An event beyond the end of time is dropped; a WAKE follows from a time that was refused. */
+/* An event after the end of time is dropped; a WAKE results from a time that was refused. */
 void scheduler_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
     uint32_t what = what_of[class], index = payload;
     if (class == EV_NOTIFY) {

@@ -1,4 +1,4 @@
-/* scheduler.h - putting things on the scheduler: events, arbitration, and what ends the run. */
+/* scheduler.h - scheduling of events and arbitration, and conditions that end the run. */
 #ifndef CLUSIM_SCHEDULER_H
 #define CLUSIM_SCHEDULER_H
 
@@ -32,7 +32,7 @@ ALWAYS_INLINE STATUS scheduler_event(clusim_sim *s, int64_t at, uint32_t class, 
     return CLUSIM_OK;
 }
 
-/* Ask for arbitration of a wire in phase B of the present timestamp. */
+/* Request arbitration of a wire in phase B of the present timestamp. */
 static inline STATUS scheduler_arbitrate(clusim_sim *s, wire_id wire) {
     if (wire_at(s, wire)->listed) return CLUSIM_OK;
     wire_at(s, wire)->listed = 1;

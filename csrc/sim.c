@@ -22,7 +22,7 @@
 #include "wire.h"
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* In this order: congestion looks at wires, sources take slots of endpoints and start at time 0. */
+/* The order matters: congestion reads wires; sources use endpoint slots and start at time 0. */
 static STATUS init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     pool_init(s);
@@ -58,7 +58,7 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
     return status;
 }
 
-/* Whatever of it has been made. */
+/* Also frees a partly initialised simulation. */
 void clusim_sim_destroy(clusim_sim *s) {
     if (s == NULL) return;
     result_free(s);

@@ -3,7 +3,7 @@
 #include "parts/programs.h"
 #include "pieces.h"
 
-/* Set the present piece and its first slice; false if there is nothing to move in it. */
+/* Set the present piece and its first slice; false if the piece is empty. */
 static bool open_piece(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
     inst_state *st = inst_at(s, id);
@@ -25,7 +25,7 @@ static bool open_piece(clusim_sim *s, inst_id id) {
     return st->piece > 0;
 }
 
-/* Go to the next (repeat, primitive, loop); false at the end of the program. */
+/* Advance to the next (repeat, primitive, loop); false at the end of the program. */
 static bool next_piece(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
     inst_state *st = inst_at(s, id);

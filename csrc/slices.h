@@ -1,16 +1,15 @@
-/* slices.h - how an instance goes from slice to slice (contract, section 7, iteration).
- */
+/* slices.h - iteration of an instance over its slices (contract, section 7, iteration). */
 #ifndef CLUSIM_SLICES_H
 #define CLUSIM_SLICES_H
 
 #include "parts/programs.h"
 #include "state.h"
 
-/* Open the present piece or, where there is nothing to move in it, the next one that has something:
- * its first slice is the present one then. False at the end of the program. */
+/* Open the present piece or, if it is empty, the next non-empty one; its first slice becomes the
+ * present one. False at the end of the program. */
 bool slices_first(clusim_sim *s, inst_id id);
 
-/* Go to the slice after the present one; false at the end of the program. */
+/* Advance to the slice after the present one; false at the end of the program. */
 bool slices_next(clusim_sim *s, inst_id id);
 
 static inline uint64_t slices_bytes(const inst_state *st) {

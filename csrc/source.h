@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-STATUS source_init(clusim_sim *s); /* behind the endpoints */
+STATUS source_init(clusim_sim *s); /* after the endpoints */
 void source_free(clusim_sim *s);
 
 STATUS source_try(clusim_sim *s, source_id source);  /* start the next message if it may */

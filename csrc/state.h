@@ -1,8 +1,8 @@
-/* state.h - all that changes in a run: its parts, and what ids name in them.
+/* state.h - all mutable state of a run: its parts, and lookups of ids in them.
  *
- * Every array belongs to one part, and is made and freed by the file of its mechanism. A file
+ * Every array belongs to one part, and is allocated and freed by the file of its mechanism. A file
  * includes the headers of the parts that it touches, and no others (tests/engine/test_sources.py).
- */
+ * */
 #ifndef CLUSIM_STATE_H
 #define CLUSIM_STATE_H
 
@@ -56,7 +56,7 @@ AT(vertex, vertex_state, trees.all)
 AT(flow, flow_control, congestion.controls)
 #undef AT
 
-/* What comes after a packet in the list that it is in. */
+/* Successor of a packet in its list. */
 static inline packet_id *next_of(const clusim_sim *s, packet_id id) {
     return &s->packets.next[id.i];
 }

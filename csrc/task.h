@@ -1,4 +1,4 @@
-/* task.h - the task graph: what is done, and what is due because of it (contract, section 9). */
+/* task.h - the task graph: completed tasks, and tasks that become due (contract, section 9). */
 #ifndef CLUSIM_TASK_H
 #define CLUSIM_TASK_H
 

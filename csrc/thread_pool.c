@@ -14,7 +14,7 @@ struct thread_pool {
     pthread_cond_t begun, rested;
     uint32_t members;
     uint32_t unfinished; /* of this round */
-    uint32_t at_work;    /* of those, the ones that do not wait in thread_pool_alone */
+    uint32_t at_work;    /* of those: members that do not wait in thread_pool_alone */
     uint64_t round;
     bool over;
     thread_pool_work work;

@@ -1,6 +1,4 @@
-/* thread_pool.h - threads that work off something together, and sleep in between. Knows nothing of
- * sims.
- */
+/* thread_pool.h - threads that share work, and sleep in between. Independent of sims. */
 #ifndef CLUSIM_THREAD_POOL_H
 #define CLUSIM_THREAD_POOL_H
 
@@ -11,8 +9,7 @@ typedef struct thread_pool thread_pool;
 /* Work of every member: its context and the member's number; 0 is the caller. */
 typedef enum clusim_status (*thread_pool_work)(void *context, uint32_t member);
 
-/* Create a pool of `members` threads, the caller's included, or of fewer if the system has no more.
- */
+/* Create a pool of `members` threads, the caller's included, or fewer if the system has no more. */
 STATUS thread_pool_create(uint32_t members, thread_pool **out);
 void thread_pool_free(thread_pool *t);
 
@@ -21,7 +18,7 @@ uint32_t thread_pool_members(const thread_pool *t);
 /* Every member works; returns the status of the first that failed when all are done. */
 STATUS thread_pool_run(thread_pool *t, thread_pool_work work, void *context);
 
-/* Call `change` while no other member works: each of them is done or waits here, too. */
+/* Call `change` while no other member works: each of them has finished or waits here, too. */
 STATUS thread_pool_alone(thread_pool *t, thread_pool_work change, void *context, uint32_t member);
 
 /* One member at a time. */

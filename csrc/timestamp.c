@@ -84,14 +84,14 @@ static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uin
         case EV_EPOCH: return memory_epoch_event(s, ID(endpoint, id));
         case EV_SOURCE:
             return number ? source_left(s, ID(source, id)) : source_try(s, ID(source, id));
-        case EV_START: /* only makes time 0 happen */ break;
+        case EV_START: /* only creates an event at time 0 */ break;
         default: return dispatch_program(s, class, number, id);
     }
     return CLUSIM_OK;
 }
 
-/* Fetch what the events of the next bucket will touch: their packets and wires. Packets in flight
- * are too many for the fast caches, and nothing has touched them since they were sent. */
+/* Prefetch packets and wires of the next bucket's events. Packets in flight are too many for the
+ * fast caches, and have not been touched since they were sent. */
 static void prefetch_upcoming(const clusim_sim *s) {
     const event_chunk *chunk = event_queue_upcoming(&s->scheduler.events);
     if (chunk == NULL) return;
@@ -118,7 +118,7 @@ STATUS timestamp_next(clusim_sim *s, int64_t limit_ps, int64_t *at_ps) {
 /* All events due now. */
 static inline STATUS dispatch_events(clusim_sim *s) {
     event_queue *q = &s->scheduler.events;
-    while (event_queue_any(q)) { /* those of one time are in one bucket */
+    while (event_queue_any(q)) { /* events of one time are in one bucket */
         const event *e = event_queue_first(q);
         if (e->at_ps != s->scheduler.now_ps) break;
         uint32_t id = e->payload;
@@ -144,7 +144,7 @@ static inline STATUS dispatch_events(clusim_sim *s) {
 /* ---- phase B --------------------------------------------------------------------------------- */
 
 /* Ascending order matters only where wires compete for a flow's next packet: adaptive injection.
- * There a grant may make another wire eligible; the pass then goes on with it in its place. */
+ * There a grant may make another wire eligible; the pass then continues with it in order. */
 static STATUS phase_b_ordered(clusim_sim *s) {
     while (s->scheduler.phase_b.len) {
         wire_list *pass = &s->scheduler.phase_b_pass;

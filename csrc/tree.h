@@ -1,4 +1,4 @@
-/* tree.h - the ways of aggregation trees. No state: all of it follows from the image. */
+/* tree.h - routes of aggregation trees. Stateless: derived from the image. */
 #ifndef CLUSIM_TREE_H
 #define CLUSIM_TREE_H
 
@@ -8,7 +8,7 @@ static inline const clusim_vertex *tree_vertex(const clusim_sim *s, vertex_id ve
     return &s->model->image.vertices[vertex.i];
 }
 
-/* Whether a packet of an aggregation has reached the end of its path. */
+/* True if a packet of an aggregation has reached the end of its path. */
 static inline bool tree_at_end(const clusim_sim *s, const packet *p) {
     const clusim_image *im = &s->model->image;
     const clusim_vertex *v = tree_vertex(s, p->vertex);

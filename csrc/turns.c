@@ -7,18 +7,18 @@
 #include "window.h"
 enum { RECORDS_NEARLY_FULL = 1 << 16 };
 
-/* When the next event is, if it matters what nodes in windows do before: they go first. */
+/* Time of the next event, if nodes in windows must advance first to determine it. */
 static inline STATUS next_event(clusim_sim *s, int64_t until_ps, int64_t *at_ps) {
     int64_t due_ps = s->windows.due_ps;
     int64_t limit_ps = due_ps <= until_ps || due_ps == NEVER ? window_horizon(s) : until_ps;
     return timestamp_next(s, limit_ps, at_ps);
 }
 
-/* Events have come as far as the nodes that work in windows: all before some time is done. */
+/* True if events have reached the time of the nodes in windows: everything before it is done. */
 static inline bool level(const clusim_sim *s, int64_t at_ps) { return at_ps >= s->windows.done_ps; }
 
-/* Whether nodes that work in windows go on before the event at `at_ps`. Where endpoints are among
- * them, what events do to them comes a window later, so they lead; else they follow. */
+/* True if nodes in windows advance before the event at `at_ps`. If endpoints are among them,
+ * effects of events on them are a window later, so nodes lead; otherwise they follow. */
 static inline bool nodes_first(clusim_sim *s, int64_t at_ps, int64_t until_ps, int64_t *end_ps) {
     int64_t due_ps = s->windows.due_ps;
     if (s->windows.leading) {

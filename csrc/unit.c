@@ -32,13 +32,13 @@ int64_t unit_reduce(clusim_sim *s, unit_id unit, uint64_t operand_bytes) {
     return clock_read(&u->clock) + image->latency_ps;
 }
 
-/* Index of the VOQ for packets made inside the source node of `wire`. */
+/* Index of the VOQ for packets created inside the source node of `wire`. */
 static uint32_t inner_queue(const clusim_sim *s, wire_id wire, uint32_t vc) {
     return info_at(s, wire)->num_voqs - s->wires.nvc + vc;
 }
 
-/* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state.
- */
+/* Admit the operation: free its buffer and send a request to every member. `op` remains as its
+ * state. */
 static STATUS admit(clusim_sim *s, packet_id op) {
     const clusim_image *im = &s->model->image;
     wire_id from = packet_at(s, op)->in_wire;

@@ -1,10 +1,10 @@
 /* unit.h - the reduction unit of a switch.
  *
- * Hardware  NVSwitch (3rd generation on) gathers operands for a multimem load-reduce and answers
- * once. Model     Contract, section 6: operations take room in bytes, operands arrive in any order,
- * a clock limits the rate of operands. Values are reduced in member order by the data plane. Not
- * modelled  The number and place of the adders inside the switch.
- */
+ * Hardware  NVSwitch (3rd generation on) gathers operands for a multimem load-reduce and responds
+ *           once.
+ * Model     Contract, section 6: operations occupy room in bytes, operands arrive in any order, a
+ *           clock limits the rate of operands. Values are reduced in member order by the data
+ * plane. Not modelled  The number and place of the adders inside the switch. */
 #ifndef CLUSIM_UNIT_H
 #define CLUSIM_UNIT_H
 

@@ -17,7 +17,7 @@ static STATUS unbalanced(clusim_error *e, uint64_t index, const char *what, int6
     return CLUSIM_ERR_CONSERVATION;
 }
 
-/* Bytes of packets that sit in the receive buffer of a wire: behind a wire that is down. */
+/* Bytes of packets in the receive buffer of a wire that wait for a wire that is down. */
 static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
         if (packet_none(s->wires.voqs[q].head)) continue;
@@ -30,7 +30,7 @@ static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
     }
 }
 
-/* Buffers of multicast packets some of whose copies are stuck: found through any one copy. */
+/* Buffers of multicast packets with stuck copies: found through any one copy. */
 static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
         for (packet_id p = s->wires.voqs[q].head; !packet_none(p); p = *next_of(s, p)) {

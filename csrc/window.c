@@ -93,11 +93,11 @@ void window_free(clusim_sim *s) {
  */
 
 enum {
-    RESULT = 1, /* in what comes to a unit */
+    RESULT = 1, /* in the arrivals of a unit */
     SPECIAL = 1 << CLUSIM_KIND_MCAST | 1 << CLUSIM_KIND_RED_REQ | 1 << CLUSIM_KIND_RED_DATA
 };
 
-/* A packet that a switch copies, or that its unit takes in. */
+/* Handle a packet that a switch copies or that its unit reduces. */
 static STATUS take_special(clusim_sim *s, window_packet next) {
     if (packet_at(s, next.packet)->kind == CLUSIM_KIND_MCAST) {
         s->scheduler.now_ps = next.at_ps;
@@ -106,7 +106,7 @@ static STATUS take_special(clusim_sim *s, window_packet next) {
     return inbox_work(s, (window_arrival){next.at_ps, next.packet, 0});
 }
 
-/* What arrives over one wire. */
+/* Collect the arrivals over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
     window_way way = window_open_way(s, wire);
@@ -135,14 +135,14 @@ static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
     s->scheduler.now_ps = now_ps;
 }
 
-/* When the wire could grant next; NEVER if only what is not known yet can make it. */
+/* Time of the wire's next possible grant; NEVER if it depends on events not yet known. */
 static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
     if (UNLIKELY(w->stalled)) return base_min(g->arrival->at_ps, window_credit_at(s, w));
     return base_max(w->free_at, w->num_ready ? 0 : g->arrival->at_ps);
 }
 
-/* Whether a packet finds nothing in any queue of its wire, and nothing comes until it can go on. */
+/* True if all queues of the packet's wire are empty and nothing arrives until it can leave. */
 static inline bool alone(const window_progress *g, int64_t now_ps) {
     return g->w->num_ready == 0 && g->arrival[1].at_ps > now_ps;
 }
@@ -169,17 +169,17 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     return CLUSIM_OK;
 }
 
-enum { AHEAD = 6 }; /* that are fetched before it is their turn */
+enum { AHEAD = 6 }; /* packets prefetched before their turn */
 
-/* A response names its operation, which has waited for it since long. */
+/* Prefetch the operation that a response names: it was opened long ago and may be out of cache. */
 static void fetch_operation(const clusim_sim *s, const window_arrival *a) {
     const packet *p = packet_at(s, a->packet);
     if (p->kind == CLUSIM_KIND_RED_DATA && a->candidate != RESULT)
         __builtin_prefetch(packet_at(s, p->op), 1);
 }
 
-/* What a unit does, in order of time; at one time results come behind what arrives. All results of
- * this window are of operations before it. */
+/* Process a unit in order of time; at equal times, arrivals precede results. All results of this
+ * window belong to operations that began before it. */
 static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     window_packet next;
@@ -221,8 +221,8 @@ static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
 /* ---- a host and its router -------------------------------------------------------------------
  */
 
-/* How long a window of the pair may be for one of its wires: without an end if it has credit for
- * all that it could send in one. */
+/* Longest window of the pair for one of its wires: unlimited if credit covers all bytes that it
+ * could send in one. */
 static int64_t reach(const clusim_sim *s, wire_id wire) {
     const wire_state *w = wire_at(s, wire);
     const wire_info *info = info_at(s, wire);
@@ -235,7 +235,7 @@ static int64_t reach(const clusim_sim *s, wire_id wire) {
     return NEVER;
 }
 
-/* What the host sends is at the router in the same window, and the other way about. */
+/* The host's sends reach the router in the same window, and vice versa. */
 static STATUS run_both(clusim_sim *s, window_node *n, int64_t end_ps) {
     window_node *end = &s->windows.nodes[n->end.i];
     TRY(window_endpoint_run(s, end, WINDOW_SENDS, end_ps));
@@ -245,8 +245,8 @@ static STATUS run_both(clusim_sim *s, window_node *n, int64_t end_ps) {
     return CLUSIM_OK;
 }
 
-/* Of a pair, in parts if credit between the two may run short. What is due within the window is
- * done in it. */
+/* Process a pair, in parts if credit between the two may run short. Everything due within the
+ * window is done in it. */
 static STATUS run_pair(clusim_sim *s, window_node *n, int64_t end_ps) {
     windows_part *p = &s->windows;
     wire_id in = ID(wire, s->model->out_wires[s->model->out_off[n->end.i]]);
@@ -266,8 +266,8 @@ static STATUS run_pair(clusim_sim *s, window_node *n, int64_t end_ps) {
 /* ---- windows ----------------------------------------------------------------------------------
  */
 
-/* In large fabrics nothing of a node is in a near cache when its turn comes: fetch its wires
- * while others are worked off, ... */
+/* In large systems a node's data are not in a near cache at its turn: prefetch its outgoing wires
+ * while other nodes are processed, ... */
 static void fetch_out(const clusim_sim *s, node_id node) {
     const clusim_model *m = s->model;
     for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
@@ -277,7 +277,7 @@ static void fetch_out(const clusim_sim *s, node_id node) {
     }
 }
 
-/* ... and then those into it, which are the ways back of those out of it. */
+/* ... and then its incoming wires, which are the reverse wires of the outgoing ones. */
 static void fetch_in(const clusim_sim *s, node_id node) {
     const clusim_model *m = s->model;
     for (uint32_t k = m->out_off[node.i]; k < m->out_off[node.i + 1]; k++) {
@@ -288,7 +288,7 @@ static void fetch_in(const clusim_sim *s, node_id node) {
     }
 }
 
-/* What is under way over the wire back of the `k`-th of those out of all nodes, or nothing. */
+/* Packets in flight over the reverse wire of the `k`-th outgoing wire of all nodes, or NULL. */
 static const window_ring *ring_back(const clusim_sim *s, uint32_t k) {
     static const window_ring nothing;
     wire_id back = end_at(s, ID(wire, s->model->out_wires[k]))->reverse;
@@ -322,8 +322,8 @@ static void fetch_ahead(const clusim_sim *s, const node_list *list, uint32_t at)
     if (at + 1 < list->len) fetch_packets(s, list->ids[at + 1]);
 }
 
-/* What is due is found anew: of packets under way, of wires, and of what they send on. Nodes that
- * get something to do on the way stand behind in the list, and find nothing yet. */
+/* Recompute the due time from packets in flight, from wires, and from the packets sent on. Nodes
+ * activated during the loop are appended to the list and find nothing due yet. */
 static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
     node_list *list = &s->windows.busy;
     uint32_t kept = 0;
@@ -331,7 +331,7 @@ static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
         node_id node = list->ids[i];
         window_node *n = &s->windows.nodes[node.i];
         if (list->len >= FAR) fetch_ahead(s, list, i);
-        CLUSIM_ASSERT(s->windows.scratch.num_queued == 0); /* nothing comes but in a node's turn */
+        CLUSIM_ASSERT(s->windows.scratch.num_queued == 0); /* used only in a node's turn */
         if (!node_none(n->end)) {
             TRY(run_pair(s, n, end_ps));
         } else if (endpoint_none(n->endpoint)) {
@@ -353,7 +353,7 @@ STATUS window_run(clusim_sim *s, int64_t end_ps) {
     s->windows.due_ps = NEVER;
     TRY(s->windows.partition ? partition_run(s, end_ps, run_nodes) : run_nodes(s, end_ps));
     s->windows.done_ps = end_ps;
-    s->windows.due_ps = base_max(s->windows.due_ps, end_ps); /* what was due before is done, too */
+    s->windows.due_ps = base_max(s->windows.due_ps, end_ps); /* everything due earlier is done */
     s->scheduler.now_ps = now_ps;
     return CLUSIM_OK;
 }
@@ -364,7 +364,7 @@ STATUS window_catch_up(clusim_sim *s) {
     return CLUSIM_OK;
 }
 
-/* Where endpoints lead, the first thing due may not be as late as all tasks and messages end. */
+/* If endpoints lead, the first due action must precede the end of all tasks and messages. */
 int64_t window_end_ps(clusim_sim *s, int64_t until_ps) {
     int64_t end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
     if (s->windows.leading && !s->results.draining && window_endpoint_near(s, end_ps))

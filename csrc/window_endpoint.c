@@ -21,10 +21,9 @@ static inline window_endpoint *end_of(clusim_sim *s, const window_node *n) {
     return &s->windows.ends[n->endpoint.i];
 }
 
-/* ---- what the window brings --------------------------------------------------------------------
- */
+/* ---- arrivals of the window ------------------------------------------------------------------ */
 
-/* What begins to send in this window: its packets wait for their time. */
+/* Queue transfers that start in this window: their packets wait for their time. */
 static STATUS start_all(clusim_sim *s, window_endpoint *e, int64_t end_ps) {
     while (e->num_starts && e->starts[0].at_ps < end_ps) {
         window_start first = e->starts[0];
@@ -40,7 +39,7 @@ static STATUS start_all(clusim_sim *s, window_endpoint *e, int64_t end_ps) {
     return CLUSIM_OK;
 }
 
-/* An answer opens the window of the flow that asked. */
+/* A response opens the in-flight window of the requesting flow. */
 static STATUS answered(clusim_sim *s, window_node *n, const packet *p, int64_t at_ps) {
     const xfer *x = xfer_at(s, p->xfer);
     if (x->window == 0) return CLUSIM_OK;
@@ -53,7 +52,7 @@ enum {
     REQUESTS = 1 << CLUSIM_KIND_READ_REQ | 1 << CLUSIM_KIND_RED_FETCH
 };
 
-/* What arrives over one wire. */
+/* Collect the arrivals over one wire. */
 static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                             bool *more) {
     window_way way = window_open_way(s, wire);
@@ -69,7 +68,7 @@ static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t
     return CLUSIM_OK;
 }
 
-/* Answers that are ready in this window were asked for before it. */
+/* Responses that are ready in this window were requested before it. */
 static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_t end_ps) {
     window_packet next;
     if (inbox_len(replies) == 0) return CLUSIM_OK;
@@ -105,7 +104,7 @@ static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) 
     return CLUSIM_OK;
 }
 
-/* When the wire has something to look at next; NEVER if only what is not known yet can make it. */
+/* Time of the wire's next possible action; NEVER if it depends on events not yet known. */
 static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
     int64_t more_ps = base_min(g->arrival->at_ps, w->soonest);
@@ -131,7 +130,7 @@ static inline STATUS send(clusim_sim *s, window_progress *g, int64_t now_ps, boo
     return CLUSIM_OK;
 }
 
-/* Grant what is to be sent, if there is just one thing and credit for it. */
+/* Grant the pending packet if it is the only one and has credit. */
 static inline STATUS send_alone(clusim_sim *s, window_progress *g, int64_t now_ps, bool *sent) {
     const wire_state *w = g->w;
     bool flow = w->soonest <= now_ps, came = g->arrival->at_ps <= now_ps;
@@ -172,11 +171,11 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-/* From here on the clock of memory or the count of its bytes may come near the end of its range;
- * what one window adds is less (model_windows.c). */
+/* From here on, the memory clock or byte count may approach the end of its range; one window adds
+ * less (model_windows.c). */
 enum { NEAR_BITS = 61 };
 
-/* Deliveries come before what was granted at the same time, in order of their wires. */
+/* At equal times, deliveries precede grants, in order of their wires. */
 static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
     window_scratch *d = &s->windows.scratch;
     window_arrival *all = d->work;
@@ -193,7 +192,7 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint) {
 /* ---- a window ----------------------------------------------------------------------------------
  */
 
-/* What a host asks of memory waits aside, as its router has work of its own, ... */
+/* Save the host's memory requests while its router is processed, ... */
 static void put_aside(window_scratch *d) {
     window_arrival *asked = d->work;
     uint32_t size = d->size_work;
@@ -205,7 +204,7 @@ static void put_aside(window_scratch *d) {
     d->num_work = 0;
 }
 
-/* ... and then goes behind what was delivered at the same time. */
+/* ... and append them to the deliveries of the same time. */
 static STATUS bring_back(clusim_sim *s) {
     window_scratch *d = &s->windows.scratch;
     for (uint32_t k = 0; k < d->num_sent; k++) TRY(inbox_work(s, d->sent[k]));
@@ -213,7 +212,7 @@ static STATUS bring_back(clusim_sim *s) {
     return CLUSIM_OK;
 }
 
-/* What it has left to do. */
+/* Record the endpoint's remaining work. */
 static inline void note_left(clusim_sim *s, window_node *n, const window_endpoint *e) {
     if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
     n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
@@ -249,8 +248,8 @@ static uint64_t count_arriving(const clusim_sim *s) {
     return count;
 }
 
-/* Whether a packet that is waited for must still go to another router than the one it is on the way
- * to, or at: its hop between them takes longer than a window. */
+/* True if an awaited packet still has to cross to another router than the one that it is at or
+ * heading for: its hop between them is longer than a window. */
 static bool some_far(const clusim_sim *s) {
     for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
         const window_ring *ring = &s->windows.ins[w].under_way;
@@ -265,7 +264,7 @@ static bool some_far(const clusim_sim *s) {
     return false;
 }
 
-/* What packets that are yet to be granted take at least until the last one has left. */
+/* Lower bound on the time until the last packet that is yet to be granted has left. */
 static int64_t least_left(const clusim_sim *s, const xfer *x) {
     int64_t least = NEVER;
     for (uint32_t k = 0; k < x->group_size; k++) {
@@ -277,10 +276,10 @@ static int64_t least_left(const clusim_sim *s, const xfer *x) {
     return (int64_t)((x->ungranted - 1) / x->group_size) * least;
 }
 
-/* Whether an instance has so much to do before its end that it cannot come before `end_ps`. */
+/* True if the remaining work of an instance cannot end before `end_ps`. */
 static bool keeps_going(const clusim_sim *s, inst_id id, int64_t end_ps) {
     const inst_state *st = inst_at(s, id);
-    if (st->phase == PH_GATE && st->has_slice) return true; /* its fixed time is still to come */
+    if (st->phase == PH_GATE && st->has_slice) return true; /* its fixed time is still due */
     if (st->phase == PH_FIXED) return st->start_ps >= end_ps;
     if (st->phase != PH_READ && st->phase != PH_DATA) return false;
     if (st->slice_at + st->slice_size < st->piece) return true; /* so is that of the next slice */
@@ -288,7 +287,7 @@ static bool keeps_going(const clusim_sim *s, inst_id id, int64_t end_ps) {
     const xfer *x = xfer_at(s, st->xfer);
     bool its_own = x->owner_kind == OWNER_INSTANCE && inst_is(x->inst, id); /* still there */
     if (!its_own || x->ungranted == 0) return false;
-    if (xfer_awaited(x)) return true; /* what is asked for comes later */
+    if (xfer_awaited(x)) return true; /* responses arrive later */
     return s->windows.due_ps + least_left(s, x) >= end_ps;
 }
 
@@ -303,7 +302,7 @@ static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
     return false;
 }
 
-/* Neither what is to be delivered nor programs tell that the run goes on. */
+/* Neither pending deliveries nor programs prove that the run continues. */
 bool window_endpoint_near(clusim_sim *s, int64_t end_ps) {
     if (s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps)) return false;
     if (s->model->has_pairs) return !some_far(s);

@@ -1,26 +1,25 @@
-/* window_endpoint.h - what an endpoint does in a window of time.
+/* window_endpoint.h - processing of an endpoint in a time window.
  *
- * Its wires are on their own like those of plain nodes, only that flows compete there too: what
- * begins to send in the window is known when it begins (a slice waits at its gate first, and its
- * `fixed_ps` are no shorter than a window), and answers were asked for before. Only memory is
- * shared: what wires grant and what arrives asks for it in order of time when all wires are done.
- */
+ * Wires of an endpoint are as independent as those of plain nodes, but flows also compete there.
+ * Transfers that start in the window are known at its begin (a slice waits at its gate first, and
+ * its `fixed_ps` is at least a window), and responses were requested earlier. Only memory is
+ * shared: requests of grants and arrivals are issued in order of time after all wires are done. */
 #ifndef CLUSIM_WINDOW_ENDPOINT_H
 #define CLUSIM_WINDOW_ENDPOINT_H
 
 #include "parts/windows.h"
 #include "state.h"
 
-/* Of an endpoint that is worked off with its router: what it sends goes before the router, what it
- * is sent behind it. */
+/* Parts of an endpoint that is processed with its router: sends before the router, receives after.
+ * */
 enum window_side { WINDOW_BOTH, WINDOW_SENDS, WINDOW_TAKES };
 
 STATUS window_endpoint_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps);
 
-/* Everything that is under way to endpoints becomes events. */
+/* Convert everything in flight to endpoints into events. */
 STATUS window_endpoint_close(clusim_sim *s);
 
-/* Whether all tasks and messages may be done before `end_ps`. */
+/* True if all tasks and messages may end before `end_ps`. */
 bool window_endpoint_near(clusim_sim *s, int64_t end_ps);
 
 #endif

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* What comes from several wires, each by time, is nearly even in the window: it is thrown into as
- * many buckets of time as there are elements, and what is left to do is little. */
+/* Arrivals from several wires, each sorted by time, are nearly uniform in the window: distribute
+ * them over as many time buckets as there are elements; little sorting remains. */
 enum { FEW = 10, MOST_BUCKETS = 1 << 10 };
 
 /* Stable. */
@@ -17,7 +17,7 @@ static void insert_all(window_arrival *a, uint32_t n) {
     }
 }
 
-/* Such that the bucket of a time is (time - begin) >> shift. */
+/* Shift for which the bucket of a time is (time - begin) >> shift. */
 static uint32_t bucket_shift(uint64_t length_ps, uint32_t n) {
     uint32_t length_bits = 64 - (uint32_t)__builtin_clzll(length_ps | 1);
     uint32_t bits = 33 - (uint32_t)__builtin_clz(n < MOST_BUCKETS / 2 ? n : MOST_BUCKETS / 2 - 1);

@@ -1,8 +1,8 @@
-/* window_wire.h - a wire out of a node that works in windows: what a window brings to it, and how
- * it goes from grant to grant.
+/* window_wire.h - outgoing wire of a node that works in windows: its arrivals, and its progress
+ * from grant to grant.
  *
- * What runs for every hop is inline here: window.c has plain nodes, window_endpoint.c endpoints.
- */
+ * Code that runs for every hop is inline here; window.c has plain nodes, window_endpoint.c
+ * endpoints. */
 #ifndef CLUSIM_WINDOW_WIRE_H
 #define CLUSIM_WINDOW_WIRE_H
 
@@ -14,24 +14,23 @@
 #include "parts/wires.h"
 #include "wire.h"
 
-/* ---- what a window brings ----------------------------------------------------------------------
- */
+/* ---- arrivals of a window -------------------------------------------------------------------- */
 
 /* A wire into a node. */
 typedef struct window_way {
     window_in *x;
-    wire_id back;         /* over which what arrives is acknowledged, or none */
-    uint32_t control_256; /* which has bits of all that it comes to owe in this window */
+    wire_id back;         /* wire that carries acknowledgements of the arrivals, or none */
+    uint32_t control_256; /* bits of all control bytes that `back` owes in this window */
 } window_way;
 
-enum { WINDOW_AHEAD = 16 }; /* packets that are fetched before they are looked at */
+enum { WINDOW_AHEAD = 16 }; /* packets prefetched before use */
 
 static inline void window_prefetch(const clusim_sim *s, const window_ring *ring) {
     for (uint32_t k = 0; k < WINDOW_AHEAD && k < inbox_len(ring); k++)
         __builtin_prefetch(packet_at(s, inbox_entry(ring, k)->packet), 1);
 }
 
-/* The next of a ring that is there before `end_ps`; the ring has an end (below). */
+/* Next packet of a ring that arrives before `end_ps`; the ring is sealed (below). */
 static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t end_ps,
                                window_packet *out) {
     *out = *inbox_entry(ring, 0);
@@ -42,7 +41,7 @@ static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t e
     return true;
 }
 
-/* What ends a ring comes NEVER, in the place that stays free. */
+/* The sentinel of a ring has time NEVER and uses the slot that is kept free. */
 static inline void window_ring_seal(const window_ring *ring) {
     ring->all[ring->end & (ring->size - 1)].at_ps = NEVER;
 }
@@ -55,7 +54,7 @@ static inline window_way window_open_way(const clusim_sim *s, wire_id wire) {
     return (window_way){.x = x, .back = end_at(s, wire)->reverse};
 }
 
-/* The next packet that comes before `end_ps`. */
+/* Next packet that arrives before `end_ps`. */
 static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t end_ps,
                                   window_packet *out) {
     if (!window_next(s, &way->x->under_way, end_ps, out)) return false;
@@ -63,9 +62,9 @@ static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t 
     return true;
 }
 
-/* All of the window has arrived, and what was taken from the ring stays there until the node has
- * worked off the wire back. If that owes nothing and comes to owe nothing, there is nothing to
- * drain either. */
+/* All packets of the window have arrived. Removed ring entries remain valid until the node has
+ * processed the reverse wire. If that wire owes no bytes now or later, there is nothing to drain.
+ * */
 static inline void window_close_way(clusim_sim *s, window_node *n, const window_way *way,
                                     bool *more) {
     const window_ring *ring = &way->x->under_way;
@@ -78,22 +77,23 @@ static inline void window_close_way(clusim_sim *s, window_node *n, const window_
     inbox_activate_at(s, n, way->back);
 }
 
-/* By time; equals stay in order. All are in the present window. Of many, `all` are elsewhere then:
- * where all that is sorted goes, so that it stays in the fastest cache; with room for one more. */
+/* Sort by time; stable. All arrivals are in the present window. Long lists are moved: `all` then
+ * points to the common buffer of sorted arrivals, which stays in the fastest cache and has room for
+ * one more. */
 STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t n);
 
 /* ---- from grant to grant -----------------------------------------------------------------------
  */
 
-/* How far a wire has come in its window. */
+/* Progress of a wire in its window. */
 typedef struct window_progress {
     wire_id wire;
     wire_state *w;
-    window_in *x;    /* where it leads, if to a node that works in windows */
-    int64_t sent_ps; /* when the first of what it sends is at a node that works in windows */
-    const window_arrival *arrival; /* the next one; the last comes NEVER */
-    int64_t owed_ps; /* when the next packet comes over the wire back; the last comes later */
-    const window_packet *back; /* the ring of those that have come over it, and one more */
+    window_in *x;    /* destination, if it works in windows */
+    int64_t sent_ps; /* arrival of its first sent packet at a node that works in windows */
+    const window_arrival *arrival; /* next arrival; the sentinel has time NEVER */
+    int64_t owed_ps; /* time of the next packet over the reverse wire; the sentinel is later */
+    const window_packet *back; /* ring of packets received over the reverse wire, and one more */
     uint32_t back_mask, owed;  /* the next one there */
 } window_progress;
 
@@ -101,7 +101,7 @@ static inline const window_packet *window_taken(const window_progress *g) {
     return &g->back[g->owed & g->back_mask];
 }
 
-/* All that the window brings to a wire is there. */
+/* Precondition: all of the wire's arrivals of the window are collected. */
 static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *out) {
     static const window_arrival no_arrival = {.at_ps = NEVER};
     wire_state *w = wire_at(s, wire);
@@ -129,7 +129,7 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
     return CLUSIM_OK;
 }
 
-/* Of a wire that found too little: all that had come back by then has been counted. */
+/* For a wire that found too little credit: all credit returned by that time has been counted. */
 static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w) {
     int64_t at_ps = NEVER;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
@@ -139,7 +139,7 @@ static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w)
     return at_ps;
 }
 
-/* Control bytes that it comes to owe up to `now_ps`, as wire_owe does. */
+/* Add control bytes that become owed up to `now_ps`, as wire_owe does. */
 static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
     wire_state *w = g->w;
     while (g->owed_ps <= now_ps) {
@@ -154,14 +154,14 @@ static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t n
     }
 }
 
-/* Nothing has credit: count what has come back, so that only what comes later matters. */
+/* No queue has credit: count returned credit, so that only later returns matter. */
 static inline void window_stall(clusim_sim *s, wire_state *w) {
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
         grant_collect(&w->credits[vc], s->scheduler.now_ps);
     wire_stall(s, w);
 }
 
-/* The round robin goes on behind what was granted; others that are ready wait for it. */
+/* The round robin continues after the granted VOQ; other ready VOQs wait for it. */
 static inline void window_granted(const clusim_sim *s, wire_state *w, uint32_t candidate) {
     w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
     if (w->num_ready == 0) return;
@@ -179,15 +179,15 @@ ALWAYS_INLINE STATUS window_put(clusim_sim *s, window_progress *g, packet_id ind
     return inbox_append(&g->x->under_way, (window_packet){at_ps, index, control_256});
 }
 
-/* The wire has come to the end of its window. */
+/* End the wire's window. */
 static inline STATUS window_wire_finish(clusim_sim *s, const window_progress *g, wire_id wire) {
     if (g->sent_ps == NEVER) return CLUSIM_OK;
     inbox_due(s, g->sent_ps);
     return LIKELY(g->x->listed) ? CLUSIM_OK : inbox_list(s, wire);
 }
 
-/* Grant the packet that comes next, which nothing is before or with, as good as in its queue until
- * now; not if credit is short. */
+/* Grant the next arrival directly, as if it had been queued until now; requires that no other
+ * packet precedes or accompanies it. Does not grant if credit is short. */
 static inline STATUS window_pass_on(clusim_sim *s, window_progress *g, int64_t now_ps,
                                     bool *passed) {
     wire_state *w = g->w;
@@ -250,7 +250,7 @@ ALWAYS_INLINE void window_fetch_heads(const clusim_sim *s, const wire_state *w) 
         __builtin_prefetch(packet_at(s, w->queues[__builtin_ctzll(bits)].head), 1);
 }
 
-/* What the next wire of a list needs first. */
+/* Prefetch the first data that the next wire of a list needs. */
 ALWAYS_INLINE void window_fetch(const clusim_sim *s, enum window_list list, wire_id next) {
     const window_in *x = &s->windows.ins[next.i];
     __builtin_prefetch(wire_credit(s, next, 0), 1);
@@ -264,7 +264,7 @@ ALWAYS_INLINE void window_fetch(const clusim_sim *s, enum window_list list, wire
     window_fetch_heads(s, wire_at(s, next));
 }
 
-/* Work off a list of a node's wires; those with more to do stay on it. */
+/* Process a list of a node's wires; wires with more to do stay on it. */
 ALWAYS_INLINE STATUS window_walk(clusim_sim *s, window_node *n, enum window_list list,
                                  window_work work, int64_t end_ps) {
     wire_id *link = &n->first[list];

@@ -1,13 +1,13 @@
-/* wire.h - what a wire does: credits, control bytes, VOQs.
+/* wire.h - wires: credits, control bytes, VOQs.
  *
- * Hardware  A serial link: flow-controlled per virtual channel, acknowledgements share it with
- * data. Model     Contract, sections 3 and 4. Credit returns are timestamps looked at when needed,
- * and a wire with nothing to wait for has no event: a hop over an idle fabric costs one event. Not
- * modelled  Lane skew, link training, the distance at which a receiver stops a sender. Parameters
- * Image arrays `wires` and `formats`.
+ * Hardware  A serial link: flow control per virtual channel; acknowledgements share it with data.
+ * Model     Contract, sections 3 and 4. Credit returns are timestamps read when needed, and a wire
+ *           that waits for no packet or credit has no event: a hop over an idle network costs one
+ *           event.
+ * Not modelled  Lane skew, link training, the distance at which a receiver stops a sender.
+ * Parameters    Image arrays `wires` and `formats`.
  *
- * What runs for every hop is inline here.
- */
+ * Code that runs for every hop is inline here. */
 #ifndef CLUSIM_WIRE_H
 #define CLUSIM_WIRE_H
 
@@ -26,22 +26,22 @@ void wire_free(clusim_sim *s);
 STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
 void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
 
-/* Let whole owed flits leave while the wire idles, up to now. */
+/* Let complete owed flits leave while the wire idles, up to now. */
 void wire_drain(clusim_sim *s, wire_state *w);
 
-/* What is out of the ordinary about a wire now. */
+/* Update the traits of a wire: its present deviations from the common case. */
 void wire_set_traits(const clusim_sim *s, wire_id wire, uint16_t traits);
 
 STATUS wire_grow_credit(credit_pool *c);
 
 enum { MOST_RETURNS = 32 };
 
-/* Count what has come back by `now_ps`, of a ring that is not by time. */
+/* Count credit returned by `now_ps`, for a ring that is not sorted by time. */
 void wire_count_credit(credit_pool *c, int64_t now_ps);
 
 void wire_sort_credit(credit_pool *c);
 
-/* When more comes back, of a ring with something in it. */
+/* Time of the next credit return; the ring must not be empty. */
 static inline int64_t wire_credit_at(credit_pool *c) {
     if (UNLIKELY(c->unsorted)) wire_sort_credit(c);
     return c->ring[c->head].at_ps;
@@ -78,7 +78,7 @@ static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
- * receiver may let it go on. Returns need no order until credit runs short. */
+ * receiver may let it resume. Returns need no order until credit runs short. */
 ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
                                         int64_t free_ps) {
     credit_pool *c = wire_credit(s, wire, vc);
@@ -96,8 +96,8 @@ ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc
     return CLUSIM_OK;
 }
 
-/* A packet with `control_256` owed bytes arrived in the opposite direction. Fewer than a flit never
- * leave, and then it does not matter when draining was last looked at. */
+/* A packet with `control_256` owed bytes arrived in the opposite direction. Less than a flit never
+ * leaves, so the time of the last drain does not matter then. */
 static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) {
     if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) wire_drain(s, w);
     w->drained_at = s->scheduler.now_ps;
@@ -138,7 +138,7 @@ static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candi
     return wire_wake(s, w, w->free_at);
 }
 
-/* Put a packet that came in over a wire into a VOQ of the wire `packet.out`. */
+/* Put a packet received over a wire into a VOQ of the wire `packet.out`. */
 static inline STATUS wire_enqueue_marked(clusim_sim *s, packet_id index, uint32_t candidate) {
     TRY(wire_enqueue(s, index, candidate));
     packet *p = packet_at(s, index);
@@ -146,7 +146,7 @@ static inline STATUS wire_enqueue_marked(clusim_sim *s, packet_id index, uint32_
     return CLUSIM_OK;
 }
 
-/* The packet holds the receive buffer of the wire it came over until it has left again. */
+/* The packet holds the receive buffer of its last wire until it leaves. */
 static inline void wire_hold(packet *p, wire_id from) {
     p->held_wire = from;
     p->held_bytes = p->wire_bytes;

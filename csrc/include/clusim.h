@@ -1,19 +1,17 @@
-/* clusim.h - the one public header of the clusim engine, and the one place where its interface is
- * written down.
+/* clusim.h - the public header of the clusim engine and the only definition of its interface.
  *
- * cffi reads the text between the `cdef` markers, but for CLUSIM_CHECKED. clusim/engine/abi.py
- * makes Python's enums and NumPy layouts of it; its import fails if a name is missing. Structs have
- * no padding. docs/model/contract.md defines the fields.
+ * cffi reads the text between the `cdef` markers, except CLUSIM_CHECKED. clusim/engine/abi.py
+ * derives Python enums and NumPy layouts from it; its import fails if a name is missing. Structs
+ * have no padding. docs/model/contract.md defines the fields.
  *
- * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte].
- */
+ * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte]. */
 #ifndef CLUSIM_H
 #define CLUSIM_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a function returns must be looked at. */
+/* The caller must check the result. */
 #define CLUSIM_CHECKED __attribute__((warn_unused_result))
 
 /* cdef: begin */
@@ -35,12 +33,12 @@ enum clusim_status {
 enum clusim_stop {
     CLUSIM_STOP_DONE = 0,     /* all tasks and messages are complete */
     CLUSIM_STOP_TIME = 1,     /* everything up to and including `until_ps` has happened */
-    CLUSIM_STOP_EVENTS = 2,   /* `max_events` are used up; call again to go on */
+    CLUSIM_STOP_EVENTS = 2,   /* `max_events` reached; call again to continue */
     CLUSIM_STOP_RECORDS = 3,  /* the record buffer is nearly full; drain it and call again */
-    CLUSIM_STOP_DEADLOCK = 4, /* nothing can happen any more, and tasks or messages are left */
+    CLUSIM_STOP_DEADLOCK = 4, /* no event is possible, but tasks or messages remain */
 };
 
-/* What an instance is doing. */
+/* Activity of an instance. */
 enum clusim_state {
     CLUSIM_STATE_NOT_STARTED = 0,
     CLUSIM_STATE_WAIT_CTA_SLOT = 1,
@@ -52,13 +50,12 @@ enum clusim_state {
 
 /* The last thing that kept a slice from passing its gate. */
 enum clusim_cause {
-    CLUSIM_CAUSE_NONE = 0, /* it did not wait: its instance came when the gate was open */
+    CLUSIM_CAUSE_NONE = 0, /* did not wait: the gate was already open */
     CLUSIM_CAUSE_RECV = 1, /* the data: the tail of its recv connection */
     CLUSIM_CAUSE_SEND = 2, /* room: the head of its send connection */
 };
 
-/* Whose time or number left the ranges (contract, section 1), in the order in which one is named.
- */
+/* Owner of a time or number that left the ranges (contract, section 1), in order of precedence. */
 enum clusim_beyond {
     CLUSIM_BEYOND_WIRE = 0,
     CLUSIM_BEYOND_ENDPOINT = 1,
@@ -87,10 +84,10 @@ enum clusim_kind {
 
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 11,
-    CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; op_flags has at most so many */
+    CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
 };
 
-/* What the engine does for an opcode: bits. */
+/* Actions of an opcode: bits. */
 enum clusim_op {
     CLUSIM_OP_RECV = 1,
     CLUSIM_OP_SEND = 2,
@@ -117,7 +114,7 @@ enum clusim_conn_kind {
     CLUSIM_CONN_KIND_AGGREGATION = 4,
 };
 
-/* How a transfer spreads over parallel wires (section 5). */
+/* Spreading of a transfer over parallel wires (section 5). */
 enum clusim_policy {
     CLUSIM_POLICY_STRIPE = 0,
     CLUSIM_POLICY_PINNED = 1,
@@ -128,7 +125,7 @@ enum clusim_prim_flag {                            /* bits */
                         CLUSIM_PRIM_FLAG_SYNC = 1, /* one slice of 0 bytes */
 };
 
-/* How a template's chunks lie in a buffer (section 7). */
+/* Layout of a template's chunks in a buffer (section 7). */
 enum clusim_mode {
     CLUSIM_MODE_INTERLEAVED = 0,
     CLUSIM_MODE_BLOCKED = 1,
@@ -166,7 +163,7 @@ typedef struct clusim_node {
     uint32_t endpoint;    /* index into endpoints, or NONE */
     uint32_t unit;        /* index into units, or NONE */
     uint32_t zone;        /* targets of the same zone are found by their local column */
-    uint32_t wide_stride; /* 1: one group per wide column; 0: one for all of them */
+    uint32_t wide_stride; /* 1: one group per wide column; 0: one common group */
 } clusim_node;
 
 typedef struct clusim_endpoint {
@@ -214,7 +211,7 @@ typedef struct clusim_wire {
     uint32_t ecn_threshold; /* mark probability at ecn_max_bytes, times 2^32 */
 } clusim_wire;
 
-/* Where packets can be steered: endpoints, then NICs. */
+/* Targets of packet routing: endpoints, then NICs. */
 typedef struct clusim_target {
     uint32_t node;
     uint32_t zone;
@@ -285,7 +282,7 @@ typedef struct clusim_conn {
 
 typedef struct clusim_cost {
     int64_t fixed_ps;
-    int64_t after_ps; /* a thread is busy so long after it has handed a slice on */
+    int64_t after_ps; /* time for which a thread stays busy after it has passed a slice on */
     uint32_t op_cost16[CLUSIM_SIZE_OPCODES]; /* 2^-16 ps per byte */
 } clusim_cost;
 
@@ -325,7 +322,7 @@ typedef struct clusim_instance {
     uint32_t slots_per_slice;
     uint32_t cost;
     uint32_t sm;     /* SMs held */
-    uint32_t thread; /* endpoint whose host thread does its work, or NONE */
+    uint32_t thread; /* endpoint whose proxy thread executes it, or NONE */
     uint32_t pad;
 } clusim_instance;
 
@@ -433,24 +430,25 @@ typedef struct clusim_wire_counters {
 
 typedef struct clusim_record {
     int64_t time_ps;
-    int64_t gate_ps; /* when its gate was open */
+    int64_t gate_ps; /* time at which its gate opened */
     uint32_t instance;
     uint32_t seq;
-    uint32_t wire;  /* over which its data came or went last, or none */
+    uint32_t wire;  /* last wire that carried its data, or NONE */
     uint32_t cause; /* clusim_cause */
 } clusim_record;
 
 typedef struct clusim_instance_state {
     uint32_t state; /* clusim_state */
     uint32_t prim;  /* row of the image's prims */
-    uint32_t conn;  /* row of its conns, or none */
+    uint32_t conn;  /* row of its conns, or NONE */
     uint32_t seq;
     uint64_t loop;
 } clusim_instance_state;
 
 const char *clusim_version(void);
 
-/* Check and copy an image. On failure *out is NULL and *error says which row is wrong and why. */
+/* Check and copy an image. On failure *out is NULL and *error names the wrong row and the reason.
+ * */
 CLUSIM_CHECKED int clusim_model_create(const clusim_image *image, clusim_model **out,
                                        clusim_error *error);
 void clusim_model_destroy(clusim_model *model);
@@ -459,23 +457,24 @@ void clusim_model_destroy(clusim_model *model);
 CLUSIM_CHECKED int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
 void clusim_sim_destroy(clusim_sim *sim);
 
-/* Whether nodes work in windows of time, where the image allows it (1), or with an event per packet
- * (0); without a call, or with -1, as it is faster. Results are the same. Before the first run.
- * Returns what works so: nothing (0), switches and NICs (1), endpoints, too (2), pairs, too (3). */
+/* Choose between time windows, if the image allows them (1), and one event per packet (0); by
+ * default, or with -1, the faster one. Results are the same. Call before the first run. Returns the
+ * nodes that work in windows: no nodes (0), switches and NICs (1), also endpoints (2), also pairs
+ * (3). */
 int clusim_sim_use_windows(clusim_sim *sim, int use);
 
-/* Have up to `threads` threads work off what nodes do in windows of at least `pays` events
- * (CLUSIM_NONE: as usual); the caller's is one of them, and the others sleep in between. Results
- * are the same. Once, after clusim_sim_use_windows and before the first run. Returns how many there
- * are, or a negative clusim_status. */
+/* Let up to `threads` threads, including the caller's, process nodes in windows of at least `pays`
+ * events (CLUSIM_NONE: default); the other threads sleep in between. Results are the same. Call
+ * once, after clusim_sim_use_windows and before the first run. Returns the number of threads, or a
+ * negative clusim_status. */
 CLUSIM_CHECKED int clusim_sim_use_threads(clusim_sim *sim, uint32_t threads, uint32_t pays);
 
 /* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
  * destroyed. Stops only between timestamps. */
 CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
 
-/* After CLUSIM_ERR_RANGE: whose time or number is too large (clusim_beyond) and its
- * index. */
+/* After CLUSIM_ERR_RANGE: kind (clusim_beyond) and index of the owner of the excessive time or
+ * number. */
 void clusim_sim_beyond(const clusim_sim *sim, uint32_t *what, uint32_t *index);
 int64_t clusim_sim_now_ps(const clusim_sim *sim);
 uint64_t clusim_sim_num_events(const clusim_sim *sim);
@@ -488,11 +487,11 @@ void clusim_sim_read_messages(const clusim_sim *sim, int64_t *end_ps);
 void clusim_sim_read_instances(const clusim_sim *sim, clusim_instance_state *out);
 void clusim_sim_read_mem_bytes_256(const clusim_sim *sim, uint64_t *out);
 
-/* Move up to `capacity` of the oldest records to `out`; returns how many. */
+/* Move up to `capacity` of the oldest records to `out`; returns their number. */
 size_t clusim_sim_take_records(clusim_sim *sim, clusim_record *out, size_t capacity);
 size_t clusim_sim_num_records(const clusim_sim *sim);
 
-/* After DONE: drain what is under way and check that packets, credits and slots balance. */
+/* After DONE: drain packets in flight and check that packets, credits and slots balance. */
 CLUSIM_CHECKED int clusim_sim_check(clusim_sim *sim, clusim_error *error);
 
 /* cdef: end */

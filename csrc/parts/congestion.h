@@ -8,7 +8,7 @@
 typedef struct pause_state {
     uint64_t held;
     uint32_t asked;
-    int32_t stopped; /* PAUSEs less RESUMEs that took effect */
+    int32_t stopped; /* PAUSEs minus RESUMEs in effect */
 } pause_state;
 
 typedef struct congestion_counters { /* of one wire */

@@ -7,7 +7,7 @@
 
 typedef struct endpoint_state {
     clock16 memory;
-    int64_t thread_free_ps; /* when its host thread takes the next slice */
+    int64_t thread_free_ps; /* when its proxy thread accepts the next slice */
     uint64_t mem_cost16;
     uint64_t mem_bytes_256;
     uint32_t slow_1024;
@@ -24,7 +24,7 @@ typedef struct endpoint_state {
 
 typedef struct endpoints_part {
     endpoint_state *all; /* owned */
-    endpoint_list dirty; /* whose kernels or busy SMs changed at this time */
+    endpoint_list dirty; /* endpoints with changed kernels or busy SMs at this time */
 } endpoints_part;
 
 #endif

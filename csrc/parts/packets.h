@@ -1,9 +1,8 @@
-/* parts/packets.h - packets, and the input buffers that copies of one share.
+/* parts/packets.h - packets, and input buffers shared by copies of a packet.
  *
- * A packet is named by its place in the pool. What is `next` to it in exactly one list (a VOQ, a
- * unit's waiting line, the pool's free list) lies apart: lists are followed ahead of the packets,
- * which are fetched by then.
- */
+ * A packet is identified by its pool index. The `next` link, used by exactly one list at a time (a
+ * VOQ, a unit's waiting line, the pool's free list), is stored in a separate array: list traversal
+ * runs ahead of the packets, which are prefetched by then. */
 #ifndef CLUSIM_PARTS_PACKETS_H
 #define CLUSIM_PARTS_PACKETS_H
 
@@ -13,26 +12,26 @@ typedef struct packet {
     xfer_id xfer;
     uint32_t key;        /* route key */
     uint32_t wire_bytes; /* on the wire `out` */
-    uint32_t payload;    /* bytes it stands for */
-    uint32_t exact;      /* exact packets it stands for */
+    uint32_t payload;    /* bytes represented */
+    uint32_t exact;      /* number of exact packets represented */
     wire_id out;         /* wire it waits for or travels on */
-    wire_id held_wire;   /* wire whose receive buffer it occupies, or NONE */
+    wire_id held_wire;   /* wire with the occupied receive buffer, or NONE */
     uint32_t held_bytes;
-    target_id dst; /* present target, or none if a unit consumes it */
+    target_id dst; /* present target; NONE if a unit consumes it */
     union {
         packet_id op;     /* RED_FETCH, RED_DATA: the operation */
-        buffer_id shared; /* copies: the input buffer they hold together, or none */
+        buffer_id shared; /* copies: common input buffer, or NONE */
     };
     uint32_t path_pos; /* next index into path_wires, or NONE */
     union {
         wire_id first_wire; /* of its injection, for the window */
-        vertex_id vertex;   /* AGG_UP: that it comes from; AGG_DOWN: that it goes to */
+        vertex_id vertex;   /* AGG_UP: source; AGG_DOWN: destination */
     };
     uint8_t kind, vc, held_vc, first_vc;
-    uint8_t copy;                              /* MCAST behind its fan-out, AGG_DOWN behind one */
+    uint8_t copy;                              /* MCAST after its fan-out, AGG_DOWN after one */
     uint8_t adaptive : 1, marked : 1, leg : 2; /* leg: which target `dst` is, LEG_LAST the last */
     uint16_t members;                          /* operations: responses still missing */
-    wire_id in_wire;                           /* operations: wire on which the request came */
+    wire_id in_wire;                           /* operations: wire of the request */
     uint32_t pad;
 } packet;
 
@@ -50,7 +49,7 @@ typedef struct shared_buffer {
 typedef struct packets_part {
     void *block; /* owned; in which they are */
     packet *all;
-    packet_id *next; /* owned; what comes after each in its list (state.h) */
+    packet_id *next; /* owned; successor of each in its list (state.h) */
     packet_id free;
     packet_id chains; /* lists of free packets that threads have left over, linked by `op` */
     uint32_t size, live;

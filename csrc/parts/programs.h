@@ -9,8 +9,8 @@ typedef struct conn_state {
     uint64_t sends, posted;             /* slices started and posted by the sender */
     uint32_t stripe, stripe_read;       /* packet counts; the second of READs from a stage */
     inst_id recv_waiters, send_waiters; /* lists */
-    uint8_t missing[64];                /* per unposted slice: what it still waits for */
-    uint8_t width[64];                  /* ... and the slots it takes */
+    uint8_t missing[64];                /* per unposted slice: number of conditions still missing */
+    uint8_t width[64];                  /* ... and its number of slots */
 } conn_state;
 
 enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
@@ -27,18 +27,18 @@ typedef struct inst_state {
     conn_id wait_conn;
     uint32_t slow_1024;                       /* of the endpoint when the slice passed its gate */
     uint8_t phase, due, wait_side, has_slice; /* wait_side: a clusim_cause */
-    int64_t queued_ps;                        /* when its task started */
-    int64_t gate_ps;                          /* when the present slice passed its gate */
-    int64_t start_ps;                         /* when its data begin to move */
-    xfer_id xfer;                             /* its last transfer, from then on, or none */
+    int64_t queued_ps;                        /* start of its task */
+    int64_t gate_ps;                          /* time at which the present slice passed its gate */
+    int64_t start_ps;                         /* start of its data movement */
+    xfer_id xfer;                             /* its last transfer after that, or NONE */
     wire_id wire;                             /* the present slice's last data, or NONE */
-    uint32_t cause;                           /* clusim_cause: what it was blocked on last */
+    uint32_t cause;                           /* clusim_cause: its last reason for blocking */
 } inst_state;
 
 typedef struct programs_part {
     conn_state *conns;      /* owned */
     inst_state *insts;      /* owned */
-    inst_list due, current; /* runnable; those of the current delta cycle */
+    inst_list due, current; /* runnable now; of the current delta cycle */
 } programs_part;
 
 #endif

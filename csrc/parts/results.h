@@ -1,4 +1,4 @@
-/* parts/results.h - what is told of a run: records, the fingerprint, counters at its end. */
+/* parts/results.h - outputs of a run: records, fingerprint, final counters. */
 #ifndef CLUSIM_PARTS_RESULTS_H
 #define CLUSIM_PARTS_RESULTS_H
 
@@ -11,7 +11,7 @@ typedef struct results_part {
     clusim_wire_counters *final; /* owned; counters at the end of the run */
     uint64_t *final_mem_256;     /* owned; likewise */
     bool keep_records, finished, draining;
-    enum clusim_status ended; /* not CLUSIM_OK: the run failed with it, and cannot go on */
+    enum clusim_status ended; /* if not CLUSIM_OK: error of the run, which cannot continue */
 } results_part;
 
 #endif

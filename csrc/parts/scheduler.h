@@ -1,4 +1,4 @@
-/* parts/scheduler.h - what time it is, what happens next, and whether it may. */
+/* parts/scheduler.h - present time, event queue, and limits of a run. */
 #ifndef CLUSIM_PARTS_SCHEDULER_H
 #define CLUSIM_PARTS_SCHEDULER_H
 
@@ -29,12 +29,12 @@ enum event_class {
 
 /* The key of an event: its rank in phase A, its class, and a number.
  *
- * The contract orders a timestamp by class, and arrivals by wire. Most of that order cannot be
- * seen: only arrivals at one endpoint or unit meet (node_settle takes those by wire), and arrivals,
- * responses and wakes touch different queues unless GPUs relay. So events are sorted by rank alone:
- * faults, then what travels, then the rest. With adaptive routing and with congestion marks, where
- * an arrival looks at a queue others enter, the whole key counts. The number is a wire or unit, or
- * something small that a timer carries. */
+ * The contract orders a timestamp by class, and arrivals by wire. Most of that order is
+ * unobservable: only arrivals at one endpoint or unit interact (node_settle sorts those by wire),
+ * and arrivals, responses and wakes touch different queues unless GPUs relay. Events are therefore
+ * sorted by rank only: faults, then packets, then the rest. With adaptive routing and with
+ * congestion marks, an arrival looks at a queue that others enter, so the full key counts. The
+ * number is a wire or unit, or a small value that a timer carries. */
 enum { RANK_SHIFT = 30, CLASS_SHIFT = 25, NUMBER_MASK = (1 << CLASS_SHIFT) - 1 };
 
 enum { BEYOND_NOTHING = CLUSIM_BEYOND_VERTEX + 1 }; /* all is inside the ranges */
@@ -43,7 +43,7 @@ typedef struct scheduler_part {
     int64_t now_ps;
     event_queue events;
     uint64_t event_count;
-    wire_list phase_b, phase_b_pass; /* to arbitrate; those of the pass under way */
+    wire_list phase_b, phase_b_pass; /* wires to arbitrate; wires of the current pass */
     node_list deferred;              /* nodes at which packets have arrived that end there */
     uint32_t beyond, beyond_index;   /* a clusim_beyond, or BEYOND_NOTHING */
 } scheduler_part;

@@ -1,4 +1,4 @@
-/* parts/units.h - reduction units of switches, and the trees that are made of them. */
+/* parts/units.h - reduction units of switches and their trees. */
 #ifndef CLUSIM_PARTS_UNITS_H
 #define CLUSIM_PARTS_UNITS_H
 
@@ -8,7 +8,7 @@
 typedef struct unit_state {
     clock16 clock;
     uint64_t in_use;
-    uint64_t reduced_bytes; /* operands worked off so far */
+    uint64_t reduced_bytes; /* operand bytes processed so far */
     packet_id wait_head, wait_tail;
     packet_id deferred; /* packets that arrive now, by wire id */
 } unit_state;
@@ -18,10 +18,10 @@ typedef struct vertex_state {
     uint32_t base;      /* operations finished */
     uint32_t head;      /* place of operation `base` in `counts` */
     uint16_t *counts;   /* owned by the sim; children admitted, per open operation */
-    uint32_t *payloads; /* likewise; what their packets stand for */
+    uint32_t *payloads; /* likewise; payloads of their packets */
     packet_id wait_head, wait_tail;
     xfer_id xfer;     /* member: its present transfer */
-    vertex_id member; /* a member below, whose transfer stands for all */
+    vertex_id member; /* a member below, whose transfer represents all */
 } vertex_state;
 
 typedef struct units_part {

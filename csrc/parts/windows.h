@@ -1,4 +1,4 @@
-/* parts/windows.h - packets on their way to nodes that work in windows, and what a window brings to
+/* parts/windows.h - packets in flight to nodes that work in windows, and arrivals of a window at
  * their wires and endpoints. */
 #ifndef CLUSIM_PARTS_WINDOWS_H
 #define CLUSIM_PARTS_WINDOWS_H
@@ -12,30 +12,30 @@ struct thread_pool;
 /* From 2^61 ps on there are only events, which mind the end of time. */
 enum { WINDOW_LAST_BITS = 61 };
 
-/* A packet that enters VOQ `candidate` of a wire; without a packet, a response to the flow that is
- * this candidate: one packet less is outstanding.
+/* A packet that enters VOQ `candidate` of a wire. Without a packet: a response to the flow that is
+ * this candidate, which reduces its outstanding packets by one.
  *
- * At the memory of an endpoint: a packet that is delivered, or none for one that was granted, and
- * its payload, with what is done with it in the highest bits. */
+ * At the memory of an endpoint: a delivered packet, or none for a granted one, and its payload,
+ * with the access kind in the highest bits. */
 typedef struct window_arrival {
     int64_t at_ps;
     packet_id packet;
     uint32_t candidate; /* or payload */
 } window_arrival;
 
-/* What memory does with the payload of a packet, which has fewer than ACCESS_SHIFT bits. */
+/* Memory access kinds; the payload of a packet has fewer than ACCESS_SHIFT bits. */
 enum window_access { ACCESS_INJECT, ACCESS_DELIVER, ACCESS_READ, ACCESS_KINDS, ACCESS_SHIFT = 30 };
 
 /* A packet on its way to a node, or an answer that an endpoint has ready. */
 typedef struct window_packet {
-    int64_t at_ps; /* when it is there */
+    int64_t at_ps; /* arrival time */
     packet_id packet;
-    uint32_t control_256; /* that the wire back owes from then on */
+    uint32_t control_256; /* that the reverse wire owes from then on */
 } window_packet;
 
 /* By time. */
 typedef struct window_ring {
-    window_packet *all; /* owned; a power of two of them */
+    window_packet *all; /* owned; the capacity is a power of two */
     int64_t last_ps;    /* the latest that ever was in it */
     uint32_t head, end; /* counted on: the place of one is its number modulo the size */
     uint32_t size;
@@ -44,7 +44,7 @@ typedef struct window_ring {
 /* Of a wire into such a node. */
 typedef struct window_in {
     window_ring under_way;
-    uint32_t taken; /* from there to its head, packets have come in this window */
+    uint32_t taken; /* entries from here to the head arrived in this window */
     wire_id next;   /* in the list of its node */
     bool listed;
     uint32_t pad[5];
@@ -54,30 +54,30 @@ _Static_assert(sizeof(window_in) == 64, "a way in fills a cache line");
 
 /* Lists of the wires of a node. */
 enum window_list {
-    INBOXES, /* into it, with packets under way */
-    ACTIVE,  /* out of it, with something to do */
+    INBOXES, /* incoming, with packets in flight */
+    ACTIVE,  /* outgoing, with pending work */
     WINDOW_LISTS
 };
 
 /* On which a thread works off one node after the other, so that it stays in the fastest cache. */
 typedef struct window_scratch {
-    window_arrival *queued; /* owned, as the arrays below: what comes to the node's wires, each of
-                               which has some places side by side */
+    window_arrival *queued; /* owned, as the arrays below: arrivals for the node's wires, each with
+                             * some adjacent entries */
     uint32_t num_queued, size_queued;
-    window_arrival *work;  /* what comes to the node's reduction unit, or its memory */
-    window_arrival *sent;  /* of a host, while it is its router's turn: what comes to its memory */
+    window_arrival *work;  /* arrivals at the node's reduction unit or memory */
+    window_arrival *sent;  /* of a host during its router's turn: its memory accesses */
     window_arrival *spare; /* to sort in */
     uint32_t num_work, size_work, num_sent, size_sent, size_spare;
 } window_scratch;
 
-/* Of a node; its wires are worked off together, while they are in the fastest cache. */
+/* State of a node; its wires are processed together while they are in the fastest cache. */
 typedef struct window_node {
     wire_id first[WINDOW_LISTS];
-    endpoint_id endpoint; /* none: it is a switch or NIC */
-    node_id turn;         /* in whose it is worked off: its own, or its router's */
-    node_id end;          /* of a router: the endpoint that is worked off with it, or none */
+    endpoint_id endpoint; /* NONE: it is a switch or NIC */
+    node_id turn;         /* node in whose turn it is processed: itself or its router */
+    node_id end;          /* of a router: the endpoint processed with it, or NONE */
     uint8_t listed;
-    uint8_t part;        /* whose thread works it off */
+    uint8_t part;        /* thread that processes it */
     window_ring results; /* of its reduction unit */
 } window_node;
 
@@ -98,10 +98,10 @@ typedef struct window_start {
 typedef struct window_endpoint {
     window_start *starts; /* owned; by time, then id */
     uint32_t num_starts, size_starts;
-    window_ring replies[2]; /* those that take longer first: so each ring is by time */
+    window_ring replies[2]; /* longer latency first, so that each ring is sorted by time */
 } window_endpoint;
 
-/* What a thread has for nodes of another one, or for several at once, at the end of its window. */
+/* Messages of a thread to nodes of another thread, or of several, at the end of its window. */
 enum window_news { NEWS_PACKET, NEWS_CREDIT, NEWS_DELIVERY };
 
 typedef struct window_message {
@@ -122,20 +122,20 @@ typedef struct window_thread {
 } window_thread;
 
 typedef struct windows_part {
-    struct partition *partition; /* owned; the threads, or none where one does all */
-    window_thread *thread;       /* whose view of the sim this is; none: it is the sim itself */
-    window_in *ins;              /* owned; none where windows are not possible, as the nodes */
+    struct partition *partition; /* owned; the threads, or NULL in a single-threaded run */
+    window_thread *thread;       /* thread of this view of the sim; NULL: the sim itself */
+    window_in *ins;              /* owned; NULL if windows are not possible, as the nodes */
     window_node *nodes;          /* owned */
-    window_endpoint *ends;       /* owned; none where endpoints do not work in windows */
+    window_endpoint *ends;       /* owned; NULL if endpoints do not work in windows */
     node_list busy;              /* nodes that have something to do */
     window_scratch scratch;
-    inst_id witness; /* that was last seen to keep the run going */
+    inst_id witness; /* instance last seen to keep the run active */
     bool on;
-    bool leading;         /* on, and endpoints work in windows */
-    bool near_end;        /* of a range: close soon */
-    uint64_t undelivered; /* packets of messages, and of what instances wait for */
-    int64_t due_ps;       /* when such a node next has something to do, at the earliest; or NEVER */
-    int64_t begin_ps, end_ps; /* of the window under way */
+    bool leading;             /* on, and endpoints work in windows */
+    bool near_end;            /* of a range: close soon */
+    uint64_t undelivered;     /* packets of messages, and packets awaited by instances */
+    int64_t due_ps;           /* lower bound on the next action of such a node; or NEVER */
+    int64_t begin_ps, end_ps; /* of the current window */
     int64_t done_ps;          /* before this, they have done everything */
 } windows_part;
 

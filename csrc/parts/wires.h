@@ -1,4 +1,4 @@
-/* parts/wires.h - wires, their credit, their queues, and what flows have left to send on them. */
+/* parts/wires.h - wires, their credit and queues, and the flows that send on them. */
 #ifndef CLUSIM_PARTS_WIRES_H
 #define CLUSIM_PARTS_WIRES_H
 
@@ -9,8 +9,8 @@ typedef struct credit_return {
     int64_t bytes;
 } credit_return;
 
-/* Credit of one (wire, VC): what may be sent now, and what is on its way back, in one cache line:
- * whoever gives something back touches nothing else of the wire, and reads nothing of the ring. */
+/* Credit of one (wire, VC): available bytes and pending returns, in one cache line. A credit return
+ * touches no other part of the wire and reads no ring entry. */
 typedef struct credit_pool {
     int64_t available;
     int64_t credit_ps;   /* of the wire */
@@ -19,7 +19,7 @@ typedef struct credit_pool {
     uint32_t head, len, size;
     uint16_t traits;  /* of the wire */
     uint8_t unsorted; /* the ring is not by time */
-    uint8_t stalled;  /* the wire is: it looks at what comes back */
+    uint8_t stalled;  /* the wire is stalled and looks at returns */
     uint32_t most;    /* returns that may wait to be counted */
     uint32_t pad[3];
 } credit_pool;
@@ -27,12 +27,12 @@ typedef struct credit_pool {
 _Static_assert(sizeof(credit_pool) == 64, "a credit pool fills one cache line");
 
 typedef struct voq {
-    packet_id head, tail; /* head none when empty */
+    packet_id head, tail; /* head is NONE if empty */
 } voq;
 
-/* Everything a grant or an arrival touches of a wire, in four cache lines; what comes from the
- * model is copied here for that reason. Grants change the first; the last is not for switches,
- * unless credit is short. */
+/* All state of a wire that a grant or an arrival touches, in four cache lines; it includes copies
+ * of model data for that reason. Grants change the first line; switches use the last one only if
+ * credit is short. */
 typedef struct wire_state {
     int64_t free_at;
     const rate_class *rate;
@@ -48,13 +48,13 @@ typedef struct wire_state {
     int64_t latency_ps;
     int64_t far_latency_ps; /* of the far node */
     uint32_t num_voqs, num_candidates;
-    endpoint_id far_endpoint; /* endpoint at the far end, or none */
+    endpoint_id far_endpoint; /* endpoint at the far end, or NONE */
     uint16_t traits;
     uint16_t num_words; /* of the bitmaps */
     uint8_t down : 1;
     uint8_t listed : 1;  /* in the list for phase B */
     uint8_t stalled : 1; /* since `stall_since` */
-    uint8_t owes : 1;    /* what comes over the wire back in this window is acknowledged */
+    uint8_t owes : 1;    /* arrivals over the reverse wire in this window are acknowledged */
     uint8_t active;      /* in its node's list for the window */
     uint8_t contended;   /* stall_arbitration counted up to free_at */
     uint8_t unsorted;    /* the arrivals of this window */
@@ -73,12 +73,12 @@ typedef struct wire_state {
     uint64_t control_bytes, replays;
     struct flow_wait *waits; /* flows that wait for their pace, by time */
     struct flow_cursor *flows;
-    int64_t soonest; /* when the first of `waits` becomes available, or NEVER */
+    int64_t soonest; /* time at which the first of `waits` becomes available, or NEVER */
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
 
-/* All that an arrival at the far end of a wire reads of it; those of a node are close together. */
+/* All that an arrival reads of the far end of a wire; the wire ends of a node are adjacent. */
 typedef struct wire_end {
     node_id node;
     uint32_t in_queue; /* first candidate of packets from this wire, there */
@@ -86,7 +86,7 @@ typedef struct wire_end {
     wire_id reverse;
 } wire_end;
 
-/* What one flow still has to send over one wire. */
+/* Remaining packets of one flow on one wire. */
 typedef struct flow_cursor {
     int64_t avail;
     uint32_t next; /* packet number */
@@ -99,7 +99,7 @@ typedef struct flow_cursor {
     uint16_t vc;
 } flow_cursor;
 
-/* When a flow's next packet becomes available. */
+/* Time at which a flow's next packet becomes available. */
 typedef struct flow_wait {
     int64_t at_ps;
     uint32_t slot;

@@ -1,4 +1,4 @@
-/* parts/xfers.h - transfers under way: what a slice or a message sends or fetches. */
+/* parts/xfers.h - transfers in flight: data that a slice or a message sends or fetches. */
 #ifndef CLUSIM_PARTS_XFERS_H
 #define CLUSIM_PARTS_XFERS_H
 
@@ -40,10 +40,10 @@ typedef struct xfer {
         message_id message;
     };
     uint32_t slot;
-    endpoint_id endpoint; /* the requesting end, to which responses go */
-    target_id dst;        /* where requests or data go; none for multimem and aggregation */
-    target_id via_first, via_last; /* on the way, or none */
-    flow_id flow;                  /* rate-controlled flow, or none */
+    endpoint_id endpoint; /* requesting endpoint: destination of responses */
+    target_id dst;        /* destination of requests or data; NONE for multimem and aggregation */
+    target_id via_first, via_last; /* intermediate targets, or NONE */
+    flow_id flow;                  /* rate-controlled flow, or NONE */
     path_id path, path_back;
     mgroup_id mgroup;
     vertex_id vertex;
@@ -51,13 +51,13 @@ typedef struct xfer {
     wire_id last_wire; /* of the packet of max_end (writes) or of visible (reads) */
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     xfer_id next_free;
-    packet made;        /* what its packets have in common when they are made */
-    int64_t visible;    /* greatest visible time of its packets; this and what follows is written */
-    uint64_t remaining; /* where they arrive: deliveries missing */
+    packet made;        /* common fields of its packets */
+    int64_t visible;    /* greatest visible time of its packets; the end at which they arrive */
+    uint64_t remaining; /* writes this and the fields below: deliveries missing */
     uint64_t delivered; /* bytes, of all copies */
 } xfer;
 
-/* Whether what owns it is done only when all of it is delivered. */
+/* True if the owner is done only when everything is delivered. */
 static inline bool xfer_awaited(const xfer *x) {
     return x->owner_kind == OWNER_SOURCE || x->type == XFER_READ || x->type == XFER_REDUCE ||
            x->type == XFER_REDUCE_MCAST;

@@ -1,15 +1,14 @@
-/* fuzz_image - damage images and let the engine refuse them or run them right.
+/* fuzz_image - damage images and check that the engine refuses them or runs them correctly.
  *
  *     fuzz_image --cases 10000 --seed 1 --save DIR CORPUS...    mutate files of the corpus
- *     fuzz_image --replay FILE...                               run files as they are
+ *     fuzz_image --replay FILE...                               run files unchanged
  *     fuzz_image --write 17 --seed 1 --save DIR CORPUS...       save case 17 without running it
  *
  * Every case is checked, and if it is accepted, run for some events, drained, balanced and read
- * out. What the sanitizers find, an assertion, a hang, an allocation beyond reason and an imbalance
- * end the program with the case saved and the command that replays it. Files are written by
- * tests/support/corpus.py; their tables are copied to blocks of their own size, so that reading
- * beyond one is seen.
- */
+ * out. Sanitizer errors, an assertion, a hang, an excessive allocation and an imbalance end the
+ * program; it saves the case and prints the command that replays it. Files are written by
+ * tests/support/corpus.py; their tables are copied to separate blocks, so that reads past the end
+ * of one are detected. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -43,7 +42,7 @@ static struct {
     uint64_t cases, refused, done, deadlocks, unfinished, beyond, events;
 } tally;
 
-static image_case *present; /* what to save if the program dies */
+static image_case *present; /* case to save if the program dies */
 static const char *save_dir;
 static const char *program;
 
@@ -211,7 +210,7 @@ static uint64_t rows_into(const image_case *c, uint32_t into) {
     }
 }
 
-/* A legal value, mostly: what is refused at once teaches nothing. */
+/* A mostly legal value: immediate refusals test little. */
 static uint64_t legal_value(const image_case *c, const field *f) {
     if (f->into != IN_nothing) return below(rows_into(c, f->into));
     uint64_t span = f->hi - (uint64_t)f->lo;

@@ -28,7 +28,7 @@ static const size_t strides[] = {RANGE_TABLES(TABLE_STRIDE)};
 
 static const char magic[8] = "climage1";
 
-/* A case: the tables one behind the other, with room to grow. */
+/* A case: the concatenated tables, with room to grow. */
 typedef struct image_case {
     uint32_t nvc;
     uint64_t seed;
@@ -63,7 +63,7 @@ static inline bool read_case(const char *path, image_case *c) {
     return ok;
 }
 
-/* The image with every table in a block of its own size. */
+/* The image with every table in a separate block. */
 static inline void fill_image(clusim_image *im, const image_case *c) {
     memset(im, 0, sizeof *im);
     im->seed = c->seed;

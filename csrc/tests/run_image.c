@@ -1,12 +1,11 @@
-/* run_image - run images from files to their end, once with windows and once with events alone.
+/* run_image - run images from files to their end, once with windows and once with events only.
  *
  *     run_image [-w|-e] [-t THREADS PAYS] FILE...
  *
- * With -t windows of PAYS events are shared by threads. Prints one line a run: hops, grants,
- * events, seconds of processor time and the fingerprint, which must be the same for both. With -e
- * there are only events, with -w what the engine chooses by itself: this is run under callgrind to
- * count instructions (benchmarks/run.py).
- */
+ * With -t windows of PAYS events are shared by threads. Prints one line per run: hops, grants,
+ * events, seconds of processor time and the fingerprint, which must be the same for both. -e uses
+ * events only, -w the engine's default choice: this is run under callgrind to count instructions
+ * (benchmarks/run.py). */
 #include <inttypes.h>
 #include <time.h>
 

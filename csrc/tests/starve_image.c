@@ -2,10 +2,9 @@
  *
  *     starve_image FILE...
  *
- * Of every image the first allocation of a run fails, then the second, and so on until all of them
- * go through: every run that fails says that it is out of memory, can be told nothing else and can
- * be read and destroyed. The address sanitizer sees that nothing is left. Linked with -Wl,--wrap.
- */
+ * For every image, the first allocation of a run fails, then the second, and so on until all of
+ * them succeed. Every failed run must report out of memory, refuse further calls, and allow readout
+ * and destruction. The address sanitizer checks for leaks. Linked with -Wl,--wrap. */
 #include <inttypes.h>
 #include <stdatomic.h>
 
@@ -22,7 +21,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 enum { MOST_EVENTS = 5000 };
 
-/* Allocations that go through; UINT64_MAX: all of them. Threads count them together. */
+/* Number of allocations that succeed; UINT64_MAX: all. Counted over all threads. */
 static _Atomic uint64_t left = UINT64_MAX;
 
 static bool fails_now(void) {
@@ -60,7 +59,7 @@ static int run(clusim_sim *s) {
     return status == CLUSIM_STOP_DONE ? clusim_sim_check(s, &error) : status;
 }
 
-/* Whether the run went through although its allocation `n` failed: it made fewer. */
+/* True if the run succeeded although its allocation `n` fails: it had fewer allocations. */
 static bool goes_through(const image_case *c, uint64_t n) {
     clusim_image image;
     clusim_error error;

@@ -35,7 +35,7 @@ static int by_time_key_payload(const void *a, const void *b) {
     return x->payload < y->payload ? -1 : x->payload > y->payload;
 }
 
-/* Push everything, pop everything: equal (time, key) must come out as they went in. */
+/* Push everything, pop everything: equal (time, key) must keep their order. */
 static void test_order(int32_t shift, uint32_t spread, uint32_t keys, uint32_t key_shift) {
     static event expected[COUNT];
     ignored = key_shift;
@@ -56,7 +56,7 @@ static void test_order(int32_t shift, uint32_t spread, uint32_t keys, uint32_t k
     event_queue_free(&q);
 }
 
-/* Pop and push in turn, as a simulation does, with delays short, long and beyond the ring. */
+/* Pop and push in turn, as a simulation does, with delays short, long and past the ring. */
 static void test_hold(int32_t shift) {
     static const uint32_t delays[] = {0, 1, 7, 5760, 150000, 3000000, 40000000};
     event_queue q;

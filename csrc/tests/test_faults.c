@@ -1,9 +1,8 @@
-/* Every allocation the engine makes is made to fail once.
+/* Make every allocation of the engine fail once.
  *
  * Linked with -Wl,--wrap, so that the n-th allocation returns NULL; n grows until the scenario
- * succeeds, which visits every allocation. Under the address sanitizer this also proves that
- * nothing leaks.
- */
+ * succeeds, which visits every allocation. Under the address sanitizer this also proves the absence
+ * of leaks. */
 #undef NDEBUG
 #include <assert.h>
 #include <stdio.h>
@@ -147,7 +146,7 @@ static void fill(void) {
                            .num_messages = 2};
 }
 
-/* One run; 0 if it went through, else the status of what failed. */
+/* One run; 0 on success, otherwise the failed status. */
 static int scenario(void) {
     clusim_error error;
     clusim_model *model = NULL;
@@ -173,7 +172,7 @@ static void test_every_allocation_fails_once(void) {
     assert(n > 30);
 }
 
-/* A bad row is refused with its number, whatever its kind. */
+/* Bad rows of any kind are refused with their number. */
 static void test_bad_rows_are_refused(void) {
     clusim_error error;
     clusim_model *model = NULL;
@@ -188,7 +187,7 @@ static void test_bad_rows_are_refused(void) {
     instances[1].template = 1;
 }
 
-/* Running in slices of a few events gives the same end and fingerprint as running at once. */
+/* Running in slices of a few events has the same end and fingerprint as running at once. */
 static void test_slices_equal_one_run(void) {
     uint64_t fingerprint[2];
     int64_t end[2];

@@ -1,6 +1,5 @@
-/* Every law of laws.c fires: a run goes through, one number of its state is falsified, and the
- * check at the end says which law it breaks. Untouched, the same run passes.
- */
+/* Every law of laws.c fires: a run succeeds, one number of its state is falsified, and the check at
+ * the end reports the violated law. Unmodified, the same run passes. */
 #undef NDEBUG
 #include <assert.h>
 #include <string.h>
@@ -117,11 +116,11 @@ static void fill(void) {
                            PART(messages)};
 }
 
-/* ---- what is falsified ----------------------------------------------------------------------- */
+/* ---- falsifications -------------------------------------------------------------------------- */
 
 static void nothing(clusim_sim *s) { (void)s; }
 
-/* While messages and slices are under way: */
+/* While messages and slices are in flight: */
 static void lost_bytes(clusim_sim *s) {
     for (uint32_t x = 0; x < s->xfers.size; x++) s->xfers.all[x].delivered -= 1;
 }
@@ -164,7 +163,7 @@ static void payload_untaken(clusim_sim *s) { s->laws.ends[2 * 1 + 1].payload -= 
 
 static const struct {
     void (*falsify)(clusim_sim *s);
-    int64_t at_ps; /* when; NEVER: after the end */
+    int64_t at_ps; /* time; NEVER: after the end */
     const char *words;
 } cases[] = {
     {nothing, NEVER, NULL},

@@ -1,6 +1,5 @@
-/* Several sims of one model, each in its own thread, end alike: a model is never written to. Under
- * the thread sanitizer (`make tsan`) this also proves that sims share nothing else.
- */
+/* Several sims of one model, each in a separate thread, end equally: a model is never written to.
+ * Under the thread sanitizer (`make tsan`) this also proves that sims share no other state. */
 #undef NDEBUG
 #include <assert.h>
 #include <pthread.h>
