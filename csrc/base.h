@@ -16,8 +16,8 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* An assertion that stays on in release builds: it guards against bugs of the engine, not of users.
- * */
+/* An assertion that stays on in release builds: it guards against bugs of the engine, not of
+ * users. */
 #define CLUSIM_ASSERT(cond)                                                                        \
     do {                                                                                           \
         if (UNLIKELY(!(cond))) base_fail(#cond, __FILE__, __LINE__);                               \

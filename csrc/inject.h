@@ -154,7 +154,7 @@ static inline void inject_next(const clusim_sim *s, const wire_state *w, flow_cu
     if (UNLIKELY(!flow_none(x->flow))) c->avail = base_max(c->avail, flow_at(s, x->flow)->next_at);
 }
 
-/* A flow that does not share its wires has sent a packet. True if the next one is available. */
+/* A flow that is not adaptive has sent a packet on this wire. True if its next one is available. */
 static inline bool inject_go_on(const clusim_sim *s, wire_state *w, flow_cursor *c, const xfer *x,
                                 uint32_t slot) {
     uint32_t step = LIKELY(x->policy == CLUSIM_POLICY_STRIPE) ? x->group_size : 1;

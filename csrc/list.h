@@ -19,7 +19,7 @@
     static inline void name##_sort(name##_list *list, uint32_t first) {                            \
         if (list->len > first + 1) list_sort(list->ids + first, list->len - first);                \
     }                                                                                              \
-    /* Move `due` to `current`, ascending; entries that become due during that wait. */            \
+    /* Move `due` to `current`, ascending; entries that become due in that time wait. */           \
     static inline void name##_take(name##_list *current, name##_list *due) {                       \
         name##_list taken = *due;                                                                  \
         *due = *current;                                                                           \

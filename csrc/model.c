@@ -85,8 +85,8 @@ static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     return (uint16_t)(traits | (traits & BRIDGE ? 0 : PLAIN_CUT));
 }
 
-/* The lowest free CTA slot of an endpoint is always used, so at most as many slots are in use as it
- * has sources and instances: flow state is stored for those slots only, in adjacent memory. */
+/* CTA slots of an endpoint are allocated lowest first, so it never uses more slots than it has
+ * sources and instances: flow state is stored for those only, in adjacent memory. */
 static STATUS derive_flows(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->most_flows = calloc(im->num_endpoints + 1, sizeof *m->most_flows);

@@ -5,8 +5,8 @@
 #include "base.h"
 #include "ids.h"
 
-/* Properties common to wires of one rate and one packet format; small, so that it stays in cache.
- * */
+/* Properties common to wires of one rate and one packet format; small, so that it stays in
+ * cache. */
 typedef struct rate_class {
     uint64_t num, den;                    /* bytes per ps, reduced */
     int64_t flit_ps;                      /* est(flit) */
@@ -93,8 +93,8 @@ struct clusim_model {
     bool has_pairs;
 };
 
-/* Refuse images that would break the engine, in this order: each check relies on the previous ones.
- * */
+/* Refuse images that would break the engine, in this order: each check relies on the previous
+ * ones. */
 STATUS model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
 STATUS model_check_fabric(const clusim_image *image,
                           clusim_error *error); /* nodes, wires, groups */

@@ -169,7 +169,7 @@ static STATUS check_members(const clusim_image *im, clusim_error *e) {
 /* ---- programs
  * -------------------------------------------------------------------------------------- */
 
-/* An opcode with an in-switch action must have no other action. */
+/* In-switch actions cannot be combined with other actions. */
 static const char *wrong_opcode(const clusim_image *im, uint64_t row) {
     uint32_t flags = im->op_flags[row];
     bool alone = flags <= (CLUSIM_OP_RECV | CLUSIM_OP_SEND) || flags == CLUSIM_OP_AGGREGATE ||

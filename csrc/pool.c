@@ -24,7 +24,7 @@ void pool_free(clusim_sim *s) {
 /* ---- growth ---------------------------------------------------------------------------------- */
 
 /* One cache line per packet. Large blocks are not copied when they grow, as pages move; the first
- * line then has the same offset in the page. */
+ * line then has the same offset in the block. */
 static STATUS grow_packets(packets_part *p) {
     enum { LINE = sizeof *p->all };
     uint32_t old = p->size, bigger = old ? 2 * old : 256;

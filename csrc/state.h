@@ -1,8 +1,8 @@
 /* state.h - all mutable state of a run: its parts, and lookups of ids in them.
  *
- * Every array belongs to one part, and is allocated and freed by the file of its mechanism. A file
- * includes the headers of the parts that it touches, and no others (tests/engine/test_sources.py).
- * */
+ * Every array belongs to one part, and is allocated and freed by the file of its mechanism. A
+ * file includes the headers of the parts that it touches, and no others
+ * (tests/engine/test_sources.py). */
 #ifndef CLUSIM_STATE_H
 #define CLUSIM_STATE_H
 

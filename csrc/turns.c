@@ -7,7 +7,8 @@
 #include "window.h"
 enum { RECORDS_NEARLY_FULL = 1 << 16 };
 
-/* Time of the next event, if nodes in windows must advance first to determine it. */
+/* Time of the next event, up to `until_ps` or the horizon of nodes in windows: these advance before
+ * later events. */
 static inline STATUS next_event(clusim_sim *s, int64_t until_ps, int64_t *at_ps) {
     int64_t due_ps = s->windows.due_ps;
     int64_t limit_ps = due_ps <= until_ps || due_ps == NEVER ? window_horizon(s) : until_ps;

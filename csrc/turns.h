@@ -4,10 +4,11 @@
  * together ("level") at windows.done_ps. Three states, of which a run has one at a time:
  *
  *     FOLLOWING  windows.on, not leading: endpoints have events. Events advance first, to the
- * horizon of the nodes (window_horizon); the nodes follow up to there. LEADING    windows.on,
- * leading: endpoints also work in windows. Effects of events on them are a window later, so from
- * level on nodes advance first, one window, and events follow up to its end. OFF        events
- * only.
+ *                horizon of the nodes (window_horizon); the nodes follow up to there.
+ *     LEADING    windows.on, leading: endpoints also work in windows. Effects of events on them are
+ *                a window later, so from level on nodes advance first, one window, and events
+ *                follow up to its end.
+ *     OFF        events only.
  *
  *        window_init                         level, time near 2^62 ps (near_end)
  *     ------------> FOLLOWING or LEADING ---------------------------------------> OFF

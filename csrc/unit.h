@@ -4,7 +4,8 @@
  *           once.
  * Model     Contract, section 6: operations occupy room in bytes, operands arrive in any order, a
  *           clock limits the rate of operands. Values are reduced in member order by the data
- * plane. Not modelled  The number and place of the adders inside the switch. */
+ *           plane.
+ * Not modelled  The number and place of the adders inside the switch. */
 #ifndef CLUSIM_UNIT_H
 #define CLUSIM_UNIT_H
 

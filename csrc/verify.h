@@ -6,8 +6,8 @@
 
 STATUS verify_balances(clusim_sim *s, clusim_error *error);
 
-/* True if a packet may wait for ever: for a wire that is down, or for a buffer smaller than itself.
- * */
+/* True if a packet may wait for ever: for a wire that is down, or for a buffer smaller than
+ * itself. */
 bool verify_may_wait(const clusim_sim *s);
 
 #endif

@@ -10,8 +10,8 @@
 #include "parts/windows.h"
 #include "state.h"
 
-/* Parts of an endpoint that is processed with its router: sends before the router, receives after.
- * */
+/* Parts of an endpoint that is processed with its router: sends before the router, receives
+ * after. */
 enum window_side { WINDOW_BOTH, WINDOW_SENDS, WINDOW_TAKES };
 
 STATUS window_endpoint_run(clusim_sim *s, window_node *n, enum window_side side, int64_t end_ps);

@@ -63,8 +63,8 @@ static inline bool window_arrives(const clusim_sim *s, window_way *way, int64_t 
 }
 
 /* All packets of the window have arrived. Removed ring entries remain valid until the node has
- * processed the reverse wire. If that wire owes no bytes now or later, there is nothing to drain.
- * */
+ * processed the reverse wire. If that wire owes no bytes now or later, there is nothing to
+ * drain. */
 static inline void window_close_way(clusim_sim *s, window_node *n, const window_way *way,
                                     bool *more) {
     const window_ring *ring = &way->x->under_way;

@@ -447,8 +447,8 @@ typedef struct clusim_instance_state {
 
 const char *clusim_version(void);
 
-/* Check and copy an image. On failure *out is NULL and *error names the wrong row and the reason.
- * */
+/* Check and copy an image. On failure *out is NULL and *error names the wrong row and the
+ * reason. */
 CLUSIM_CHECKED int clusim_model_create(const clusim_image *image, clusim_model **out,
                                        clusim_error *error);
 void clusim_model_destroy(clusim_model *model);
@@ -463,10 +463,10 @@ void clusim_sim_destroy(clusim_sim *sim);
  * (3). */
 int clusim_sim_use_windows(clusim_sim *sim, int use);
 
-/* Let up to `threads` threads, including the caller's, process nodes in windows of at least `pays`
- * events (CLUSIM_NONE: default); the other threads sleep in between. Results are the same. Call
- * once, after clusim_sim_use_windows and before the first run. Returns the number of threads, or a
- * negative clusim_status. */
+/* Let up to `threads` threads, including the caller's, process nodes in windows of at least
+ * `pays` events (CLUSIM_NONE: default); the other threads sleep in between. Results are the
+ * same. Call once, after clusim_sim_use_windows and before the first run. Returns the number of
+ * threads, or a negative clusim_status. */
 CLUSIM_CHECKED int clusim_sim_use_threads(clusim_sim *sim, uint32_t threads, uint32_t pays);
 
 /* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be

@@ -52,8 +52,8 @@ typedef struct xfer {
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     xfer_id next_free;
     packet made;        /* common fields of its packets */
-    int64_t visible;    /* greatest visible time of its packets; the end at which they arrive */
-    uint64_t remaining; /* writes this and the fields below: deliveries missing */
+    int64_t visible;    /* greatest visible time of its packets; written on arrival, as below */
+    uint64_t remaining; /* deliveries missing */
     uint64_t delivered; /* bytes, of all copies */
 } xfer;
 

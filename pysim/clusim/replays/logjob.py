@@ -130,10 +130,7 @@ class _Job:
 
 
 def _version(log: Log, request: ReplayRequest) -> Version:
-    """Return the requested NCCL version, otherwise the log's.
-
-    It is `LATEST` for RCCL and for logs without a valid version.
-    """
+    """Return the requested NCCL version, otherwise the log's; `LATEST` for RCCL and without a valid version."""
     if request.version:
         return parse_version(request.version)
     if log.facts.library == "RCCL":

@@ -353,10 +353,7 @@ class Emitter:
         stream: str = "",
         after: Tails | None = None,
     ) -> Tails:
-        """Add one collective for each group, in parallel.
-
-        Ranks not in `after` wait for their last tasks.
-        """
+        """Add one collective for each group, in parallel; ranks not in `after` wait for their last tasks."""
         found: Tails = {}
         for group in groups:
             waits = {r: (after or {}).get(r, self.tail.get(r, ())) for r in group}
@@ -403,10 +400,7 @@ class Emitter:
 
     @staticmethod
     def _message_channels(size_bytes: int) -> int:
-        """Return the channels of a message: up to 4, fewer for small messages.
-
-        NCCL uses up to 2 to 4 channels per peer with one NIC.
-        """
+        """Return the channels of a message, at most 4 (NCCL: 2 to 4 per peer with one NIC), fewer if small."""
         return max(1, min(4, size_bytes >> 18))
 
     def message(
