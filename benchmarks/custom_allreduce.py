@@ -106,12 +106,12 @@ def main(path: str, shown: str = "") -> None:
                     f"{name:30} {ranks} {size:9} {algorithm:16} {measured:8.1f} {times[key]:8.1f} {error:+6.1f}"
                 )
     print(f"{'':44} rows   up to 64 KiB       to 1 MiB      above")
-    for (system, source), found in sorted(errors.items()):
+    for (system, source), result in sorted(errors.items()):
         cells = []
         for low, high in ((0, 64 * KIB), (64 * KIB + 1, MIB), (MIB + 1, 1 << 40)):
-            own = [error for size, error in found if low <= size <= high]
+            own = [error for size, error in result if low <= size <= high]
             cells.append(f"{median(map(abs, own)):5.1f} ({median(own):+6.1f})" if own else " " * 14)
-        print(f"{system:10} {source:32} {len(found):5}  {'  '.join(cells)}")
+        print(f"{system:10} {source:32} {len(result):5}  {'  '.join(cells)}")
 
 
 if __name__ == "__main__":

@@ -36,13 +36,13 @@ def main(names: tuple[str, ...]) -> None:
         marks = [began_s, time.process_time()]
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
-                found = estimated(request, Kept(Path(folder)))
+                result = estimated(request, Kept(Path(folder)))
                 marks.append(time.process_time())
         engine_s, parts_s, again_s = (b - a for a, b in pairwise(marks))
-        error = found.step_time_s / real.step_time_s - 1
+        error = result.step_time_s / real.step_time_s - 1
         print(
             f"| `{name}` | {real.step_time_s * 1e3:,.3f} ms | {real.mean('exposed') * 1e3:,.3f} ms"
-            f" | {found.step_time_s * 1e3:,.3f} ms | {found.mean('exposed') * 1e3:,.3f} ms | {error:+.2%}"
+            f" | {result.step_time_s * 1e3:,.3f} ms | {result.mean('exposed') * 1e3:,.3f} ms | {error:+.2%}"
             f" | {engine_s:.1f} s | {parts_s:.1f} s | {again_s * 1e3:.0f} ms |",
             flush=True,
         )

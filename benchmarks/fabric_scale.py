@@ -68,7 +68,7 @@ def measure(case: str) -> dict[str, object]:
         getattr(arrays, part).nbytes
         for part in ("nodes", "endpoints", "wires", "targets", "routes", "group_off", "group_wires")
     )
-    found = {
+    result = {
         "case": case,
         "ranks": machine.num_ranks,
         "machines": machine.num_zones,
@@ -79,7 +79,7 @@ def measure(case: str) -> dict[str, object]:
         "peak_MiB": peak_MiB(),
         "arrays_MiB": round(arrays_bytes / 2**20, 1),
     }
-    return found | prepare(machine, *collective) if collective else found
+    return result | prepare(machine, *collective) if collective else result
 
 
 def prepare(machine: Fabric, operation: str, algorithm: str) -> dict[str, object]:
@@ -119,8 +119,8 @@ def alone(case: str) -> dict[str, object] | None:
         return None
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
 
 
 def growth(machines: tuple[int, ...] = MACHINES) -> None:
@@ -131,17 +131,17 @@ def growth(machines: tuple[int, ...] = MACHINES) -> None:
     print(f"|---{'|---:' * (len(columns) + 4)}|")
     for what, case in GROWTH.items():
         for number in machines:
-            found = alone(case.format(number))
-            if found is None:
+            result = alone(case.format(number))
+            if result is None:
                 print(
                     f"| {what} | {8 * number:,} | more than {LIMIT_S} s of processor time |",
                     flush=True,
                 )
                 break
-            took = [found["seconds"], *(found[f"{name}_s"] for name in columns[1:])]
-            parts = int(str(found["instances"])) + int(str(found["connections"]))
-            cells = [*took, found["whole_peak_MiB"], f"{parts:,}", found["bytes_each"]]
-            print(f"| {what} | {found['ranks']:,} | {' | '.join(map(str, cells))} |", flush=True)
+            took = [result["seconds"], *(result[f"{name}_s"] for name in columns[1:])]
+            parts = int(str(result["instances"])) + int(str(result["connections"]))
+            cells = [*took, result["whole_peak_MiB"], f"{parts:,}", result["bytes_each"]]
+            print(f"| {what} | {result['ranks']:,} | {' | '.join(map(str, cells))} |", flush=True)
 
 
 def main(names: list[str]) -> None:

@@ -67,7 +67,7 @@ class Table:
 
 def read(path: str) -> dict[tuple[str, str, str], Table]:
     """Return the rows of a table by chip, element type and library."""
-    found = defaultdict(list)
+    result = defaultdict(list)
     with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:
         for row in csv.DictReader(file):
             if row["gemm_dtype"] not in KINDS or row["system"] not in SYSTEMS:
@@ -77,8 +77,8 @@ def read(path: str) -> dict[tuple[str, str, str], Table]:
             key = SYSTEMS[row["system"]], KINDS[row["gemm_dtype"]], row["backend"]
             if key[1:] in HOSTS:
                 continue
-            found[key].append((*map(float, shape), float(row["latency"]) * 1e-3, digest % 4 == 0))
-    return {key: _table(np.array(rows, float), key[1]) for key, rows in found.items()}
+            result[key].append((*map(float, shape), float(row["latency"]) * 1e-3, digest % 4 == 0))
+    return {key: _table(np.array(rows, float), key[1]) for key, rows in result.items()}
 
 
 def _table(table: Reals, kind: str) -> Table:
@@ -105,15 +105,15 @@ def score(table: ProductTable, chip: Silicon, rows: ProductRows) -> dict[str, fl
     """Return the errors on some rows."""
     sizes = SIZES[table.kind]
     formed = form_s(table.form, chip, rows.shapes, sizes) / rows.seconds - 1
-    found = [
+    result = [
         table.time_s(chip, Product(*map(int, shape[:4])), sizes) / seconds - 1
         for shape, seconds in zip(rows.shapes, rows.seconds, strict=True)
     ]
     return {
-        "n": len(found),
-        "mean_abs_pct": round(100 * float(np.abs(found).mean()), 2),
-        "median_abs_pct": round(100 * float(np.median(np.abs(found))), 2),
-        "bias_pct": round(100 * float(np.mean(found)), 2),
+        "n": len(result),
+        "mean_abs_pct": round(100 * float(np.abs(result).mean()), 2),
+        "median_abs_pct": round(100 * float(np.median(np.abs(result))), 2),
+        "bias_pct": round(100 * float(np.mean(result)), 2),
         "form_mean_abs_pct": round(100 * float(np.abs(formed).mean()), 2),
     }
 

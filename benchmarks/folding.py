@@ -27,8 +27,8 @@ not use coarser bursts than the step in full.
 def timed(name: str, fold: Fold) -> tuple[TrainingResult, float]:
     """Return a step with a fold mode, and its processor time [s]."""
     began_s = time.process_time()
-    found = train(load_workload(name), steps=1, fold=fold, granularity=GRANULARITY)
-    return found, time.process_time() - began_s
+    result = train(load_workload(name), steps=1, fold=fold, granularity=GRANULARITY)
+    return result, time.process_time() - began_s
 
 
 def main(names: tuple[str, ...]) -> None:
@@ -38,9 +38,9 @@ def main(names: tuple[str, ...]) -> None:
     for name in names:
         plain, plain_s = timed(name, "none")
         cells = [f"`{name}`", f"{plain.step_ps[-1] / 1e9:,.3f} ms", f"{plain_s:.1f} s"]
-        for found, took_s in (timed(name, "auto"), timed(name, "all")):
-            error = found.step_ps[-1] / plain.step_ps[-1] - 1
-            blocks = f"{found.fold.folded}, {found.fold.proved}"
+        for result, took_s in (timed(name, "auto"), timed(name, "all")):
+            error = result.step_ps[-1] / plain.step_ps[-1] - 1
+            blocks = f"{result.fold.folded}, {result.fold.proved}"
             cells += [f"{error:+.4%}", blocks, f"{took_s:.1f} s"]
         print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -152,12 +152,12 @@ def main(arguments: list[str]) -> None:
         for machine in MACHINES
         if machine.name in (wanted or ON_PAGE)
     ]
-    found = "\n\n".join(tables) + "\n"
+    result = "\n\n".join(tables) + "\n"
     if arguments:
         text, _, _ = Path(arguments[0]).read_text(encoding="utf-8").partition(TABLES)
-        write_text(arguments[0], text + found)
+        write_text(arguments[0], text + result)
     else:
-        print(found)
+        print(result)
 
 
 if __name__ == "__main__":

@@ -43,11 +43,11 @@ def outcome(path: Path, size: int) -> str:
     """Return the outcome of a plan at a size, without file names and line numbers."""
     try:
         fabric, schedule = scheduled(path, size)
-        found = clusim.simulate(fabric, schedule, verify=True)
+        result = clusim.simulate(fabric, schedule, verify=True)
     except ClusimError as error:
         return re.sub(r"^\S+?(?::\d+)?: ", "", str(error))[:120]
     custom = schedule.calls[0].operation == "messages"
-    return OUTCOMES[None if custom else found.verified]
+    return OUTCOMES[None if custom else result.verified]
 
 
 def main(folder: str, *sizes: str) -> None:
@@ -55,9 +55,9 @@ def main(folder: str, *sizes: str) -> None:
     wanted = tuple(map(int, sizes)) or SIZES
     counts: Counter[str] = Counter()
     for path in sorted(Path(folder).iterdir()):
-        found = list(dict.fromkeys(outcome(path, size) for size in wanted))
-        counts[" / ".join(found)] += 1
-        print(f"{path.name}: {' / '.join(found)}", flush=True)
+        result = list(dict.fromkeys(outcome(path, size) for size in wanted))
+        counts[" / ".join(result)] += 1
+        print(f"{path.name}: {' / '.join(result)}", flush=True)
     print("\n| plans | outcome |\n|---|---|")
     for what, count in counts.most_common():
         print(f"| {count} | {what} |")

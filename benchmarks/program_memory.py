@@ -64,8 +64,8 @@ def allocated_bytes() -> int:
     """Return the memory allocated from C, on the heap and in separate mappings [bytes]."""
     ask = ctypes.CDLL(None).mallinfo2
     ask.restype = MallInfo
-    found = ask()
-    return int(found.field7 + found.field4)
+    result = ask()
+    return int(result.field7 + result.field4)
 
 
 def in_image(image: Image, names: tuple[str, ...]) -> int:
@@ -134,8 +134,8 @@ def alone(case: str) -> dict[str, int]:
     done = subprocess.run(
         [sys.executable, __file__, case], check=True, stdout=subprocess.PIPE, text=True
     )
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
+    result: dict[str, int] = json.loads(done.stdout)
+    return result
 
 
 def main(names: list[str]) -> None:

@@ -35,20 +35,20 @@ def logs(folder: Path) -> dict[str, list[Path]]:
             repository = row["source"].removeprefix("github:")
             public = row["source"].startswith("github:")
             source[row["file"].rpartition("/")[2]] = repository if public else "excerpts"
-    found: dict[str, list[Path]] = {}
+    result: dict[str, list[Path]] = {}
     for path in sorted((folder / "nccl_logs").glob("*")):
-        found.setdefault(source.get(path.name, path.name), []).append(path)
-    return found
+        result.setdefault(source.get(path.name, path.name), []).append(path)
+    return result
 
 
 def _row(source: str, paths: list[Path]) -> str:
     versions, ranks, calls, measured = set[str](), set[int](), 0, 0
     for path in paths:
         log = read_logs([str(path)])
-        found = summarize(log)
-        versions |= {text.partition("+")[0] for text in found["versions"]}
-        ranks |= {comm["n_ranks"] for comm in found["communicators"]}
-        measured += sum(len(run["rows"]) for run in found["measurements"])
+        result = summarize(log)
+        versions |= {text.partition("+")[0] for text in result["versions"]}
+        ranks |= {comm["n_ranks"] for comm in result["communicators"]}
+        measured += sum(len(run["rows"]) for run in result["measurements"])
         add_runs(log)
         calls += len(call_table(log).call)
     shown = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
@@ -67,15 +67,15 @@ def log_table(folder: Path) -> list[str]:
 
 def _replays(paths: list[Path]) -> dict[str, list[Replay]]:
     """Return the replays of logs with measurements by system."""
-    found: dict[str, list[Replay]] = {}
+    result: dict[str, list[Replay]] = {}
     for path in paths:
         try:
             one = replay(ReplayRequest((str(path),)))
         except InputError:
             continue
         if any(call.error is not None for call in one.calls):
-            found.setdefault(one.fabric, []).append(one)
-    return found
+            result.setdefault(one.fabric, []).append(one)
+    return result
 
 
 def measured_table(folder: Path) -> list[str]:
@@ -85,9 +85,9 @@ def measured_table(folder: Path) -> list[str]:
         "|---|---|---:|---:|---:|---:|",
     ]
     for source, paths in logs(folder).items():
-        for system, found in _replays(paths).items():
+        for system, result in _replays(paths).items():
             errors = [
-                (c.bytes, abs(c.error)) for r in found for c in r.calls if c.error is not None
+                (c.bytes, abs(c.error)) for r in result for c in r.calls if c.error is not None
             ]
             every, large = [e for _, e in errors], [e for size, e in errors if size >= LARGE]
             shown = f"{sum(large) / len(large):.1%}" if large else "-"

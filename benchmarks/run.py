@@ -146,15 +146,15 @@ def instructions(case: str, threads: int) -> dict[str, float]:
         image = Path(folder) / "case.img"
         subprocess.run([sys.executable, __file__, "--save", case, str(image)], check=True)
         (counted, _, conditional, _, indirect), hops = _counted(image, ["--branch-sim=yes"], 1)
-        found = {
+        result = {
             "instructions_per_hop": round(counted / hops, 1),
             "mispredictions_per_hop": round((conditional + indirect) / hops, 2),
         }
         if threads > 1:  # the other threads never enter this function
             first = ["--toggle-collect=clusim_sim_run"]
             alone, together = (_counted(image, first, n)[0][0] for n in (1, threads))
-            found["threads_limit"] = round(alone / together, 2)
-    return found
+            result["threads_limit"] = round(alone / together, 2)
+    return result
 
 
 def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -195,19 +195,19 @@ def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
     from clusim.engine.abi import RECORD
 
     make: Any = clusim.engine.simulation.Simulation.__init__
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
 
     def measured(self: Any, image: Any, **options: Any) -> None:
         before = _resident_bytes()
         make(self, image, **options)
-        found["wires"] = len(image.wires)
-        found["bytes_per_wire"] = (_resident_bytes() - before) // len(image.wires)
+        result["wires"] = len(image.wires)
+        result["bytes_per_wire"] = (_resident_bytes() - before) // len(image.wires)
 
     clusim.engine.simulation.Simulation.__init__ = measured  # type: ignore[assignment,method-assign]
     CASES[case].run(CASES[case].small)
     return {
         "case": "memory",
-        **found,
+        **result,
         "bytes_per_packet": 64 + 16,  # itself, and its place on the way to a switch
         "bytes_per_completion": RECORD.itemsize,
     }

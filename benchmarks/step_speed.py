@@ -29,17 +29,17 @@ def measure(name: str, plainly: bool) -> dict[str, object]:
     if plainly:
         training_run.MOST_MESSAGES = training_run.MOST_RANKS = NEVER
     began_s = time.process_time()
-    found = train(load_workload(name), steps=1, granularity="quick" if plainly else "step")
+    result = train(load_workload(name), steps=1, granularity="quick" if plainly else "step")
     took_s = time.process_time() - began_s
     return {
         "case": name,
         "way": "plainly" if plainly else "default",
-        "gpus": found.plan.mesh.size,
+        "gpus": result.plan.mesh.size,
         "cpu_s": round(took_s, 2),
         "peak_MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-        "step_s": round(found.step_time_s, 9),
-        "bound": found.error_bound,
-        "tasks": found.tasks,
+        "step_s": round(result.step_time_s, 9),
+        "bound": result.error_bound,
+        "tasks": result.tasks,
         "load": round(os.getloadavg()[0], 1),
     }
 

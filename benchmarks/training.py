@@ -187,17 +187,17 @@ def table5(only: str) -> list[str]:
             if only not in f"{name} {label}":
                 continue
             long = case.pipeline > 8
-            found, how = on_line(case) if long else (step_s(case, case.microbatches), "full")
+            result, how = on_line(case) if long else (step_s(case, case.microbatches), "full")
             gpus = case.tensor * case.pipeline
             lines.append(
-                f"| {name} | {gpus} | {label} | {wanted:.2f} s | {found:.2f} s |"
-                f" {found / wanted - 1:+.1%} | {how} |"
+                f"| {name} | {gpus} | {label} | {wanted:.2f} s | {result:.2f} s |"
+                f" {result / wanted - 1:+.1%} | {how} |"
             )
             if name == "175B" and not full:
-                found, how = on_line(case)
+                result, how = on_line(case)
                 lines.append(
-                    f"| 175B, on the line | {gpus} | {label} | {wanted:.2f} s | {found:.2f} s |"
-                    f" {found / wanted - 1:+.1%} | {how} |"
+                    f"| 175B, on the line | {gpus} | {label} | {wanted:.2f} s | {result:.2f} s |"
+                    f" {result / wanted - 1:+.1%} | {how} |"
                 )
     return lines
 
@@ -222,10 +222,10 @@ def sc21(only: str) -> list[str]:
         size = case.layers * case.hidden
         work = 96.0 * batch * SEQUENCE * size * case.hidden
         work *= 1 + SEQUENCE / (6 * case.hidden) + VOCABULARY / (16 * size)
-        found = work / seconds / gpus / 1e12
+        result = work / seconds / gpus / 1e12
         lines.append(
             f"| {name} | {gpus} | {case.tensor} x {case.pipeline} x {replicas} | {case.micro} |"
-            f" {wanted} | {found:.0f} | {found / wanted - 1:+.1%} | {how} |"
+            f" {wanted} | {result:.0f} | {result / wanted - 1:+.1%} | {how} |"
         )
     return lines
 
@@ -244,15 +244,15 @@ def one_replica(case: Case, shape: Shape) -> tuple[float, str]:
 def beside() -> list[str]:
     """Return the rows of the third table."""
     edge = 8192
-    found = contention(
+    result = contention(
         clusim.load("a100x4-mesh"), Streams("allreduce", 256 << 20, 3_716_000_000, 3 * 2 * edge**2),
         granularity=COARSE,
     )  # fmt: skip
     rows = (
-        ("all-reduce alone", "1944 us", f"{found.collective_alone_ps / 1e6:.0f} us",
-         found.collective_alone_ps / 1944e6),
-        ("all-reduce beside", "x1.48", f"x{found.collective_slowdown:.2f}", found.collective_slowdown / 1.4815),
-        ("matrix product beside", "x1.16", f"x{found.kernel_slowdown:.2f}", found.kernel_slowdown / 1.1609),
+        ("all-reduce alone", "1944 us", f"{result.collective_alone_ps / 1e6:.0f} us",
+         result.collective_alone_ps / 1944e6),
+        ("all-reduce beside", "x1.48", f"x{result.collective_slowdown:.2f}", result.collective_slowdown / 1.4815),
+        ("matrix product beside", "x1.16", f"x{result.kernel_slowdown:.2f}", result.kernel_slowdown / 1.1609),
     )  # fmt: skip
     return [f"| {name} | {was} | {now} | {ratio - 1:+.1%} |" for name, was, now, ratio in rows]
 

@@ -44,7 +44,7 @@ _ORDER = (
 
 
 def _found() -> tuple[str, ...]:
-    there = {found.name.replace("_", "-") for found in iter_modules(commands.__path__)}
+    there = {result.name.replace("_", "-") for result in iter_modules(commands.__path__)}
     return (*(name for name in _ORDER if name in there), *sorted(there - set(_ORDER)))
 
 

@@ -174,12 +174,12 @@ def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -
     """
     from clusim.topology.warnings import refuse, shown
 
-    found = setup.doubts
+    result = setup.doubts
     if strict:
-        refuse(found, setup.name)
-    for line in shown(found) if not quiet else ():
+        refuse(result, setup.name)
+    for line in shown(result) if not quiet else ():
         click.echo(f"{mark}{line}")
-    return found
+    return result
 
 
 def beside(trace: Path, ending: str, output: Path | None) -> Path:

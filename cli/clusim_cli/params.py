@@ -41,9 +41,11 @@ class Words(click.ParamType[str], ABC):
     ) -> list[CompletionItem]:
         """Return the words that begin with the typed prefix, in any case."""
         typed = incomplete.lower()
-        found = [CompletionItem(word) for word in self.words(ctx) if word.lower().startswith(typed)]
+        result = [
+            CompletionItem(word) for word in self.words(ctx) if word.lower().startswith(typed)
+        ]
         # Shells look for files themselves.
-        return found or [CompletionItem(incomplete, type="file")] if self.files else found
+        return result or [CompletionItem(incomplete, type="file")] if self.files else result
 
 
 class _Topology(Words):
@@ -150,8 +152,8 @@ class _DataType(Words):
         return DTYPES
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        found = find_dtype(value)
-        return found.name if found else value
+        result = find_dtype(value)
+        return result.name if result else value
 
 
 class _Reduction(Words):

@@ -105,8 +105,8 @@ def replay(
         The recording cannot be read or replayed, or an option is not applicable.
     """
     given: dict[str, Any] = dict(options)
-    found = [recording] if isinstance(recording, str | Path) else recording
-    names = tuple(str(item) for item in found)
+    result = [recording] if isinstance(recording, str | Path) else recording
+    names = tuple(str(item) for item in result)
     how = RunOptions(
         **{name: given.pop(name) for name in ("trace_out", "command") if name in given}
     )

@@ -29,8 +29,8 @@ def command(clear: bool, as_json: bool) -> int:
     if clear:
         kept.clear()
     if as_json:
-        found = {"folder": str(kept.folder), "parts": count, "bytes": size_bytes, "cleared": clear}
-        click.echo(json.dumps(found))
+        result = {"folder": str(kept.folder), "parts": count, "bytes": size_bytes, "cleared": clear}
+        click.echo(json.dumps(result))
     else:
         done = "removed from" if clear else "in"
         click.echo(f"{count:,} parts, {format_size(size_bytes)}, {done} {kept.folder}")

@@ -56,23 +56,23 @@ def gpu(
     data = check_record(data, source or "the measurement")
     if record:
         write_text(record, json.dumps(data, indent=1) + "\n")
-    found = overlay(data, chip)
-    write_text(output, json.dumps(found, indent=1) + "\n", [source] if source else [])
+    result = overlay(data, chip)
+    write_text(output, json.dumps(result, indent=1) + "\n", [source] if source else [])
     if as_json:
-        said = {key: found[key] for key in ("chip", "architecture", "mark", "source", "figures")}
+        said = {key: result[key] for key in ("chip", "architecture", "mark", "source", "figures")}
         click.echo(json.dumps({**said, "file": str(output)}))
         return
-    figures = found["figures"]
+    figures = result["figures"]
     met = ", ".join(
-        f"{row['kind']} {row['fitted']['form_mean_abs_pct']:.1f}%" for row in found["products"]
+        f"{row['kind']} {row['fitted']['form_mean_abs_pct']:.1f}%" for row in result["products"]
     )
     click.echo(
-        f"{output}: kernels of {found['chip']} (calibrated): {len(data['products'])} products"
+        f"{output}: kernels of {result['chip']} (calibrated): {len(data['products'])} products"
         f" (form alone off by {met}),"
         f" {len(data['attention'])} of attention; memory {figures['memory_efficiency']:.1%} of its rate,"
         f" {figures['sustained']:.1%} of the clock in a long run, kernels {figures['kernel_floor_us']:.2f} us at least"
     )
     click.echo(
         f"use it: 'hardware: {{kernels: {output}}}' in a workload,"
-        f" or 'chips: {{mine: {{base: {found['chip']}, kernels: {output}}}}}' in a topology"
+        f" or 'chips: {{mine: {{base: {result['chip']}, kernels: {output}}}}}' in a topology"
     )

@@ -27,13 +27,13 @@ def command(shell: str) -> int:
     """
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None
+    result = get_completion_class(shell)
+    assert result is not None
     variables = {
         "complete_func": f"_{PROGRAM}_completion",
         "complete_var": f"_{PROGRAM.upper()}_COMPLETE",
         "prog_name": PROGRAM,
     }
     # Not `source()`, which starts a bash process to detect its version.
-    click.echo(found.source_template % variables)
+    click.echo(result.source_template % variables)
     return 0

@@ -63,8 +63,8 @@ def command(
         working(jobs, executor) as workers,
         counted_progress(not no_progress, "simulated") as progress,
     ):
-        found = crossover(setup, collective, wanted, jobs=workers, progress=progress)
+        result = crossover(setup, collective, wanted, jobs=workers, progress=progress)
     if as_json:
-        click.echo(json.dumps({**found.to_json(), "doubts": doubtful}))
+        click.echo(json.dumps({**result.to_json(), "doubts": doubtful}))
     else:
-        click.echo("\n".join(tuner_csv(found) if as_csv else table_lines(found)))
+        click.echo("\n".join(tuner_csv(result) if as_csv else table_lines(result)))

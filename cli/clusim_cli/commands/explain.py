@@ -45,8 +45,8 @@ def command(
 
     env = (*parse_assignments(environment).items(), *windows(symmetric))
     setup = Setup(topology, nodes, version=version, env=env)
-    found = doubts(setup, strict, quiet=as_json)
+    result = doubts(setup, strict, quiet=as_json)
     wanted = COLLECTIVE_OF[operation_named(collective, tuple(COLLECTIVE_OF)).name]
     notes = setup.said(wanted, sizes or SIZES)
     data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)
-    click.echo(json.dumps({**data, "doubts": found}) if as_json else render(data))
+    click.echo(json.dumps({**data, "doubts": result}) if as_json else render(data))

@@ -92,11 +92,11 @@ def command(
     target = _output(wanted)
     with working(jobs, executor) as workers:
         show = None if as_json else click.echo
-        found = table_of(where, test, wanted, jobs=workers, show=show)
-    for text in found.explained() if explain else ():
+        result = table_of(where, test, wanted, jobs=workers, show=show)
+    for text in result.explained() if explain else ():
         if not as_json:
             click.echo(text)
-    data = found.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
+    data = result.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
     if target is not None:
         write_text(target, json.dumps(data) + "\n")
     if as_json:

@@ -101,18 +101,18 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
             command=command_line(),
             watch=given["time_limit"],
         )
-        found = replay(request, how, progress)
+        result = replay(request, how, progress)
     if given["html"] is not None:
-        write_bytes(given["html"], replay_page(found).encode())
-    expected = _expected(found)
+        write_bytes(given["html"], replay_page(result).encode())
+    expected = _expected(result)
     if given["as_json"]:
         errors = [{**item.to_json(), "calls": calls} for item, calls in expected.items()]
-        click.echo(json.dumps({**found.to_json(), "expected_errors": errors}))
-        return said_ended(found.unfinished, found.total_ps, shown)
-    click.echo(replay_report(found, everything=given["everything"]))
+        click.echo(json.dumps({**result.to_json(), "expected_errors": errors}))
+        return said_ended(result.unfinished, result.total_ps, shown)
+    click.echo(replay_report(result, everything=given["everything"]))
     for item, calls in expected.items():
         click.echo(f"  {item.text()}: {calls} call{'s' * (calls != 1)}")
-    return said_ended(found.unfinished, found.total_ps, shown)
+    return said_ended(result.unfinished, result.total_ps, shown)
 
 
 def asked(**given: Any) -> ReplayRequest:

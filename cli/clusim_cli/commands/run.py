@@ -82,7 +82,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.simulation.job import RunOptions
 
     request = asked(topology=topology, **given)
-    found = doubts(request.setup, given["strict"], quiet=as_json)
+    results = doubts(request.setup, given["strict"], quiet=as_json)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         watch = given["time_limit"]
         watch.tell = shown.begins
@@ -100,7 +100,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     if as_json:
         expected = expected_of(request, result.call.algorithm if result.call else "")
         more = {"verdict": result.verdict.to_json(), "expected_error": expected.to_json()}
-        click.echo(json.dumps(result.to_json() | tables_json(result) | more | {"doubts": found}))
+        click.echo(json.dumps(result.to_json() | tables_json(result) | more | {"doubts": results}))
     else:
         click.echo(collective_report(result))
     if result.unfinished is not None:

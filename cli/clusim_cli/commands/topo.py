@@ -154,12 +154,12 @@ def check(
     from clusim.topology.arrays import arrays_of
 
     tests = read_nvbandwidth(measured) if measured is not None else []
-    found: list[CheckedJson] = []
+    result: list[CheckedJson] = []
     for name in topologies:
         machine = load(name, nodes=nodes)
         wires = len(arrays_of(machine).wires)
         findings = [*check(machine), *compared(machine, tests)]
-        found.append(
+        result.append(
             {
                 "topology": name,
                 "ranks": machine.num_ranks,
@@ -176,7 +176,7 @@ def check(
         for finding in findings:
             click.echo(f"  {finding.level}: {finding.what}")
     if as_json:
-        _print_json(found)
+        _print_json(result)
 
 
 @command.command("diff")
@@ -189,17 +189,17 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     from clusim.topology import load
     from clusim.topology.diff import diff as differences
 
-    found = differences(load(first), load(second))
+    result = differences(load(first), load(second))
     if as_json:
-        rows = [{"where": item.where, "what": item.what} for item in found]
+        rows = [{"where": item.where, "what": item.what} for item in result]
         _print_json({"first": first, "second": second, "differences": rows})
-    elif found:
+    elif result:
         click.echo(f"first: {first}\nsecond: {second}")
-        for item in found:
+        for item in result:
             click.echo(f"  {item}")
     else:
         click.echo(f"{first} and {second} do not differ")
-    if found:
+    if result:
         ctx.exit(1)
 
 
@@ -268,18 +268,18 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
         what = "--onto: takes NCCL's XML of one node; not with --cpu, --group, --kind"
         raise click.UsageError(what)
     if onto is not None:
-        found = import_onto(file, onto, chip=chip)
+        result = import_onto(file, onto, chip=chip)
     else:
-        found = import_file(file, kind=kind, chip=chip, cpu=cpu, group=group)
-    text = found.to_yaml()
-    found.fabric()  # raises if the imported topology cannot be read
+        result = import_file(file, kind=kind, chip=chip, cpu=cpu, group=group)
+    text = result.to_yaml()
+    result.fabric()  # raises if the imported topology cannot be read
     to_stdout = output is not None and is_stream(output)
     if output is not None:
         write_text(output, text, [file])
     if as_json:
-        _print_json(_summary(found, file, output), err=to_stdout)
+        _print_json(_summary(result, file, output), err=to_stdout)
         return
-    for line in _words(found, file):
+    for line in _words(result, file):
         click.echo(line, err=to_stdout)
     if output is not None and not to_stdout:
         click.echo(f"wrote {output}", err=True)

@@ -155,9 +155,9 @@ def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
     from clusim.workload import load_workload
 
     spec = load_workload(given["workload"], changes) if changes else given["workload"]
-    found = inputs(spec, given["topology"], given["nodes"], given["faults"])
+    result = inputs(spec, given["topology"], given["nodes"], given["faults"])
     names = ("steps", "fold", "strict_memory", "granularity", "seed", "estimate")
-    return TrainRequest(*found, **{name: given[name] for name in names})
+    return TrainRequest(*result, **{name: given[name] for name in names})
 
 
 def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:

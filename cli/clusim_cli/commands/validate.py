@@ -90,8 +90,8 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     if given["row"] is not None:
         from clusim.validation.collectives.explained import explained, row_named
 
-        found = explained(row_named(rows, given["row"]), given["granularity"])
-        click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+        result = explained(row_named(rows, given["row"]), given["granularity"])
+        click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
         return 0
     shown, grain = not given["no_progress"], given["granularity"]
     with working(given["jobs"], given["executor"]) as jobs:

@@ -52,11 +52,11 @@ def command(
     base = _asked(kind, words, "")
     named = [(text, _change(kind, words, text)) for text in changes]
     with counted_progress(not no_progress, "changes") as progress:
-        found = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
+        result = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
     if html is not None:
-        write_bytes(html, found.page().encode())
-    click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
-    refused = [row for row in found.rows if row.planned.error]
+        write_bytes(html, result.page().encode())
+    click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
+    refused = [row for row in result.rows if row.planned.error]
     for row in refused:
         click.echo(f"clusim: {row.change}: {row.planned.error}", err=True)
     return 2 if refused else 0
@@ -106,8 +106,8 @@ def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
     params = module.command.make_context(f"clusim {kind}", [*words, *added]).params
     if machine is not None:
         params = _moved(kind, params, machine)
-    found: AnyAsked = module.asked(**params, **more)
-    return found
+    result: AnyAsked = module.asked(**params, **more)
+    return result
 
 
 def _key(kind: str, word: str) -> tuple[str, Any]:

@@ -69,13 +69,15 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
     for row in table.rows():
         kind = row["class"] or str(row["resource"]).partition(" ")[0]
         groups.setdefault((row["group"], kind, row["reason"]), []).append(row)
-    found = []
+    result = []
     for (group, kind, reason), rows in groups.items():
         sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}
         many = f"{kind} ({len(rows)} of them)"
         resource = rows[0]["resource"] if len(rows) == 1 else many
-        found.append({"group": group, "kind": kind, "resource": resource, "reason": reason, **sums})
-    return sorted(found, key=lambda row: -row["time_ps"])
+        result.append(
+            {"group": group, "kind": kind, "resource": resource, "reason": reason, **sums}
+        )
+    return sorted(result, key=lambda row: -row["time_ps"])
 
 
 def _notes(table: ColumnTable) -> list[str]:

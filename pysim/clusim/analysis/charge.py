@@ -327,7 +327,7 @@ class Charger:
             latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
         whole = self._whole(step)
-        found = [
+        result = [
             self._wire_load(stage, span, whole) for stage in narrow(stages, step.wire, network)
         ]
         conn = self._image["conns"][step.connection]
@@ -338,16 +338,16 @@ class Charger:
             ends = (step.endpoint, step.endpoint)
         for end in dict.fromkeys(ends):
             use, mean = (self.usage.memory(end, *time) for time in (span, whole))
-            found.append(_Load("hbm", end, use, mean))
+            result.append(_Load("hbm", end, use, mean))
         for unit in network.units_of(step.connection) if flags & (Op.REDUCE | Op.AGGREGATE) else ():
             use, mean = (self.usage.unit(unit, *time) for time in (span, whole))
-            found.append(_Load("unit", unit, use, mean))
+            result.append(_Load("unit", unit, use, mean))
         turn = max(1, step.end_ps - span[0])
         pace = self._pace_ps(step, flags)
         own = min(1.0, pace / max(1, step.length_ps - latency))
         least = (turn - step.length_ps + latency + pace) / turn
-        found.append(_Load("cta", step.endpoint, own, min(1.0, least)))
-        return latency, found
+        result.append(_Load("cta", step.endpoint, own, min(1.0, least)))
+        return latency, result
 
     def _whole(self, step: Step) -> tuple[int, int]:
         """Return the time of the task that a step belongs to [ps]."""

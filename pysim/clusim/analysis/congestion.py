@@ -80,19 +80,19 @@ def tiers(traced: Traced) -> dict[str, Array]:
     """
     wires, network = traced.result.wires, traced.network
     used = np.flatnonzero(wires.counters["packets"] > 0)
-    found: dict[str, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for wire in used.tolist():
         ends = [network.nodes[int(network.wires[end][wire])] for end in ("src", "dst")]
         stems = "->".join(re.sub(r"[\d.]+$", "", end) or end for end in ends)
-        found.setdefault(wires.classes[wire].replace("switch->switch", stems), []).append(wire)
-    return {name: np.array(own) for name, own in found.items()}
+        result.setdefault(wires.classes[wire].replace("switch->switch", stems), []).append(wire)
+    return {name: np.array(own) for name, own in result.items()}
 
 
 def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    counters, found = traced.result.wires.counters, _measures(traced)
+    counters, result = traced.result.wires.counters, _measures(traced)
     for name, mine in tiers(traced).items():
         carried = int(counters["bytes"][mine].sum())
-        yield ("tier", name, "", len(mine), *_merged(traced, mine, found), carried)
+        yield ("tier", name, "", len(mine), *_merged(traced, mine, result), carried)
 
 
 def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, 
 
 def _groups(traced: Traced) -> Iterator[tuple[Any, ...]]:
     """Yield the sets of parallel wires, between the same two nodes or alternatives of a route, most uneven first."""
-    wires, found, image = traced.result.wires, _measures(traced), traced.network.image
+    wires, result, image = traced.result.wires, _measures(traced), traced.network.image
     off, flat = image["group_off"], image["group_wires"]
     sets = {tuple(flat[a:b].tolist()) for a, b in pairwise(off.tolist()) if b > a + 1}
     rows: list[tuple[Any, ...]] = []
@@ -121,7 +121,7 @@ def _groups(traced: Traced) -> Iterator[tuple[Any, ...]]:
         source = traced.network.nodes[int(traced.network.wires["src"][mine[0]])]
         ends = sorted({traced.network.nodes[int(n)] for n in traced.network.wires["dst"][mine]})
         name = f"{source}->{ends[0]}" + (f"..{ends[-1]}" if len(ends) > 1 else "")
-        merged = _merged(traced, mine, found)
+        merged = _merged(traced, mine, result)
         row = ("group", name, wires.classes[mine[0]], len(mine), *merged)
         if merged[7] >= UNEVEN:
             rows.append((*row, int(wires.counters["bytes"][mine].sum())))
@@ -129,21 +129,21 @@ def _groups(traced: Traced) -> Iterator[tuple[Any, ...]]:
 
 
 def _wires(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    wires, found = traced.result.wires, _measures(traced)
+    wires, result = traced.result.wires, _measures(traced)
     sources = _sources(traced)
     classes = np.array(wires.classes, object)
     used = wires.counters["packets"] > 0
     means = {
-        name: float(found["busy"][(classes == name) & used].mean()) for name in set(classes[used])
+        name: float(result["busy"][(classes == name) & used].mean()) for name in set(classes[used])
     }
     for wire in hot_spots(traced).tolist():
         name = wires.classes[wire]
         row = wires.counters[wire]
         yield (
             "wire", wires.names[wire], name, 1, float(wires.rate_Bps[wire]) / 1e9,
-            *(float(found[key][wire]) for key in ("busy", "peak", "no_credit", "contended")),
-            int(row["queued_max"]), float(found["full"][wire]),
-            float(found["busy"][wire]) / means[name] if means[name] else 1.0,
+            *(float(result[key][wire]) for key in ("busy", "peak", "no_credit", "contended")),
+            int(row["queued_max"]), float(result["full"][wire]),
+            float(result["busy"][wire]) / means[name] if means[name] else 1.0,
             int(sources[wire]) if sources is not None else 0, int(row["bytes"]),
         )  # fmt: skip
 
@@ -164,12 +164,12 @@ def _sources(traced: Traced) -> Array | None:
     pairs = _pairs(traced)
     if len(pairs) > MOST_PAIRS:
         return None
-    found: list[set[int]] = [set() for _ in traced.network.names]
+    result: list[set[int]] = [set() for _ in traced.network.names]
     for source, target in pairs:
         for stage in traced.network.stages(source, target):
             for wire in stage:
-                found[wire].add(source)
-    return np.array([len(own) for own in found])
+                result[wire].add(source)
+    return np.array([len(own) for own in result])
 
 
 def wire_history(path: str | Path) -> ColumnTable:

@@ -28,10 +28,10 @@ def judged_trace(path: str | Path) -> Result:
         return result
     try:
         with critical(path) as run:
-            found = judged(run).verdict
+            results = judged(run).verdict
     except TraceError as error:
-        found = without_path(result, str(error).removeprefix(f"{path}: "))
-    return replace(result, judge=lambda _: found)
+        results = without_path(result, str(error).removeprefix(f"{path}: "))
+    return replace(result, judge=lambda _: results)
 
 
 COLUMNS = ("level", "name", "a_ps", "b_ps", "change_ps")
@@ -146,15 +146,15 @@ def _blame(path: str | Path) -> dict[str, int]:
         table = blame(path)
     except TraceError:
         return {}
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for row in table.rows():
         if row["wires"] and row["group"] == "stall":
             name = f"{row['resource']}: {row['reason']}"
         else:
             kinds = sorted({kind.split(" ")[0] for kind in row["class"].split(", ")})
             name = row["reason"] + (f" ({', '.join(kinds)})" if row["class"] else "")
-        found[name] = found.get(name, 0) + int(row["time_ps"])
-    return found
+        result[name] = result.get(name, 0) + int(row["time_ps"])
+    return result
 
 
 def _tier_busy(traced: Traced) -> dict[str, int]:

@@ -68,12 +68,12 @@ def _done(result: Result, pauses: Array) -> Array:
     start, end = result.tasks.start_ps[pauses], result.tasks.end_ps[pauses]
     ended = (end >= 0).all(axis=1)
     low, high = start[ended].min(axis=1), end[ended].max(axis=1)
-    edges, found = result.bins.edge_ps, np.zeros(len(result.bins.edge_ps))
+    edges, results = result.bins.edge_ps, np.zeros(len(result.bins.edge_ps))
     length = np.maximum(1, high - low)
     for index, edge in enumerate(edges.tolist()):
-        found[index] = np.clip((edge - low) / length, 0.0, 1.0).sum()
-    found[-1] = len(low)
-    return found
+        results[index] = np.clip((edge - low) / length, 0.0, 1.0).sum()
+    results[-1] = len(low)
+    return results
 
 
 def _grown(each: Array, done: Array) -> Array:

@@ -176,8 +176,10 @@ def busiest_wires(result: Result, count: int = 5) -> list[WireUse]:
 def broken_wires(result: Result) -> list[WireUse]:
     """Return the wires that had less than their nominal rate for some of the run, least rate first."""
     effective, nominal = result.wires.effective_Bps, result.wires.rate_Bps
-    found = np.flatnonzero(effective < nominal * (1 - 1e-9))
-    return [wire_use(result, int(w)) for w in found[np.argsort(effective[found], kind="stable")]]
+    results = np.flatnonzero(effective < nominal * (1 - 1e-9))
+    return [
+        wire_use(result, int(w)) for w in results[np.argsort(effective[results], kind="stable")]
+    ]
 
 
 def limit(result: Result) -> Limit | None:
@@ -209,8 +211,8 @@ def limit(result: Result) -> Limit | None:
 
 def machines_of(result: Result) -> int:
     """Return the number of nodes in the topology of a run: names of their parts begin with ``n0/``, ``n1/``, ..."""
-    found = {match[1] for name in result.wires.names if (match := _MACHINE.match(name))}
-    return max(1, len(found))
+    results = {match[1] for name in result.wires.names if (match := _MACHINE.match(name))}
+    return max(1, len(results))
 
 
 _MACHINE = re.compile(r"(?:.*->)?(n\d+)/")
@@ -269,7 +271,7 @@ def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, An
     codes = np.array([code[key] for key in keys], np.int64)
     counters, busy = result.wires.counters, result.utilisation
     stalled = counters["stall_credit_ps"] / max(1, result.time_ps)
-    found = []
+    results = []
     for number, name in enumerate(names):
         mine = codes == number
         rows = counters[mine]
@@ -288,5 +290,5 @@ def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, An
         }
         for counter in ("pauses", "marks", "replays"):
             totals[counter] = int(rows[counter].sum())
-        found.append((name, totals))
-    return found
+        results.append((name, totals))
+    return results

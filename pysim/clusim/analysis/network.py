@@ -89,25 +89,25 @@ class Network:
         """Return the wires that packets between two endpoints may cross over some NICs, hop by hop."""
         key = (source, target, first_group, vias)
         if key not in self._stages:
-            found: list[list[int]] = []
+            result: list[list[int]] = []
             node = int(self._endpoint_nodes[source])
             for goal in (*vias, target):
-                given = first_group != NONE and not found
+                given = first_group != NONE and not result
                 hop = self.group(first_group) if given else self._routed(node, goal)
-                found += self._follow(hop, goal)
+                result += self._follow(hop, goal)
                 node = int(self.image["targets"]["node"][goal])
-            self._stages[key] = found
+            self._stages[key] = result
         return self._stages[key]
 
     def _follow(self, hop: list[int], target: int) -> list[list[int]]:
         """Return the hop and those behind it, up to a target."""
         goal = int(self.image["targets"]["node"][target])
-        found: list[list[int]] = []
-        while hop and len(found) <= len(self.nodes):
-            found.append(hop)
+        result: list[list[int]] = []
+        while hop and len(result) <= len(self.nodes):
+            result.append(hop)
             ahead = sorted({int(self.wires["dst"][wire]) for wire in hop} - {goal})
             hop = sorted({wire for node in ahead for wire in self._routed(node, target)})
-        return found
+        return result
 
     def stages_of(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
         """Return the stages that carry the data of a transfer on a connection, requested by an endpoint."""
@@ -138,10 +138,10 @@ class Network:
             back = self.stages(source, target)
             arriving = asked[-1] if asked else []
             leaving = [int(w) for w in self.wires["reverse"][arriving] if int(w) != NONE]
-            found = [leaving, *back[1:]] if leaving else back
+            result = [leaving, *back[1:]] if leaving else back
         else:
-            found = self.stages(source, target, first, self._vias(conn))
-        return [Stage(lanes, lanes) for lanes in found]
+            result = self.stages(source, target, first, self._vias(conn))
+        return [Stage(lanes, lanes) for lanes in result]
 
     def _ends(self, conn: Any, endpoint: int) -> tuple[int, int, bool]:
         """Return source and destination of an endpoint's transfer, and whether it is a read."""
@@ -175,16 +175,16 @@ class Network:
         goals = [target] if read else [*self._vias(conn), target]
         group, key = int(conn["first_group"]), int(conn["key"])
         node, came = int(self._endpoint_nodes[source]), None
-        found: list[Stage] = []
+        result: list[Stage] = []
         for goal in goals:
-            hop = self._routed(node, goal) if group == NONE or found else self.group(group)
+            hop = self._routed(node, goal) if group == NONE or result else self.group(group)
             leg, key = self._descend(hop, goal, key, came)
-            found += leg
+            result += leg
             node = int(self.image["targets"]["node"][goal])
             came = leg[-1].lanes[0] if leg else came
-        if not read or not found:
-            return found
-        last = int(self.wires["reverse"][found[-1].lanes[0]])
+        if not read or not result:
+            return result
+        last = int(self.wires["reverse"][result[-1].lanes[0]])
         if last == NONE:
             return []
         first = Stage([last], self._routed(int(self._endpoint_nodes[target]), source))
@@ -197,19 +197,19 @@ class Network:
     ) -> tuple[list[Stage], int]:
         """Follow a route key from a group of wires to a target; return stages and what is left of the key."""
         goal = int(self.image["targets"]["node"][target])
-        found: list[Stage] = []
-        while hop and len(found) <= len(self.nodes):
+        result: list[Stage] = []
+        while hop and len(result) <= len(self.nodes):
             wire = hop[0]
             if len(hop) > 1:
                 ordinal = 0 if came is None else int(self.wires["ordinal"][came])
                 wire = hop[(key + ordinal) % len(hop)]
                 key //= len(hop)
-            found.append(Stage([wire], hop))
+            result.append(Stage([wire], hop))
             came, node = wire, int(self.wires["dst"][wire])
             if node == goal:
                 break
             hop = self._routed(node, target)
-        return found, key
+        return result, key
 
     def _multimem(self, conn: Any, endpoint: int, flags: int) -> list[list[int]]:
         """Return the stages of a multicast (flag 4), an in-network reduction (8) or both."""
@@ -237,11 +237,11 @@ class Network:
         return sorted(units - {NONE})
 
     def _units_above(self, vertex: int) -> list[int]:
-        vertices, found = self.image["vertices"], []
+        vertices, result = self.image["vertices"], []
         while int(vertices["parent"][vertex]) != NONE:
             vertex = int(vertices["parent"][vertex])
-            found.append(int(vertices["unit"][vertex]))
-        return sorted(set(found))
+            result.append(int(vertices["unit"][vertex]))
+        return sorted(set(result))
 
     def rate(self, wire: int, time_ps: int) -> float:
         """Return the rate of a wire at a time, faults counted [bytes/ps]."""

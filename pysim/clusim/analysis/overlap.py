@@ -39,13 +39,13 @@ def exposed_ps(tasks: RankTasks) -> Array:
     belongs to the one that began first, so the values add up to the time in which the rank communicates and does not
     compute.
     """
-    found = np.zeros(len(tasks.number), np.int64)
+    result = np.zeros(len(tasks.number), np.int64)
     kernels = tasks.computes
     computing = Union(tasks.start_ps[kernels], tasks.end_ps[kernels])
     own = np.flatnonzero(tasks.communicates)
     start, end = first_come(tasks.moves_ps[own], tasks.end_ps[own])
-    found[own] = (end - start) - computing.within(start, end)
-    return found
+    result[own] = (end - start) - computing.within(start, end)
+    return result
 
 
 def overlap(path: str | Path) -> ColumnTable:
@@ -88,11 +88,11 @@ def overlap(path: str | Path) -> ColumnTable:
 
 def _of_rank(tasks: RankTasks, mine: Array | None = None) -> tuple[Union, Union]:
     """Return when a rank computes and when it communicates, with some of its tasks or all."""
-    found = []
+    result = []
     for kind, start in ((tasks.computes, tasks.start_ps), (tasks.communicates, tasks.moves_ps)):
         own = kind if mine is None else kind & mine
-        found.append(Union(start[own], tasks.end_ps[own]))
-    return found[0], found[1]
+        result.append(Union(start[own], tasks.end_ps[own]))
+    return result[0], result[1]
 
 
 def _rank_row(

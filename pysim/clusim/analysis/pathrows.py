@@ -75,10 +75,10 @@ def path_rows(path: str | Path, most: int) -> PathRows:
     with critical(path) as run:
         channels = run.traced.inputs.numbers("instances/channel")
         rows: list[_Row] = []
-        found: list[tuple[int, int, int, int, int]] = []
+        result: list[tuple[int, int, int, int, int]] = []
         whats: dict[str, int] = {}
         for step in run.walk.steps():
-            if len(found) == MOST_STEPS:
+            if len(result) == MOST_STEPS:
                 break
             charges = [part for part in run.charger.charges(step) if part.ps]
             if not charges:
@@ -88,10 +88,10 @@ def path_rows(path: str | Path, most: int) -> PathRows:
             task = step.task if step.task < len(run.traced.result.tasks.names) else -1
             rows.append(_row_of(run, step, channels))
             kind = GROUPS.index(first.group)
-            found.append((step.start_ps, step.end_ps, kind, what, task))
+            result.append((step.start_ps, step.end_ps, kind, what, task))
         places = _places(run, channels)
-        shown, row_of = _longest(rows, found, set(places), most)
-        table = np.array(found, np.int64).reshape(-1, 5)[::-1]
+        shown, row_of = _longest(rows, result, set(places), most)
+        table = np.array(result, np.int64).reshape(-1, 5)[::-1]
         row = np.array([row_of.get(own, len(row_of)) for own in rows], np.int64)[::-1]
         start, end, kinds, names, tasks = table.T
         spans = RowSpans(row, kinds, names, start, end)

@@ -60,9 +60,9 @@ class Rivals:
     def _calls(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the call of every task of the image, -1 without; a proxy's is that of who hands it data."""
         image = self._network.image
-        found = np.full(len(image["tasks"]), -1, np.int64)
+        result = np.full(len(image["tasks"]), -1, np.int64)
         known = self._inputs.numbers("tasks/call")
-        found[: len(known)] = known
+        result[: len(known)] = known
         task_of, slices = image["instances"]["task"], self._walk.slices
         for instance in range(self._network.num_programs, len(task_of)):
             template = image["templates"][image["instances"]["template"][instance]]
@@ -70,8 +70,8 @@ class Rivals:
             if prim < int(template["prim_hi"]):
                 connection = slices.connection(instance, prim, send=False)
                 for sender in slices.users(connection, send=True)[:1]:
-                    found[task_of[instance]] = found[task_of[sender]]
-        return found
+                    result[task_of[instance]] = result[task_of[sender]]
+        return result
 
     def _call_spans(self) -> dict[int, tuple[int, int]]:
         spans: dict[int, tuple[int, int]] = {}

@@ -36,10 +36,10 @@ def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
     known as nothing follows a proxy: it follows what the sender's task follows.
     """
     tasks, succ = image["tasks"], image["succ"]
-    found = np.zeros(len(tasks), np.int64)
-    found[: len(start_ps)] = start_ps
+    result = np.zeros(len(tasks), np.int64)
+    result[: len(start_ps)] = start_ps
     if len(tasks) == len(start_ps):
-        return found
+        return result
     owner = np.repeat(np.arange(len(tasks)), tasks["succ_hi"] - tasks["succ_lo"])
     after: dict[int, set[int]] = {}
     for before, later in zip(owner.tolist(), succ.tolist(), strict=True):
@@ -48,8 +48,8 @@ def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
         frozenset(own): int(start_ps[task]) for task, own in after.items() if task < len(start_ps)
     }
     for task in range(len(start_ps), len(tasks)):
-        found[task] = alike.get(frozenset(after.get(task, set())), 0)
-    return found
+        result[task] = alike.get(frozenset(after.get(task, set())), 0)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ class Slices:
 
     def table(self, instance: int) -> SliceTable:
         """Return the slices of an instance."""
-        found = self._tables.get(instance)
-        if found is not None:
+        result = self._tables.get(instance)
+        if result is not None:
             self._tables.move_to_end(instance)
-            return found
+            return result
         row = self.image["instances"][instance]
         template = self.image["templates"][row["template"]]
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
@@ -140,13 +140,13 @@ class Slices:
             if count:
                 slice_table(prims, numbers, rows, count)
         prim = rows[:, 0].astype(np.int32) + np.int32(low)
-        found = SliceTable(prim, rows[:, 1].copy(), rows[:, 2].astype(np.int32), self.where)
-        self._tables[instance] = found
+        result = SliceTable(prim, rows[:, 1].copy(), rows[:, 2].astype(np.int32), self.where)
+        self._tables[instance] = result
         self._kept += count
         while self._kept > KEPT_SLICES and len(self._tables) > 1:
             _, old = self._tables.popitem(last=False)
             self._kept -= len(old.prim)
-        return found
+        return result
 
     def flags(self, prim: int) -> int:
         """Return the flags of the opcode of a primitive."""
@@ -189,7 +189,7 @@ class Slices:
     def _find_users(self, send: bool) -> dict[int, list[int]]:
         image, flag = self.image, Op.SEND if send else Op.RECV
         instances = image["instances"]
-        found: dict[int, list[int]] = {}
+        result: dict[int, list[int]] = {}
         order = np.argsort(self._start_ps[instances["task"]], kind="stable")
         locals_of = []
         for template in image["templates"]:
@@ -199,10 +199,10 @@ class Slices:
         for instance in order.tolist():
             offset = int(instances["conn_off"][instance])
             for local in locals_of[int(instances["template"][instance])]:
-                users = found.setdefault(int(image["inst_conns"][offset + local]), [])
+                users = result.setdefault(int(image["inst_conns"][offset + local]), [])
                 if instance not in users[-1:]:
                     users.append(instance)
-        return found
+        return result
 
     def _used(self, instance: int, connection: int, *, send: bool) -> Array:
         """Return the slots that an instance has used on one side of a connection after each slice that uses some."""

@@ -120,15 +120,15 @@ class RunTasks:
     def lanes(self) -> list[tuple[int, int]]:
         """Return the rank and the stream of every lane on which something runs, in their order."""
         many = max(1, len(self.streams))
-        found = set(
+        result = set(
             np.unique(self._rank[self._written] * many + self._stream[self._written]).tolist()
         )
         for rank, places in self._folded.of_rank.items() if self._folded is not None else ():
             assert self._folded is not None
             for own in places:
                 streams = self._own_stream[self._folded.tasks_stream[self._folded.rows(*own)]]
-                found |= {rank * many + stream for stream in streams.tolist()}
-        return [divmod(key, many) for key in sorted(found)]
+                result |= {rank * many + stream for stream in streams.tolist()}
+        return [divmod(key, many) for key in sorted(result)]
 
     def of(self, rank: int) -> RankTasks:
         """Return the tasks of a rank by start."""
@@ -141,12 +141,12 @@ class RunTasks:
             [start, np.minimum(self._moves[own], end), end, ended],
         ]
         parts = [[*columns[0], *columns[1]], *self._of_blocks(rank)]
-        found = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.argsort(found[5], kind="stable")
-        found = [column[order] for column in found]
-        kind, stream = found[2], found[3]
+        result = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(result[5], kind="stable")
+        result = [column[order] for column in result]
+        kind, stream = result[2], result[3]
         moving = (kind == PROGRAM) | ((kind == DELAY) & self._paces[stream])
-        return RankTasks(rank, moving, *found)
+        return RankTasks(rank, moving, *result)
 
     def _of_blocks(self, rank: int) -> Iterator[list[Array]]:
         """Yield the columns of the tasks of a rank in blocks, those of each place together."""

@@ -175,11 +175,11 @@ def _find_backward(columns: dict[str, Array], start: int, instance: int, seq: in
     high, width = start + 1, 256
     while high > 0:
         low = max(0, high - width)
-        found = np.flatnonzero(
+        result = np.flatnonzero(
             (columns["instance"][low:high] == instance) & (columns["seq"][low:high] == seq)
         )
-        if len(found):
-            return low + int(found[-1])
+        if len(result):
+            return low + int(result[-1])
         high, width = low, 4 * width
     return -1
 
@@ -267,8 +267,8 @@ class Walk:
 
     def _waited_for(self, task: int) -> int | None:
         """Return the predecessor that ended last, the lowest of several."""
-        found = self._before[task]
-        return max(found, key=lambda other: (int(self._end_ps[other]), -other), default=None)
+        result = self._before[task]
+        return max(result, key=lambda other: (int(self._end_ps[other]), -other), default=None)
 
     def _slice_steps(self, row: _Row | None) -> Generator[Step, None, int | None]:
         """Yield the steps from a completed slice back to the start of the first CTA on the way."""

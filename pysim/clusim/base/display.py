@@ -68,17 +68,17 @@ class Shown(ABC):
 
     def __repr__(self) -> str:
         """Return one line: its class, title and values."""
-        found = self.summary()
-        return f"<{type(self).__name__} {found.title}: {', '.join(found.values)}>"
+        result = self.summary()
+        return f"<{type(self).__name__} {result.title}: {', '.join(result.values)}>"
 
     def _repr_html_(self) -> str:
         """Return a small table; every text in it is escaped."""
-        found = self.summary()
-        lines = [f"<b>{escape(type(self).__name__)}</b> {escape(found.title)}"]
-        lines += [escape(text) for text in (", ".join(found.values), found.note) if text]
+        result = self.summary()
+        lines = [f"<b>{escape(type(self).__name__)}</b> {escape(result.title)}"]
+        lines += [escape(text) for text in (", ".join(result.values), result.note) if text]
         rows = "".join(
             f'<tr><td style="{_CELL}">{escape(name)}</td><td style="{_CELL}">{escape(value)}</td></tr>'
-            for name, value in found.rows.items()
+            for name, value in result.rows.items()
         )
         table = f'<table style="margin:4px 0">{rows}</table>' if rows else ""
         return f"<div>{'<br>'.join(lines)}{table}</div>"
@@ -99,15 +99,15 @@ class Shown(ABC):
         EnvironmentFailure
             pandas is not installed.
         """
-        found = self.tables()
-        name = table or next(iter(found), "")
-        if name not in found:
-            raise InputError(f"{type(self).__name__}: has no table {name!r}{suggest(name, found)}")
+        result = self.tables()
+        name = table or next(iter(result), "")
+        if name not in result:
+            raise InputError(f"{type(self).__name__}: has no table {name!r}{suggest(name, result)}")
         try:
             import pandas
         except ModuleNotFoundError:
             raise lacking("to_dataframe", "pandas", "notebook") from None
-        return pandas.DataFrame(dict(found[name]()))
+        return pandas.DataFrame(dict(result[name]()))
 
     def plot(self, figure: str = "", **look: Any) -> Plot:
         """Draw a figure of the object, by default its main figure.

@@ -66,19 +66,19 @@ def note_input(path: Name) -> None:
     """Note that a file is read; within `guarded` it cannot be written afterwards."""
     for names in _noting:
         names.append(os.path.abspath(path))
-    if _inputs is not None and (found := _identity(path)) is not None:
-        _inputs.setdefault(found, os.fspath(path))
+    if _inputs is not None and (result := _identity(path)) is not None:
+        _inputs.setdefault(result, os.fspath(path))
 
 
 def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
     """Raise `InputError` if `target` is one of `sources` or a noted input, by any name."""
-    found = _identity(target) if _stream(target) is None else None
-    if found is None:
+    result = _identity(target) if _stream(target) is None else None
+    if result is None:
         return
     known = {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
     known |= _inputs or {}
-    if found in known:
-        name, shown = known[found], os.fspath(target)
+    if result in known:
+        name, shown = known[result], os.fspath(target)
         what = "is an input" if name == shown else f"is the input {name} under another name"
         raise InputError(f"{shown}: {what} and would be replaced; give another file to write")
 
@@ -86,9 +86,9 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
 def _identity(path: Name) -> Identity | None:
     """Return the identity of a regular file (``-``: standard input), None for other files."""
     with suppress(OSError, ValueError):
-        found = os.fstat(0) if os.fspath(path) == STDOUT else os.stat(path)
-        if stat.S_ISREG(found.st_mode):
-            return found.st_dev, found.st_ino
+        result = os.fstat(0) if os.fspath(path) == STDOUT else os.stat(path)
+        if stat.S_ISREG(result.st_mode):
+            return result.st_dev, result.st_ino
     return None
 
 

@@ -86,19 +86,19 @@ def _named(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:
 
 def _words_of(cls: type) -> dict[str, str]:
     """Return the descriptions of fields in the docstrings of a class and its bases."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for base in getattr(cls, "__orig_bases__", ()):
         if isinstance(base, type):
-            found |= _words_of(base)
-    return found | _fields_of(cleandoc(cls.__doc__ or ""))
+            result |= _words_of(base)
+    return result | _fields_of(cleandoc(cls.__doc__ or ""))
 
 
 def _fields_of(text: str) -> dict[str, str]:
     """Return the attribute descriptions of a numpydoc docstring, in one line, null for None."""
     section = _SECTION.search(f"{text}\n")
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for names, _, words in _ENTRY.findall(section[1] if section else ""):
-        found |= dict.fromkeys(
+        result |= dict.fromkeys(
             names.split(", "), re.sub(r"\bNone\b", "null", " ".join(words.split()))
         )
-    return found
+    return result

@@ -47,12 +47,12 @@ def cluster_workloads() -> dict[str, Path]:
 
 
 def _shipped(kind: str) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     for directory in _dirs(kind):
         if directory.is_dir():
             for path in sorted(directory.glob("*.yaml")):
-                found.setdefault(path.stem, path)
-    return found
+                result.setdefault(path.stem, path)
+    return result
 
 
 def find_topology(name: str) -> Path | None:

@@ -143,9 +143,9 @@ def _near_rails(
 
 def even_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout:
     """Return where the positions are; without a fabric two halves, or a node for each if they are odd in number."""
-    found = find_layout(fabric, ranks)
-    if found is not None:
-        return found
+    result = find_layout(fabric, ranks)
+    if result is not None:
+        return result
     size = len(ranks)
     if fabric is not None:
         return Layout([list(range(size))], tuple(ranks))

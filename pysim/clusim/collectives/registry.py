@@ -14,8 +14,8 @@ def _found() -> dict[tuple[str, str], AlgorithmEntry]:
     for module in iter_modules(algorithms.__path__):
         import_module(f"{algorithms.__name__}.{module.name}")
     places = {operation: place for place, operation in enumerate(OPERATIONS)}
-    found = ENTRIES.values()
-    entries = sorted(found, key=lambda e: (places[e.operation], not e.default, e.name))
+    result = ENTRIES.values()
+    entries = sorted(result, key=lambda e: (places[e.operation], not e.default, e.name))
     return {(entry.operation, entry.name): entry for entry in entries}
 
 

@@ -114,11 +114,11 @@ class Ways:
 
 @lru_cache(maxsize=256)
 def _children_of(parents: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    found: list[list[int]] = [[] for _ in parents]
+    result: list[list[int]] = [[] for _ in parents]
     for child, parent in enumerate(parents):
         if parent >= 0:
-            found[parent].append(child)
-    return tuple(map(tuple, found))
+            result[parent].append(child)
+    return tuple(map(tuple, result))
 
 
 def direct_links(fabric: Fabric, ranks: Sequence[int]) -> Links:
@@ -138,7 +138,7 @@ def _cycles(size: int, links: Links) -> list[tuple[int, ...]]:
     for a, b, _ in links:
         neighbours[a].append(b)
         neighbours[b].append(a)
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     path = [0]
     stack = [iter(neighbours[0])]
     steps = 0
@@ -154,9 +154,9 @@ def _cycles(size: int, links: Links) -> list[tuple[int, ...]]:
                 stack.append(iter(neighbours[following]))
                 continue
             if 0 in neighbours[following] and path[1] < path[-1]:
-                found.append(tuple(path))
+                result.append(tuple(path))
             path.pop()
-    return found
+    return result
 
 
 def _edges(order: Sequence[int]) -> list[tuple[int, int]]:
@@ -262,7 +262,7 @@ def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, 
         _mesh_rings(len(layout.machines[m]), tuple(inside[m])) if inside[m] else ()
         for m in machines
     ]
-    found = []
+    result = []
     for channel in range(channels):
         rail = layout.rail(channel)
         if any(rings) and layout.live:
@@ -275,8 +275,8 @@ def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, 
                 parts.append(_cut_open(layout, machine, rings[machine], channel, rail))
             else:
                 parts.append(layout.passage(machine, rail))
-        found.append((rail, parts))
-    return found
+        result.append((rail, parts))
+    return result
 
 
 def _cut_open(

@@ -72,12 +72,12 @@ class Image:
 
     def digest(self) -> bytes:
         """Return 32 bytes that only an image of the same tables, byte for byte, and the same seed has."""
-        found = blake2b(f"{self.nvc} {self.seed}".encode(), digest_size=32)
+        result = blake2b(f"{self.nvc} {self.seed}".encode(), digest_size=32)
         for name in DTYPES:
             table = getattr(self, name)
-            found.update(f"{name} {table.shape}".encode())
-            found.update(table)
-        return found.digest()
+            result.update(f"{name} {table.shape}".encode())
+            result.update(table)
+        return result.digest()
 
     def __post_init__(self) -> None:
         """Check dtypes and contiguity, so that both engines may trust them."""

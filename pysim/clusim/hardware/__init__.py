@@ -151,16 +151,16 @@ KERNELS: Preset = CTAS
 
 def all_figures() -> list[Figure]:
     """Return the figures of all objects and tables, with repetitions."""
-    found: list[Figure] = []
+    result: list[Figure] = []
     objects: tuple[
         Mapping[str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch], ...
     ]
     objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, FRAMEWORKS, ADAPTERS, CROSSBARS)
     for table in objects:
         for item in table.values():
-            found += item.all_figures()
+            result += item.all_figures()
     tables = (FORMATS, LINKS, RATE_CONTROLS, MEMORY)
     for presets in tables:
-        found += [figure for preset in presets.values() for figure in preset.values()]
-    found += HOST.values()
-    return [*found, CTA_SKEW, WINDOW, LAUNCH_QUEUE, *KERNELS.values(), *DEEPEP.values()]
+        result += [figure for preset in presets.values() for figure in preset.values()]
+    result += HOST.values()
+    return [*result, CTA_SKEW, WINDOW, LAUNCH_QUEUE, *KERNELS.values(), *DEEPEP.values()]

@@ -42,10 +42,10 @@ class Selector:
 
 
 def _holds(name: str, values: tuple[Value, ...], row: Mapping[str, Value]) -> bool:
-    found = row.get(name, "")
+    result = row.get(name, "")
     if name == "source":
-        return any(part in values for part in str(found).split("+"))
-    return found in values
+        return any(part in values for part in str(result).split("+"))
+    return result in values
 
 
 def _rows(sizes: tuple[int, int] = (0, 1 << 62), **columns: Value | tuple[Value, ...]) -> Selector:

@@ -131,5 +131,5 @@ def _check(key: str, figure: Figure, unit: str) -> None:
 
 def count_marks(figures: Iterable[Figure]) -> dict[Mark, int]:
     """Return the number of parameters with each mark."""
-    found = Counter(figure.mark for figure in figures)
-    return {mark: found[mark] for mark in MARKS}
+    result = Counter(figure.mark for figure in figures)
+    return {mark: result[mark] for mark in MARKS}

@@ -91,11 +91,11 @@ class Transport:
 
         Late releases set all of them, others omit `late` variables.
         """
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for least, own in sorted(self.variables.items()):
             if capability >= least:
-                found |= own
-        return {name: value for name, value in found.items() if late or name not in self.late}
+                result |= own
+        return {name: value for name, value in result.items() if late or name not in self.late}
 
 
 def transport_of(name: str, entry: Entry) -> Transport:

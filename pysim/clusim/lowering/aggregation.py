@@ -89,12 +89,12 @@ class Trees:
 
     def rows(self, slots: int | None = None) -> Array:
         """Return the vertices; with `slots`, no vertex has fewer or more."""
-        found = empty("vertices", len(self._rows))
-        for name in found.dtype.names or ():
-            found[name] = [row[name] for row in self._rows]
-        if slots is not None and len(found):
-            found["slots"] = np.where(found["unit"] == NONE, 1, slots)
-        return found
+        result = empty("vertices", len(self._rows))
+        for name in result.dtype.names or ():
+            result[name] = [row[name] for row in self._rows]
+        if slots is not None and len(result):
+            result["slots"] = np.where(result["unit"] == NONE, 1, slots)
+        return result
 
     def _member(self, endpoint: int, parent: int, way: list[int]) -> int:
         row = self._row(parent, way)
@@ -147,21 +147,21 @@ class Trees:
             arrays = self.arrays
             src, dst = arrays.wires["src"], arrays.wires["dst"]
             useful = (arrays.nodes["zone"] == NONE) & (arrays.nodes["unit"] != NONE)
-            found: dict[int, dict[int, list[int]]] = {}
+            result: dict[int, dict[int, list[int]]] = {}
             for wire in np.flatnonzero(useful[src] & useful[dst]).tolist():
-                found.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
-            self._neighbours = found
+                result.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
+            self._neighbours = result
         return self._neighbours
 
     def _distances(self, start: int) -> dict[int, int]:
-        graph, found, queue = self._graph(), {start: 0}, deque([start])
+        graph, result, queue = self._graph(), {start: 0}, deque([start])
         while queue:
             node = queue.popleft()
             for other in graph.get(node, ()):
-                if other not in found:
-                    found[other] = found[node] + 1
+                if other not in result:
+                    result[other] = result[node] + 1
                     queue.append(other)
-        return found
+        return result
 
     def _over(self, leaves: tuple[int, ...], turn: int) -> dict[int, int]:
         """Return parents of the tree over switches; the root is its own parent. Groups take turns among equals."""
@@ -204,8 +204,8 @@ class Trees:
 
     def _wires(self, nodes: Sequence[int], turn: int) -> list[int]:
         graph = self._graph()
-        found = []
+        result = []
         for a, b in pairwise(nodes):
             parallel = graph[a][b]
-            found.append(parallel[turn % len(parallel)])
-        return found
+            result.append(parallel[turn % len(parallel)])
+        return result

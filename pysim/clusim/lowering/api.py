@@ -195,8 +195,8 @@ class _Cut:
         """Return the distinct (payload limit, burst, formats) of what moves over wires."""
         rows = zip(self.packets, self.bursts, self.forms, self.traffic, strict=True)
         kinds = {row[:3] for row in rows if row[3].wire_bytes}
-        found = [Packets(packet, burst, forms) for packet, burst, forms in kinds]
-        return sorted(found, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
+        result = [Packets(packet, burst, forms) for packet, burst, forms in kinds]
+        return sorted(result, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
 
 
 def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
@@ -228,10 +228,10 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
         return _within(links, moving, most, factor)
 
     hops = cut.hops()
-    found = automatic([hops[number] for number in moving], limits, str(word))
+    result = automatic([hops[number] for number in moving], limits, str(word))
     allowed = zip(moving, limits(1), strict=True)
     cut.least_hops = sum(-(-hops[number] // most) for number, most in allowed)
-    for number, burst in zip(moving, found, strict=True):
+    for number, burst in zip(moving, result, strict=True):
         cut.bursts[number] = burst
     return cut
 

@@ -98,7 +98,7 @@ def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
 
 def _changes(spans: Sequence[_Span]) -> list[Fault]:
     """Return at which times the wires and ranks change, and to what."""
-    found = [
+    result = [
         Fault(0, span.factor, wire=span.wire, bit_errors=span.bit_errors, text=span.text)
         for span in spans
         if span.bit_errors
@@ -120,9 +120,9 @@ def _changes(spans: Sequence[_Span]) -> list[Fault]:
                 span = next(span for span in own if span.end_ps == time_ps)
                 factor = Fraction(1)
             if factor != before:
-                found.append(Fault(time_ps, factor, wire=wire, rank=rank, text=span.text))
+                result.append(Fault(time_ps, factor, wire=wire, rank=rank, text=span.text))
             before = factor
-    return found
+    return result
 
 
 def _meant(kind: str) -> str:
@@ -241,12 +241,12 @@ class _Reader:
         if kind in ("link", "lanes"):
             return self.link(name)
         node = self.node(name)
-        found = self.fabric.nodes[node].kind
-        if kind == "plane" and found != "switch":
-            raise self.error(f"{name} is a {found}, a plane is a switch; write 'node {name} down'")
-        if kind == "nic" and found != "nic":
+        result = self.fabric.nodes[node].kind
+        if kind == "plane" and result != "switch":
+            raise self.error(f"{name} is a {result}, a plane is a switch; write 'node {name} down'")
+        if kind == "nic" and result != "nic":
             names = [own.name for own in self.fabric.nodes if own.kind == "nic"]
-            raise self.error(f"{name} is a {found} and no NIC{did_you_mean(name, names)}")
+            raise self.error(f"{name} is a {result} and no NIC{did_you_mean(name, names)}")
         wires = self.arrays.wires
         return [int(w) for w in np.flatnonzero((wires["src"] == node) | (wires["dst"] == node))]
 
@@ -325,23 +325,23 @@ class _Reader:
         own = np.flatnonzero(wires["src"] == node).tolist()
         classes = {wire: self.arrays.wire_class[wire] for wire in own}
         wanted = _SHORT.get(short, short)
-        found = [
+        result = [
             wire
             for wire in own
             if classes[wire].startswith(wanted) or (short == "net" and classes[wire] in _NETWORK)
         ]
-        if not found:
+        if not result:
             known = ", ".join(sorted(set(classes.values()))) or "no links"
             raise self.error(f"{node_name} has no {short} links; it has {known}")
         if number is not None:
-            if not 1 <= number <= len(found):
-                last = f" to {short}{len(found)}" if len(found) > 1 else ""
-                plural = "s" if len(found) > 1 else ""
+            if not 1 <= number <= len(result):
+                last = f" to {short}{len(result)}" if len(result) > 1 else ""
+                plural = "s" if len(result) > 1 else ""
                 raise self.error(
-                    f"{node_name} has {len(found)} {short} link{plural}, {short}1{last}"
+                    f"{node_name} has {len(result)} {short} link{plural}, {short}1{last}"
                 )
-            found = [found[number - 1]]
-        return sorted({*found, *(int(wires["reverse"][wire]) for wire in found)})
+            result = [result[number - 1]]
+        return sorted({*result, *(int(wires["reverse"][wire]) for wire in result)})
 
 
 @dataclass(frozen=True)

@@ -191,13 +191,13 @@ def forced(hops: Sequence[int], limits: Limits) -> list[int]:
     hops : sequence of int
         Packet-hops of every stream.
     """
-    found: list[int] = []
+    result: list[int] = []
     for factor in FACTORS:
-        found = list(limits(factor))
-        counts, most = np.asarray(hops, np.int64), np.asarray(found, np.int64)
-        if _total(counts, most, max(found, default=1)) <= MOST_HOPS:
+        result = list(limits(factor))
+        counts, most = np.asarray(hops, np.int64), np.asarray(result, np.int64)
+        if _total(counts, most, max(result, default=1)) <= MOST_HOPS:
             break
-    return found
+    return result
 
 
 def automatic(hops: Sequence[int], limits: Limits, word: str = "auto") -> list[int]:
@@ -213,8 +213,8 @@ def automatic(hops: Sequence[int], limits: Limits, word: str = "auto") -> list[i
             burst *= 2
         if _total(counts, most, burst) <= rule.most_hops:
             break
-    found: list[int] = np.minimum(burst, most).tolist()
-    return found
+    result: list[int] = np.minimum(burst, most).tolist()
+    return result
 
 
 def _total(hops: NDArray[np.int64], most: NDArray[np.int64], burst: int) -> int:

@@ -13,11 +13,11 @@ from clusim.topology.node import HostTraits, NicTraits
 
 def protocol_of(fabric: Fabric, name: str) -> Protocol:
     """Return the fabric's protocol called `name`."""
-    found = fabric.protocols.get(name)
-    if found is None:
+    result = fabric.protocols.get(name)
+    if result is None:
         known = ", ".join(fabric.protocols) or "none"
         raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
-    return found
+    return result
 
 
 PlaceName = Literal["direct", "peer", "staged", "network"]

@@ -213,16 +213,16 @@ class LinkLowering:
     @cached_property
     def _partners(self) -> dict[int, set[int]]:
         """The members of every rank's multimem connections."""
-        found: dict[int, set[int]] = {}
+        result: dict[int, set[int]] = {}
         for connection in self.schedule.connections:
             if connection.kind == "multimem":
-                found.setdefault(connection.src, set()).update(connection.members)
-        return found
+                result.setdefault(connection.src, set()).update(connection.members)
+        return result
 
     def traffic(self) -> list[CarriedTraffic]:
         """Return the traffic of each connection of the image."""
         nothing = CarriedTraffic()
-        found = [
+        result = [
             nothing if leg.kind == ConnKind.FLAG else CarriedTraffic(hops=max(1, leg.hops))
             for leg in self.leg_of
         ]
@@ -235,7 +235,7 @@ class LinkLowering:
                 leg = self.leg_of[number]
                 if leg.kind == ConnKind.FLAG:
                     continue
-                item = found[number]
+                item = result[number]
                 if leg.kind == ConnKind.MULTIMEM:
                     item.hops = max(_multimem_hops(connections[number], op) for op in ops)
                 moved_bytes, slices = sums.moved(instance, slot)
@@ -243,9 +243,9 @@ class LinkLowering:
                 item.slices += slices
         for link in self.links.values():
             if self.leg_of[link.first].kind != ConnKind.FLAG:
-                source, copy = found[link.second], found[link.first]
+                source, copy = result[link.second], result[link.first]
                 copy.wire_bytes, copy.slices = source.wire_bytes, source.slices
-        return found
+        return result
 
     def conns(self, packets: Sequence[int], bursts: Sequence[int]) -> Array:
         """Return the rows of all connections of the image, for these packet sizes and bursts."""
@@ -306,20 +306,20 @@ class LinkLowering:
         size, kind = rows["packet_bytes"].astype(np.int64) * burst, rows["kind"]
         pinned = by_path | ((rows["policy"] == Policy.PINNED) & (rows["stage"] == NONE))
         width = np.array([leg.width for leg in self.leg_of], np.int64)
-        found = np.zeros(len(rows), np.int64)
+        result = np.zeros(len(rows), np.int64)
         if window:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
             asked = window * np.array(asking_warps(self.schedule))[self.owner] // CTA_WARPS
-            found[reads] = np.where(burst > 1, np.maximum(asked, least), asked)[reads]
+            result[reads] = np.where(burst > 1, np.maximum(asked, least), asked)[reads]
             for members, group in self._mgroups.items():
                 own = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
-                found[own] = window * nvls_warps(len(members)) // CTA_WARPS
+                result[own] = window * nvls_warps(len(members)) // CTA_WARPS
         if self._vertex:
-            found[kind == ConnKind.AGGREGATION] = (self.vertex_slots(bursts) * size)[
+            result[kind == ConnKind.AGGREGATION] = (self.vertex_slots(bursts) * size)[
                 kind == ConnKind.AGGREGATION
             ]
-        return found
+        return result
 
     def vertex_slots(self, bursts: Sequence[int]) -> int:
         """Return the open packets (or bursts) of an aggregation tree at a switch."""
@@ -380,17 +380,17 @@ class LinkLowering:
 
     def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Array]:
         """Return connections, route groups, explicit paths, multicast groups, trees and rate controls."""
-        found = {"conns": self.conns(packets, bursts)}
-        found["group_off"], found["group_wires"] = self.groups()
+        result = {"conns": self.conns(packets, bursts)}
+        result["group_off"], result["group_wires"] = self.groups()
         for name, body, lists in (
             ("path_off", "path_wires", self._paths),
             ("mgroup_off", "mgroup_members", list(self._mgroups)),
         ):
-            found[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
-            found[body] = np.array([item for own in lists for item in own], np.uint32)
-        found["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
-        found["controls"] = np.array(self.control_rows, empty("controls").dtype)
-        return found
+            result[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
+            result[body] = np.array([item for own in lists for item in own], np.uint32)
+        result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
+        result["controls"] = np.array(self.control_rows, empty("controls").dtype)
+        return result
 
 
 def control_row(nic: NicTraits, line_Bps: float) -> tuple[int, ...]:
@@ -465,19 +465,19 @@ def _multimem_hops(connection: Connection, op: str) -> int:
 
 def _proxied_flags(schedule: Schedule) -> dict[int, str]:
     """Return the flags of programs that aggregate, by connection: whether the proxy receives or sends it."""
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     aggregating = [
         any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
         for template in schedule.templates
     ]
     if not any(aggregating):
-        return found
+        return result
     for instance in schedule.instances:
         if not aggregating[instance.template]:
             continue
         for prim in schedule.templates[instance.template].prims:
             if OPCODES[prim.op].flags & Op.RECV:
-                found[instance.connections[prim.recv]] = "recv"
+                result[instance.connections[prim.recv]] = "recv"
             elif OPCODES[prim.op].flags & Op.SEND:
-                found[instance.connections[prim.send]] = "send"
-    return found
+                result[instance.connections[prim.send]] = "send"
+    return result

@@ -151,12 +151,12 @@ class ProgramLowering:
 
     def program_arrays(self) -> dict[str, Array]:
         """Return templates, instances, costs and tasks."""
-        found: dict[str, Array] = {}
-        found["instances"], found["inst_conns"] = self.instances()
-        found["templates"], found["prims"] = self.programs()
-        found["tasks"], found["succ"] = self.tasks()
-        found["costs"] = self.costs()
-        return found
+        result: dict[str, Array] = {}
+        result["instances"], result["inst_conns"] = self.instances()
+        result["templates"], result["prims"] = self.programs()
+        result["tasks"], result["succ"] = self.tasks()
+        result["costs"] = self.costs()
+        return result
 
     def endpoints(self) -> Array:
         """Return the endpoints, with room for all programs and proxies."""

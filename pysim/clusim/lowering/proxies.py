@@ -85,10 +85,10 @@ def _sends(template: Template) -> list[int]:
 def _by_endpoint(
     index: int, own: Sequence[tuple[int, ProxiedConnection]]
 ) -> list[tuple[int, list[tuple[int, ProxiedConnection]]]]:
-    found: dict[int, list[tuple[int, ProxiedConnection]]] = {}
+    result: dict[int, list[tuple[int, ProxiedConnection]]] = {}
     for item in own:
-        found.setdefault(item[1].proxy.endpoint, []).append(item)
-    return [(index, items) for items in found.values()]
+        result.setdefault(item[1].proxy.endpoint, []).append(item)
+    return [(index, items) for items in result.values()]
 
 
 def _fits(
@@ -140,9 +140,9 @@ def largest_messages(
     schedule: Schedule, links: Mapping[int, ProxiedConnection], fabric: Fabric
 ) -> dict[int, int]:
     """Return the largest message [bytes on the wire] of every connection between machines."""
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     if not links:
-        return found
+        return result
     sending = [_sends(template) for template in schedule.templates]
     for item in schedule.instances:
         own = [slot for slot in sending[item.template] if item.connections[slot] in links]
@@ -152,8 +152,8 @@ def largest_messages(
         size = size * fabric.protocols[item.protocol].expand_120 // 120
         for slot in own:
             number = item.connections[slot]
-            found[number] = max(found.get(number, 0), size)
-    return found
+            result[number] = max(result.get(number, 0), size)
+    return result
 
 
 def _message(item: Instance, template: Template) -> int:

@@ -52,11 +52,11 @@ class Networked:
         live = rails.live((zone,))
         if rail not in live:
             rail = rails.choice(self.dst, self.connection.channel)
-        for rank, found in (
+        for rank, result in (
             (self.dst, live),
             (self.src, rails.live((self.ways.zone(self.src),))),
         ):
-            if not found or rail < 0:
+            if not result or rail < 0:
                 raise ScheduleError(
                     f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) has no NIC on the"
                     " network between nodes; add one, or use ranks of one node"
@@ -241,13 +241,13 @@ class Networked:
         arrays = self.arrays
         low, high = arrays.machines.target_lo[self.ways.zone(rank) : self.ways.zone(rank) + 2]
         node = int(arrays.targets["node"][nic])
-        found = [
+        result = [
             (arrays.distance(node, target), target)
             for target in arrays.machines.targets[low:high].tolist()
             if arrays.fabric.nodes[int(arrays.targets["node"][target])].kind == "memory"
             and arrays.distance(arrays.node_of(rank), target) >= 0
         ]
-        best = min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        best = min((item for item in result if item[0] >= 0), default=(0, NONE))[1]
         if best == NONE and (arrays.fabric.gdr_level == "loc" or not arrays.fabric.gdr_read):
             raise ScheduleError(
                 f"{arrays.fabric.name}: rank {rank} has no host memory to send from or to, and GPUDirect is disabled"
@@ -268,10 +268,10 @@ def places_of(arrays: FabricArrays) -> Places:
     known = arrays.fabric.derived
     if known.get("arrays") is not arrays:
         return Places(arrays)
-    found: Places | None = known.get("places")
-    if found is None or found.full:
-        found = known["places"] = Places(arrays)
-    return found
+    result: Places | None = known.get("places")
+    if result is None or result.full:
+        result = known["places"] = Places(arrays)
+    return result
 
 
 class Places(WireWays):
@@ -304,16 +304,16 @@ class Places(WireWays):
             *(src, dst, connection.kind, connection.protocol, connection.moved),
             *(rail, connection.rail_out, turn),
         )
-        found = self._known.get(key)
-        if found is None:
+        result = self._known.get(key)
+        if result is None:
             try:
-                found = self._known[key] = self._find(connection, rail)
+                result = self._known[key] = self._find(connection, rail)
             except TopologyError as error:
                 raise ScheduleError(
                     f"rank {src} cannot reach rank {dst} on {self.fabric.name}; use an algorithm over"
                     " neighbours, such as ring"
                 ) from error
-        return found
+        return result
 
     def _find(self, connection: Connection, rail: int) -> Place:
         src, dst = connection.src, connection.dst

@@ -105,8 +105,8 @@ def _groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
     rows, goals = arrays.nodes[node], arrays.targets[target]
     near = rows["route_lo"].astype(np.int64) + goals["local"]
     far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
-    found: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], near, far)]
-    return found.astype(np.int64)
+    result: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], near, far)]
+    return result.astype(np.int64)
 
 
 def _by_destination(arrays: FabricArrays, leg: Leg) -> bool:
@@ -122,6 +122,6 @@ def _destination_numbers(arrays: FabricArrays) -> Array:
     up = arrays.wires[arrays.nodes["zone"][arrays.wires["dst"]] == NONE]
     leaf[up["src"][::-1]] = up["dst"][::-1]  # the first of several wires counts
     order = np.lexsort((targets, leaf[arrays.targets["node"][targets]]))
-    found = np.zeros(len(arrays.targets), np.int64)
-    found[targets[order]] = np.arange(len(targets))
-    return found
+    result = np.zeros(len(arrays.targets), np.int64)
+    result[targets[order]] = np.arange(len(targets))
+    return result

@@ -242,13 +242,13 @@ def communicator(
         raise InputError(
             f"{fabric.name}: a machine without NICs cannot be in a communicator of several nodes"
         )
-    found: dict[int, tuple[Graph, ...]] = {}
+    result: dict[int, tuple[Graph, ...]] = {}
     machines: list[SearchedMachine] = []
     first = 0
     for zone, system in by_zone.items():
-        if id(system) not in found:
-            found[id(system)] = _searched(_Looked(system.key(), system))
-        ring, tree, nvls, *_ = found[id(system)]
+        if id(system) not in result:
+            result[id(system)] = _searched(_Looked(system.key(), system))
+        ring, tree, nvls, *_ = result[id(system)]
         count = len(system.gpus)
         name = {_short(node.name): node.name for node in fabric.nodes if node.zone == zone}
         adapters = tuple(tuple(name[_short(m)] for m in net.members) for net in system.adapters)
@@ -256,7 +256,7 @@ def communicator(
         ranks_here = tuple(range(first, first + count))
         machines.append(SearchedMachine(ranks_here, ring, tree, nvls, adapters, gpus))
         first += count
-    made = _agree(fabric, systems, machines, list(found.values()))
+    made = _agree(fabric, systems, machines, list(result.values()))
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
     on_fabric = tuple(number[name] for machine in machines for name in machine.gpus)
     return replace(made, ranks=on_fabric)

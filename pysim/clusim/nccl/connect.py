@@ -122,15 +122,15 @@ def connect(
     trees = [double_tree(len(machines), n) for n in range(len(machines))]
     rings = [_ring(machines, c, num_searched, version) for c in range(num_searched)]
     both = [[_tree(machines, c, trees, which) for c in range(num_searched)] for which in (0, 1)]
-    found: list[Channel] = []
+    result: list[Channel] = []
     for number in range(num_channels):
         # The first doubling brings the second tree; later ones repeat what there is.
         place = number % (2 * num_searched)
         c, which = place % num_searched, place // num_searched
         order, ring_adapters = rings[c]
         parent, children, tree_adapters = both[which][c]
-        found.append(Channel(order, parent, children, ring_adapters, tree_adapters))
-    return found
+        result.append(Channel(order, parent, children, ring_adapters, tree_adapters))
+    return result
 
 
 def _ring(

@@ -110,8 +110,8 @@ class Settings:
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
         """Return these settings with the variables of `env` on top."""
-        found = _read(env, list(self.without_effect))
-        return replace(self, **found, names=(*self.names, *(n for n in env if n in _READERS)))
+        result = _read(env, list(self.without_effect))
+        return replace(self, **result, names=(*self.names, *(n for n in env if n in _READERS)))
 
     def of_release(self, version: Version) -> Settings:
         """Return these settings without the variables that a release does not read."""
@@ -154,11 +154,11 @@ def forced(
 ) -> tuple[tuple[str, str], ...]:
     """Return the variables that force NCCL to use the given algorithm and protocol."""
     number = str(channels) if channels else ""
-    found = (
+    result = (
         *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
         *((name, number) for name in _CHANNEL_LIMITS),
     )
-    return tuple((name, value) for name, value in found if value)
+    return tuple((name, value) for name, value in result if value)
 
 
 def windows(symmetric: bool) -> tuple[tuple[str, str], ...]:
@@ -172,23 +172,23 @@ def parse_env(env: Mapping[str, str]) -> Settings:
 
 
 def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for given, value in env.items():
         name = _OLD_NAMES.get(given, given)
         if name == SYMMETRIC:
-            found["symmetric"] = True
+            result["symmetric"] = True
         if not name.startswith("NCCL_"):
             continue
         if _obeyed(name, value):
             key, reader = _READERS[name]
-            found[key] = reader(name, value)
+            result[key] = reader(name, value)
         elif name in WITHOUT_EFFECT:
             without_effect.append(name)
-    low, high = found.get("min_nchannels"), found.get("max_nchannels")
+    low, high = result.get("min_nchannels"), result.get("max_nchannels")
     if low and high and low > high:
         raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
-    found["without_effect"] = tuple(without_effect)
-    return found
+    result["without_effect"] = tuple(without_effect)
+    return result
 
 
 def _obeyed(name: str, value: str) -> bool:

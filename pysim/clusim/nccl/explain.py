@@ -182,16 +182,16 @@ def _symmetric(
     """Return NCCL's choice for symmetric buffers, or the reason for none; None if they are not symmetric."""
     if not comm.settings.symmetric:
         return None
-    found: list[SymmetricChoiceJson] = []
+    result: list[SymmetricChoiceJson] = []
     for size in sizes:
         call = SymmetricCall(collective, size)
         reason = why_not(comm, call)
         if reason:
-            found.append({"size_bytes": size, "why_not": reason})
+            result.append({"size_bytes": size, "why_not": reason})
             continue
         picked = pick(comm, call)
         times = {name: round(time_us, 3) for name, time_us in picked.times_us.items()}
-        found.append(
+        result.append(
             {
                 "size_bytes": size,
                 "kernel": picked.kernel.name,
@@ -200,7 +200,7 @@ def _symmetric(
                 "model_us": times,
             }
         )
-    return found
+    return result
 
 
 def _adapters(comm: Communicator) -> list[AdapterJson]:

@@ -74,10 +74,10 @@ def _path_range(system: System, to_net: bool) -> tuple[Path, Path]:
 
 def _path_kinds(system: System) -> tuple[set[Path], set[Path]]:
     """Return the kinds of paths there are: between GPUs and switches inside the node, and all others."""
-    found: tuple[set[Path], set[Path]] = set(), set()
+    result: tuple[set[Path], set[Path]] = set(), set()
     for (a, b), route in system.routes.items():
-        found[a.kind not in ("gpu", "nvs") or b.kind not in ("gpu", "nvs")].add(route.type)
-    return found
+        result[a.kind not in ("gpu", "nvs") or b.kind not in ("gpu", "nvs")].add(route.type)
+    return result
 
 
 def _split_sockets(system: System) -> bool:
@@ -127,13 +127,13 @@ def search(
     if pattern is Pattern.RING and _split_sockets(system) and most >= 2:
         least = max(least, 2)
     with _deep_recursion():
-        found = _Plan(system, pattern, least, most, collective).run()
-    if not found.num_channels and not collective and pattern not in HEADS:
+        result = _Plan(system, pattern, least, most, collective).run()
+    if not result.num_channels and not collective and pattern not in HEADS:
         order = tuple(range(len(system.gpus)))
         ends = ((0, 0),) if system.adapters else ()
         kind = Path.SYS
         return Graph(pattern, 1, 0.1, 0.1, kind, kind, True, 0, 0.0, (order,), ends)
-    return found
+    return result
 
 
 class _Plan:

@@ -138,13 +138,13 @@ def _possible(comm: Communicator, call: SymmetricCall) -> list[SymmetricKernel]:
     """Return the kernels that can do a call."""
     several = comm.group.num_ranks > 2 or comm.version < Version(2, 29, 7)
     switches = comm.group.nvls and several
-    found = [kernel for kernel in KERNELS if kernel.collective is call.collective]
+    result = [kernel for kernel in KERNELS if kernel.collective is call.collective]
     if not switches:
-        found = [kernel for kernel in found if not kernel.multicast]
+        result = [kernel for kernel in result if not kernel.multicast]
     if call.num_bytes >= 2 << 30:
-        found = [kernel for kernel in found if not kernel.low_latency]
+        result = [kernel for kernel in result if not kernel.low_latency]
     wanted = comm.settings.sym_kernel
-    return [kernel for kernel in found if wanted in ("", "^", kernel.name)]
+    return [kernel for kernel in result if wanted in ("", "^", kernel.name)]
 
 
 def pick(comm: Communicator, call: SymmetricCall) -> Picked:

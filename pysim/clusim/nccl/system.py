@@ -285,10 +285,10 @@ class Ledger:
     def _steps(self, route: Route, start: Device) -> list[tuple[int, bool, int]]:
         """Return number, whether PCIe, and the opposite link if it is charged, of every link of a path."""
         key = (id(route), start.kind == "gpu")
-        found = self._plans.get(key)
-        if found is None:
+        result = self._plans.get(key)
+        if result is None:
             # A GPU before Ampere that receives from a host or a NIC loses an eighth in the other direction.
-            found = [
+            result = [
                 (
                     link.number,
                     link.kind == "pci",
@@ -300,7 +300,7 @@ class Ledger:
                 )
                 for link in route.links
             ]
-            self._plans[key] = found
+            self._plans[key] = result
             self._narrow[id(route)] = (
                 route.type == Path.PHB
                 and start.kind == "gpu"
@@ -309,4 +309,4 @@ class Ledger:
                     for link in route.links
                 )
             )
-        return found
+        return result

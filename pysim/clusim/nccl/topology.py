@@ -40,13 +40,13 @@ def set_routes(system: System, p2p_level: Path) -> None:
 
 def _reach(system: System, goal: Device) -> None:
     """Set the path of every device to `goal`, breadth first; of paths as short, the widest."""
-    found: dict[Device, Route] = {goal: Route((), 5000.0, Path.LOC)}
+    result: dict[Device, Route] = {goal: Route((), 5000.0, Path.LOC)}
     front = [goal]
     through_gpu = since(system.version, "nvb") and system.nvb
     while front:
         following: list[Device] = []
         for device in front:
-            path = found[device]
+            path = result[device]
             for link in device.links:
                 other = link.remote
                 if other is goal:
@@ -56,16 +56,16 @@ def _reach(system: System, goal: Device) -> None:
                     if not (hop and through_gpu):
                         continue
                 rate = min(path.rate, link.rate)
-                known = found.get(other)
+                known = result.get(other)
                 if known is not None and (known.hops <= path.hops or known.rate >= rate):
                     continue
                 back = next(back for back in other.links if back.number == link.back)
                 kind = max(path.type, _type(device, link.kind, other, path))
-                found[other] = Route((back, *path.links), rate, kind)
+                result[other] = Route((back, *path.links), rate, kind)
                 if other not in following:
                     following.append(other)
         front = following
-    for device, route in found.items():
+    for device, route in result.items():
         system.routes[device, goal] = route
 
 

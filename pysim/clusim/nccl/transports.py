@@ -51,10 +51,10 @@ def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:
         if node.kind == "gpu" and node.endpoint is not None
     ]
     late = since(version, "larger buffers by plugins")
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
-        found |= TRANSPORTS[name].environment(min(capabilities, default=0), late=late)
-    return found
+        result |= TRANSPORTS[name].environment(min(capabilities, default=0), late=late)
+    return result
 
 
 def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settings:
@@ -213,8 +213,8 @@ def _named(nic: str, device: str, words: Iterable[str], exact: bool) -> bool:
 def check_network(fabric: Fabric, settings: Settings) -> None:
     """Raise `InputError` if variables select a network other than the NICs that the nodes share."""
     nics = [node.nic for node in fabric.nodes if node.kind == "nic"]
-    reached = {found.name: found for found in map(transport_of, nics)}
-    titles = ", ".join(sorted(found.title for found in reached.values()))
+    reached = {result.name: result for result in map(transport_of, nics)}
+    titles = ", ".join(sorted(result.title for result in reached.values()))
     where = f"the NICs of {fabric.name} are reached by {titles}"
     if settings.ib_disable and "verbs" in reached:
         raise InputError(f"NCCL_IB_DISABLE=1: not simulated: {where}, and sockets {_ON_THEM}")
@@ -251,7 +251,7 @@ def check_rack(fabric: Fabric, settings: Settings) -> None:
     for node in fabric.nodes:
         if node.kind == "memory":
             hosts.setdefault(node.zone, set()).add(top(node.name))
-    if any(len(found) > 1 for found in hosts.values()):
+    if any(len(result) > 1 for result in hosts.values()):
         raise InputError(
             f"NCCL_MNNVL_ENABLE=0: not simulated: {fabric.name} is a rack of several hosts, which is one node here"
         )

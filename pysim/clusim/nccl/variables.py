@@ -420,7 +420,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
 
 
 def _variables() -> dict[str, Variable]:
-    found = {}
+    result = {}
     for effect, reason, names in _TABLE:
         for word in names.split():
             head, _, harmless = word.partition("=")
@@ -429,8 +429,8 @@ def _variables() -> dict[str, Variable]:
             since, until = (_release(text) for text in (first, last))
             values = tuple(harmless.split(",")) if harmless else ()
             full = f"NCCL_{name}"
-            found[full] = Variable(full, effect, reason, since, until, values)
-    return dict(sorted(found.items()))
+            result[full] = Variable(full, effect, reason, since, until, values)
+    return dict(sorted(result.items()))
 
 
 def _release(text: str) -> tuple[int, int] | None:

@@ -76,8 +76,8 @@ class Table(Shown):
             return [Expected(None, "no machine with faults was measured")]
         place = RunPlace.of(setup)
         rows = [line for line in self.lines if line.size]
-        found = [expected_error(place, line.size, line.algorithm) for line in rows]
-        return list(dict.fromkeys(found))
+        result = [expected_error(place, line.size, line.algorithm) for line in rows]
+        return list(dict.fromkeys(result))
 
     def summary(self) -> Summary:
         """Return program and place, and the best bandwidth of its rows."""
@@ -97,16 +97,16 @@ class Table(Shown):
         return {"lines": self._columns}
 
     def _columns(self) -> Columns:
-        found: dict[str, list[Any]] = {
+        result: dict[str, list[Any]] = {
             name: [getattr(line, name) for line in self.lines]
             for name in ("size", "count", "type", "redop", "root", "algorithm")
         }
         for number, place in enumerate(("out_of_place", "in_place")):
             halves = [line.halves[number] for line in self.lines]
-            found[f"{place}_us"] = [half.time_us for half in halves]
-            found[f"{place}_algbw_GBps"] = [half.algbw for half in halves]
-            found[f"{place}_busbw_GBps"] = [half.busbw for half in halves]
-        return found
+            result[f"{place}_us"] = [half.time_us for half in halves]
+            result[f"{place}_algbw_GBps"] = [half.algbw for half in halves]
+            result[f"{place}_busbw_GBps"] = [half.busbw for half in halves]
+        return result
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return the output of ``-J``; `args` is the command line."""
@@ -119,9 +119,9 @@ class Table(Shown):
             notes=self.notes,
             times=self.times,
         )
-        found = json_of(called, devices(self.where, self.options), self.lines)
+        result = json_of(called, devices(self.where, self.options), self.lines)
         told = {"verdicts": [item.to_json() for item in self.verdicts]} if self.verdicts else {}
-        return {**found, "expected_errors": [item.to_json() for item in self.expected], **told}
+        return {**result, "expected_errors": [item.to_json() for item in self.expected], **told}
 
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
@@ -157,30 +157,30 @@ def table_of(
     show : callable or None
         Called with every line as soon as it is available.
     """
-    found = Table(where, test, options)
+    result = Table(where, test, options)
 
     def put(line: str) -> None:
-        found.printed.append(line)
+        result.printed.append(line)
         if show is not None:
             show(line)
 
     began = strftime(NOW, localtime())
     setup = where.setup
     note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
-    notes = [note, *said(setup.broken.lines, found.notes)]
+    notes = [note, *said(setup.broken.lines, result.notes)]
     for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
         put(text)
     for _ in range(options.run_cycles):
-        found.lines = []
+        result.lines = []
         for text in table_head(options):
             put(text)
         for line in rows(where, test, options, jobs=jobs):
             put(line.text())
-            found.lines.append(line)
-        for text in foot(test.binary, found.lines, [item.text() for item in found.expected]):
+            result.lines.append(line)
+        for text in foot(test.binary, result.lines, [item.text() for item in result.expected]):
             put(text)
-    found.times = began, strftime(NOW, localtime())
-    return found
+    result.times = began, strftime(NOW, localtime())
+    return result
 
 
 def plot_table(table: Table, figure: str = "", **look: Any) -> Figure:

@@ -105,8 +105,8 @@ def _time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]
     """Return the time of a NCCL plan [ps], and notes on the method."""
     if request.granularity == "auto":
         whole = cache(lambda: job_of(request.of(stream(request, plan)), BRIEF))
-        found = followed_time(request, plan, whole)
-        return timed(request, plan) if found is None else (found.time_ps, (found.words,))
+        result = followed_time(request, plan, whole)
+        return timed(request, plan) if result is None else (result.time_ps, (result.words,))
     nodes = stand_ins(request, plan)
     if nodes is None:
         return timed(request, plan)
@@ -207,7 +207,7 @@ def kernels(
 def _spread(
     wanted: list[Request], spread: Workers, tell: Progress
 ) -> dict[Request, PerfKernel | Failure]:
-    found: dict[Request, PerfKernel | Failure] = {}
+    result: dict[Request, PerfKernel | Failure] = {}
     agenda = _Agenda(wanted, spread.count)
     waiting: dict[Future[_Done], _Batch] = {}
     free: list[Hashable] = [None] * spread.count
@@ -218,21 +218,21 @@ def _spread(
             waiting[spread.submit(_batch, batch.cases, known)] = batch
             del free[0]
         if not waiting:
-            return found
+            return result
         for future in spread.done(waiting):
             batch, outcome = waiting.pop(future), spread.outcome(future)
-            found.update(zip(batch.cases, outcome.kernels, strict=True))
+            result.update(zip(batch.cases, outcome.kernels, strict=True))
             agenda.times[batch.machine].update(outcome.new)
             free.append(batch.machine)
-        tell(len(found), len(wanted))
+        tell(len(result), len(wanted))
 
 
 def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | Failure]:
-    found: dict[Request, PerfKernel | Failure] = {}
+    result: dict[Request, PerfKernel | Failure] = {}
     for case in wanted:
-        found[case] = _timed(case)
-        tell(len(found), len(wanted))
-    return found
+        result[case] = _timed(case)
+        tell(len(result), len(wanted))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +291,13 @@ def _batches(wanted: list[Request], count: int) -> list[_Batch]:
     for case in wanted:
         by_setup.setdefault(replace(case.setup, nodes=None), []).append(case)
     size = max(1, len(wanted) // (SHARE * count))
-    found = []
+    result = []
     for setup, cases in by_setup.items():
         ordered = sorted(cases, key=lambda case: -case.size_bytes)
         for at in range(0, len(ordered), size):
             own = ordered[at : at + size]
-            found.append(_Batch(setup.topology, own, sum(map(_simulated, own))))
-    return sorted(found, key=lambda batch: -batch.work)
+            result.append(_Batch(setup.topology, own, sum(map(_simulated, own))))
+    return sorted(result, key=lambda batch: -batch.work)
 
 
 def _simulated(case: Request) -> int:

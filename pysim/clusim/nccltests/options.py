@@ -77,12 +77,12 @@ class PerfOptions:
 
     def sizes(self) -> list[int]:
         """Return the requested sizes, in order [bytes]."""
-        found = []
+        result = []
         size = self.minbytes
         while size <= self.maxbytes:
-            found.append(size)
+            result.append(size)
             size = size * self.stepfactor if self.stepfactor > 1 else size + self.stepbytes
-            if len(found) > MOST_SIZES:
+            if len(result) > MOST_SIZES:
                 raise InputError(
                     f"-i {self.stepbytes}: more than {MOST_SIZES} sizes; give a larger step, or -f 2"
                 )
@@ -90,7 +90,7 @@ class PerfOptions:
                 raise InputError(
                     "-b 0 -f: zero times anything stays zero; give -b 8, or a step with -i"
                 )
-        return found
+        return result
 
 
 MOST_SIZES = 4096
@@ -212,7 +212,7 @@ def value_of(flag: Flag, value: str) -> int | str:
 def flags_of(words: Sequence[str]) -> dict[str, str]:
     """Return flags as typed, ``-b 8 --maxbytes 1G``, by attribute name."""
     names = {f"-{flag.letter}": flag for flag in FLAGS} | {f"--{flag.name}": flag for flag in FLAGS}
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
@@ -220,8 +220,8 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
             raise InputError(f"{name}: not a flag of nccl-tests")
         if not equals and not rest:
             raise InputError(f"{name}: needs a value")
-        found[names[name].attribute] = value if equals else rest.pop(0)
-    return found
+        result[names[name].attribute] = value if equals else rest.pop(0)
+    return result
 
 
 def parse_flags(values: dict[str, str]) -> PerfOptions:
@@ -259,13 +259,13 @@ def _check(options: PerfOptions) -> None:
 
 def without_effect(options: PerfOptions) -> tuple[str, ...]:
     """Return the notes on given flags that change no time."""
-    usual, found = PerfOptions(), []
+    usual, result = PerfOptions(), []
     for flag in FLAGS:
         value = getattr(options, flag.attribute)
         if flag.letter == "R" and value == SYMMETRIC_WINDOWS:
             continue
         if flag.attribute in _WITHOUT and value != getattr(usual, flag.attribute):
-            found.append(f"-{flag.letter} {value} has no effect: {_WITHOUT[flag.attribute]}")
+            result.append(f"-{flag.letter} {value} has no effect: {_WITHOUT[flag.attribute]}")
     if options.average != usual.average and options.nthreads == 1:
-        found.append(f"-a {options.average} has no effect: only threads of a process differ")
-    return tuple(found)
+        result.append(f"-a {options.average} has no effect: only threads of a process differ")
+    return tuple(result)

@@ -68,9 +68,9 @@ def program_named(name: str) -> Program:
 
     Examples: ``all_reduce_perf``, ``allreduce``, ``AllReduce``.
     """
-    found = find_operation(name)
-    if found is not None and found.test:
-        return TESTS[found.test]
+    result = find_operation(name)
+    if result is not None and result.test:
+        return TESTS[result.test]
     hint = suggest(name, (test.binary for test in TESTS.values()))
     raise InputError(f"{name!r}: not a program of nccl-tests{hint}")
 
@@ -99,7 +99,7 @@ def library_code(setup: Setup) -> int:
 def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
     """Return the ranks as nccl-tests lists them; process and bus numbers are fictitious."""
     fabric, comm = where.setup.fabric, where.setup.comm
-    found = []
+    result = []
     each = options.ngpus * options.nthreads
     for machine in comm.machines:
         for local, rank in enumerate(machine.ranks):
@@ -109,8 +109,8 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
             pid = 1000 + rank // each
             bus = f"0000:{0x1A + 0x11 * local & 0xFF:02x}:00"
             product = GPUS[chip].products[0] if chip in GPUS else chip or node.model
-            found.append(PerfDevice(rank, pid, host, local, bus, product))
-    return found
+            result.append(PerfDevice(rank, pid, host, local, bus, product))
+    return result
 
 
 def place(
@@ -172,10 +172,10 @@ def rows(
     cases = [row_request(where, test, options, head) if head[0] else None for head in heads]
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
-        found = next(kernels) if case is not None else PerfKernel(0, "-", "-", 0)
-        if isinstance(found, Failure):
-            raise InputError(found.reason)
-        yield _line(heads[number], found, where, test, options)
+        result = next(kernels) if case is not None else PerfKernel(0, "-", "-", 0)
+        if isinstance(result, Failure):
+            raise InputError(result.reason)
+        yield _line(heads[number], result, where, test, options)
 
 
 def sized_heads(

@@ -250,7 +250,7 @@ def replay_alike(
     )
     times, played, left = _run(recording, first, watch)
     machines = -(-recording.num_ranks // first.size)
-    found = Replay(
+    result = Replay(
         recording.kind,
         recording.name,
         first.setup.name + (f":nodes={machines}" if machines > 1 else ""),
@@ -263,7 +263,7 @@ def replay_alike(
         skipped=dict(recording.skipped),
         doubts=list(first.setup.doubts),
     )
-    found.notes = [
+    result.notes = [
         *recording.assumed,
         f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the nodes of one"
         " group for the others",
@@ -272,22 +272,22 @@ def replay_alike(
     ]
     others: dict[tuple[int, str, int], PerfKernel] = {}
     if left is not None:
-        found.unfinished = Unfinished(watch.words, *left)
+        result.unfinished = Unfinished(watch.words, *left)
     elif request.other is not None:
         there = _machine(
             recording, request, request.setup(request.other, request.version, request.env)
         )
         others, elsewhere, left = _run(recording, there, watch)
-        found.other, found.other_ps = there.setup.name, elsewhere.time_ps
+        result.other, result.other_ps = there.setup.name, elsewhere.time_ps
         if left is not None:
             why = f"{watch.words}, reached on {there.setup.name}"
-            others, found.other, found.other_ps = {}, "", 0
-            found.unfinished = Unfinished(why, 1.0, played.time_ps)
-    _fill(found, recording, times, others)
-    for comm in found.comms:
+            others, result.other, result.other_ps = {}, "", 0
+            result.unfinished = Unfinished(why, 1.0, played.time_ps)
+    _fill(result, recording, times, others)
+    for comm in result.comms:
         comm.hosts = split_of(recording.groups[comm.number].ranks, first.size)[0]
-    found.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
-    return found
+    result.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
+    return result
 
 
 def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Machine:
@@ -412,8 +412,8 @@ def replay(
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:
-        found = replay_log(changed(request, gap=request.gap or "none"), options, counted)
-        return gate(found, request)
+        result = replay_log(changed(request, gap=request.gap or "none"), options, counted)
+        return gate(result, request)
     if kind in PLANS:
         raise InputError(
             f"{first}: {PLANS[kind]}, is no recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
@@ -432,8 +432,8 @@ def replay(
                 " replays the first calls of all ranks"
             )
         return gate(replay_alike(recording, request, options.watch), request)
-    found = replay_recording(recording, request, options)
-    return gate(found, request)
+    result = replay_recording(recording, request, options)
+    return gate(result, request)
 
 
 def _reader_options(

@@ -39,8 +39,8 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
             at = order.index(position.index(0)) if 0 in position else 0
             order = [*order[at:], *order[:at]]
             ring = tuple(position[rank] for rank in order)
-            found = adapters.of(c % len(rings), order) if adapters is not None else ()
-            base = replace(base, ring=ring, ring_adapters=found or base.ring_adapters)
+            result = adapters.of(c % len(rings), order) if adapters is not None else ()
+            base = replace(base, ring=ring, ring_adapters=result or base.ring_adapters)
         if trees:
             base = _with_tree(base, trees[c % len(trees)], position)
         channels.append(base)
@@ -71,7 +71,7 @@ def _whole_rings(rings: dict[int, list[int]], count: int) -> list[list[int]]:
 
 def _whole_trees(trees: dict[int, Tree], count: int) -> list[tuple[int, ...]]:
     """Return the parents in the trees that reach every rank, by channel."""
-    found = []
+    result = []
     for _, tree in sorted(trees.items()):
         parent = [NONE] * count
         for rank, (up, children) in tree.items():
@@ -83,8 +83,8 @@ def _whole_trees(trees: dict[int, Tree], count: int) -> list[tuple[int, ...]]:
                 parent[child] = rank
         else:
             if _is_tree(parent):
-                found.append(tuple(parent))
-    return found
+                result.append(tuple(parent))
+    return result
 
 
 def _is_tree(parent: Sequence[int]) -> bool:

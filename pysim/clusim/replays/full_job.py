@@ -95,7 +95,7 @@ def replay_recording(
     placed = known.placed
     recorded = not request.replan
     translation, result = _run(recording, request, options, known, recorded=recorded)
-    found = Replay(
+    results = Replay(
         recording.kind,
         recording.name,
         placed.fabric.name,
@@ -110,9 +110,9 @@ def replay_recording(
         verdict=result.verdict,
         unfinished=result.unfinished,
     )
-    found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
-    found.notes += assumed
-    found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
+    results.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
+    results.notes += assumed
+    results.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=recorded)
     others: dict[Key, list[_Span]] = {}
     if request.other is not None and result.unfinished is None:
@@ -120,25 +120,25 @@ def replay_recording(
         try:
             moved, outcome = _moved(recording, request, options, there)
             others = _spans(recording, moved, outcome, recorded=False)
-            found.other, found.other_ps = there.placed.fabric.name, outcome.time_ps
-            found.notes += there.placed.notes
+            results.other, results.other_ps = there.placed.fabric.name, outcome.time_ps
+            results.notes += there.placed.notes
         except TimeLimitReached:
             why = f"{options.watch.words}, reached on {there.placed.fabric.name}"
-            found.unfinished = Unfinished(why, 1.0, result.time_ps)
-    _fill(found, recording, spans, others, placed)
+            results.unfinished = Unfinished(why, 1.0, result.time_ps)
+    _fill(results, recording, spans, others, placed)
     if any(event.kind == "compute" for event in recording.events):
-        found.compute_ps = _compute(recording)
-    found.notes.append(
+        results.compute_ps = _compute(recording)
+    results.notes.append(
         "one run of everything: times are those of the kernels, without launching them"
     )
     if result.provenance.error_bound != 0:
-        found.notes.append(f"granularity: {result.provenance.granularity_note}")
+        results.notes.append(f"granularity: {result.provenance.granularity_note}")
     written = {number for unit in translation.units for number in unit.events}
-    found.recorded_ps = _recorded([recording.events[number] for number in sorted(written)])
+    results.recorded_ps = _recorded([recording.events[number] for number in sorted(written)])
     busy = result.wires.counters["busy_ps"].tolist()
     top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
-    found.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
-    return found
+    results.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
+    return results
 
 
 def _run(
@@ -203,7 +203,7 @@ def _spans(
     """Return the calls of the run by kind."""
     start, end = result.tasks.start_ps, result.tasks.end_ps
     schedule = translation.schedule
-    found: dict[Key, list[_Span]] = {}
+    results: dict[Key, list[_Span]] = {}
     for unit in translation.units:
         event = recording.events[unit.events[0]]
         tasks = [t for number in unit.events for t in unit.tasks.get(number, ())]
@@ -227,14 +227,14 @@ def _spans(
             (*names, call.channels),
             recorded and bool(event.algorithm),
         )
-        found.setdefault(key, []).append(span)
-    return found
+        results.setdefault(key, []).append(span)
+    return results
 
 
 def _name_of(text: str, named: Callable[[str], StrEnum | None]) -> str:
     """Return NCCL's name of a program's algorithm or protocol."""
-    found = named(text)
-    return "P2P" if text == "p2p" else text if found is None else found.value
+    result = named(text)
+    return "P2P" if text == "p2p" else text if result is None else result.value
 
 
 def _most_moved(recording: Recording, unit: WrittenUnit) -> int:

@@ -107,10 +107,10 @@ class _Job:
     def built(self, number: int) -> Members:
         """Return a communicator; two with the same ranks may have different rings."""
         if number not in self._built:
-            found = self.nccl.of(self.own(number))
+            result = self.nccl.of(self.own(number))
             if self.kept.rings:
-                found = with_logged(found, self.log, self.log.communicators[number])
-            self._built[number] = found
+                result = with_logged(result, self.log, self.log.communicators[number])
+            self._built[number] = result
         return self._built[number]
 
     def known(self) -> list[Members]:
@@ -233,7 +233,7 @@ def replay_log(
         return whole
     other = None if request.other is None else job_on(request.other, _ANEW)
     placed = job.placed
-    found = Replay(
+    result = Replay(
         "nccl-log", ", ".join(request.files), placed.fabric.name, len(ranks.hosts), len(ranks.machines),
         str(job.setup.release), machine,
         total_calls=len(table.call),
@@ -242,17 +242,17 @@ def replay_log(
         skipped=dict(table.skipped),
         family=placed.family,
     )  # fmt: skip
-    found.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
-    found.doubts += _contradicted(log)
-    _notes(found, job, other, table)
-    _time_all(found, job, other, table, counted)
-    if options.trace_out is not None and found.unfinished is None:
+    result.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
+    result.doubts += _contradicted(log)
+    _notes(result, job, other, table)
+    _time_all(result, job, other, table, counted)
+    if options.trace_out is not None and result.unfinished is None:
         if not _trace(job, table, options):
-            found.unfinished = Unfinished(options.watch.words, 1.0, found.total_ps)
-        found.notes.append(
+            result.unfinished = Unfinished(options.watch.words, 1.0, result.total_ps)
+        result.notes.append(
             f"trace {options.trace_out}: every distinct call once, one after the other"
         )
-    return found
+    return result
 
 
 def _whole(job: _Job, table: CallTable, options: RunOptions, machine: list[str]) -> Replay:
@@ -263,9 +263,9 @@ def _whole(job: _Job, table: CallTable, options: RunOptions, machine: list[str])
     version = str(job.setup.release)
     asked = replace(job.request, version=version, replan=not job.kept.choices)
     known = KnownMachine(job.placed, job.nccl, machine)
-    found = replay_recording(recording, asked, options, known)
-    found.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
-    return found
+    result = replay_recording(recording, asked, options, known)
+    result.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
+    return result
 
 
 def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayRequest) -> None:

@@ -41,10 +41,10 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
     preset = LogMachine(
         guess.topology, [f"{guess.topology}: concluded from", *reasons], guess.doubts
     )
-    found = printed_machine(log, guess.topology, version)
-    if found is None:
+    result = printed_machine(log, guess.topology, version)
+    if result is None:
         return preset
-    place, imported, member = found
+    place, imported, member = result
     printed = imported.fabric()
     if ranks.most_per_machine > printed.num_ranks:
         preset.lines.append(
@@ -95,20 +95,20 @@ def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Impor
     ]
     nodes = [PrintedNode(n.depth, n.link, n.bw, n.name, n.note) for n in member.system]
     try:
-        found = read_print(nodes, place, chip.name, lambda bw: max(1, round(bw / rate)), adapters)
-        found.fabric()
+        result = read_print(nodes, place, chip.name, lambda bw: max(1, round(bw / rate)), adapters)
+        result.fabric()
     except ClusimError:
         return None
-    return place, found, member
+    return place, result, member
 
 
 def _chip(log: Log, preset: str) -> Gpu:
     """Return the GPU model named by nccl-tests, otherwise the preset's."""
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     for name in names:
-        found = gpu_by_product(name)
-        if found is not None:
-            return found
+        result = gpu_by_product(name)
+        if result is not None:
+            return result
     return next(traits.chip for traits in machine_traits() if traits.name == preset)
 
 

@@ -113,9 +113,11 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
             what = f"{unknown_gpu(name)}; give the machine with --topology"
             raise InputError(f"{log.facts.files[0]}: {what}")
     for name in names[:2]:
-        found = gpu_by_product(name)
-        if found is not None and any(_has_gpu(found.model)(preset) for preset in presets):
-            clues.append(_Clue(f"GPU name {name!r}: {found.model}", _has_gpu(found.model), 8, True))
+        result = gpu_by_product(name)
+        if result is not None and any(_has_gpu(result.model)(preset) for preset in presets):
+            clues.append(
+                _Clue(f"GPU name {name!r}: {result.model}", _has_gpu(result.model), 8, True)
+            )
         else:
             clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 2, True))
     return clues
@@ -169,7 +171,7 @@ def _models_with(rate_GBps: float) -> list[str]:
 
     Rates are those that any NCCL version assumes.
     """
-    found = [
+    result = [
         chip.model
         for chip in GPUS.values()
         if chip.planes
@@ -179,7 +181,7 @@ def _models_with(rate_GBps: float) -> list[str]:
             for version in _RELEASES
         )
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(result))
 
 
 def _transports(log: Log) -> list[_Clue]:

@@ -45,11 +45,11 @@ def machines_of(fabric: Fabric) -> list[list[int]]:
     """Return the GPUs of every node as ranks of the system."""
     zone = {node.name: node.zone for node in fabric.nodes}
     kinds = {node.name: node.kind for node in fabric.nodes}
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for rank, name in enumerate(fabric.ranks):
         if kinds[name] == "gpu":
-            found.setdefault(zone[name], []).append(rank)
-    return [ranks for _, ranks in sorted(found.items())]
+            result.setdefault(zone[name], []).append(rank)
+    return [ranks for _, ranks in sorted(result.items())]
 
 
 def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:

@@ -113,7 +113,7 @@ class CallResult:
 
     def to_json(self) -> ReplayedCallJson:
         """Return plain values: times in us, bandwidths in GB/s."""
-        found: ReplayedCallJson = {
+        result: ReplayedCallJson = {
             "communicator": self.comm,
             "ranks": self.num_ranks,
             "operation": self.operation,
@@ -133,18 +133,18 @@ class CallResult:
             "nccl_model_us": None if self.model_us < 0 else self.model_us,
         }
         if self.note:
-            found["note"] = self.note
+            result["note"] = self.note
         if self.granularity:
-            found["granularity"] = self.granularity
+            result["granularity"] = self.granularity
         if self.other is not None:
-            found["other"] = {
+            result["other"] = {
                 "time_us": self.other.time_ps / 1e6,
                 "algorithm": self.other.algorithm,
                 "protocol": self.other.protocol,
                 "channels": self.other.channels,
                 "ratio": round(self.other.time_ps / self.time_ps, 6),
             }
-        return found
+        return result
 
 
 @dataclass(slots=True)

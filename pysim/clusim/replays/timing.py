@@ -62,10 +62,10 @@ def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice
     if call.messages:
         return Choice(None)
     wanted = wanted_of(call)
-    found = nccl.choice(members, moved_of(call), wanted)
-    if call.algorithm and wanted is None and not found.note:
-        return replace(found, note=f"{call.algorithm} {call.protocol} cannot run here")
-    return found
+    result = nccl.choice(members, moved_of(call), wanted)
+    if call.algorithm and wanted is None and not result.note:
+        return replace(result, note=f"{call.algorithm} {call.protocol} cannot run here")
+    return result
 
 
 def emit_call(
@@ -100,10 +100,10 @@ class Timer:
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         """Return the time of a call as reported by its harness."""
         key = (_signature(members), replace(call, comm=0), harness)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._simulated(members, call, harness)
-        return found
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = self._simulated(members, call, harness)
+        return result
 
     def _simulated(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         comm = members.comm

@@ -16,14 +16,14 @@ FAR = 0.5
 
 def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
     """Return doubts about the placement: more ranks than GPUs on a node, assumed chips."""
-    found = []
+    result = []
     size = placed.fabric.num_ranks // max(1, placed.fabric.num_zones)
     if ranks > size * hosts:
-        found.append(
+        result.append(
             f"{ranks} ranks on {hosts} machine{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
             " --topology names the right machine, --nodes how many there are"
         )
-    return [*found, *doubts_of(placed.fabric)]
+    return [*result, *doubts_of(placed.fabric)]
 
 
 def gate(found: Replay, request: ReplayRequest) -> Replay:

@@ -52,16 +52,16 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
     if target.suffix and not target.is_dir():
         save_accuracy(curves, target)
         return [("all systems", target)]
-    found = []
+    result = []
     with Staging() as staging:
         staging.folder(target)
         for system, own in _split(curves, lambda curve: curve.system).items():
             # System names come from external tables and may contain path characters.
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
-            found.append((system, target / f"{name}.png"))
-            with staging.open(found[-1][1]) as out:
+            result.append((system, target / f"{name}.png"))
+            with staging.open(result[-1][1]) as out:
                 _draw(_panels(own), out, "png", SMALL_DPI)
-    return found
+    return result
 
 
 def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> None:
@@ -75,21 +75,21 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
 
 def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     """Return the curves by panel; a panel with too many curves is split by system name prefix."""
-    found: dict[str, list[Curve]] = {}
+    result: dict[str, list[Curve]] = {}
     for panel, own in _split(curves, lambda curve: curve.panel).items():
         if len(own) <= SHOWN:
-            found[panel] = own
+            result[panel] = own
             continue
         for machines, some in _split(own, lambda curve: curve.name.partition(" ")[0]).items():
-            found[f"{panel} {machines}"] = some
-    return found
+            result[f"{panel} {machines}"] = some
+    return result
 
 
 def _split(curves: Sequence[Curve], key: Callable[[Curve], str]) -> dict[str, list[Curve]]:
-    found: dict[str, list[Curve]] = {}
+    result: dict[str, list[Curve]] = {}
     for curve in curves:
-        found.setdefault(key(curve), []).append(curve)
-    return found
+        result.setdefault(key(curve), []).append(curve)
+    return result
 
 
 def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: int) -> None:

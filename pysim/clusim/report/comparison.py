@@ -82,23 +82,23 @@ def compared(name: str, result: Result) -> Compared:
 
 def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]:
     """Read traces as runs on the page; a trace created for it is named by its run's words."""
-    found = []
+    result = []
     for name, path in zip(names, paths, strict=True):
         own = compared(name, judged_trace(path))
         if str(path) != name:
             own = replace(own, facts=own.facts | {"Command": f"clusim run {name}"})
-        found.append(own)
-    return found
+        result.append(own)
+    return result
 
 
 def wire_loads(result: Result) -> Loads:
     """Return the utilisation of a run's links by class, both directions together."""
-    found: dict[str, tuple[float, int, float]] = {}
+    results: dict[str, tuple[float, int, float]] = {}
     for row in class_traffic(result):
         key = links_joined(row.wire_class)
-        busy, wires, most = found.get(key, (0.0, 0, 0.0))
-        found[key] = busy + row.mean_busy * row.wires, wires + row.wires, max(most, row.max_busy)
-    return {key: (busy / wires, most) for key, (busy, wires, most) in found.items() if most}
+        busy, wires, most = results.get(key, (0.0, 0, 0.0))
+        results[key] = busy + row.mean_busy * row.wires, wires + row.wires, max(most, row.max_busy)
+    return {key: (busy / wires, most) for key, (busy, wires, most) in results.items() if most}
 
 
 def comparison_page(

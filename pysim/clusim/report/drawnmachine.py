@@ -37,8 +37,8 @@ class DrawnMachine:
 
     def zones(self) -> list[str]:
         """Return the names of a cluster's nodes; empty if the system is not a cluster."""
-        found = {zone_of(name) for name in self.nodes} - {""}
-        return sorted(found, key=natural_key)
+        result = {zone_of(name) for name in self.nodes} - {""}
+        return sorted(result, key=natural_key)
 
     def part(self, kept: Array) -> DrawnMachine:
         """Return the same nodes with some of the wires."""

@@ -90,11 +90,11 @@ class PathLanes:
 
     def message(self, from_ps: int, until_ps: int, columns: int) -> bytes:
         """Return the data of a window of time."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name in ("steps", "slices", "over"):
             bars = window(getattr(self, name), from_ps, until_ps, columns)
-            found |= {f"{name}_{key}": values for key, values in _columns(bars).items()}
-        return pack({}, found)
+            result |= {f"{name}_{key}": values for key, values in _columns(bars).items()}
+        return pack({}, result)
 
 
 def _lanes(spans: RowSpans) -> Lanes:
@@ -191,9 +191,9 @@ class Feed:
             result = result_of(file)
         if findings:
             result = judged_trace(path)
-        found = _findings(path) if findings and inputs is not None else {}
-        feed = cls.of(result, inputs, rows, **found)
-        if "blame" not in found or not feed.lanes.ranks:
+        results = _findings(path) if findings and inputs is not None else {}
+        feed = cls.of(result, inputs, rows, **results)
+        if "blame" not in results or not feed.lanes.ranks:
             return feed
         lanes = PathLanes.of(path_rows(path, MOST_ROWS), feed.lanes, feed.schedule)
         return replace(feed, path=lanes)
@@ -298,10 +298,10 @@ class Feed:
         return self.path.message(from_ps, until_ps, columns)
 
     def _history(self, groups: WireGroups, from_ps: int, until_ps: int, columns: int) -> bytes:
-        found: History = history(
+        result: History = history(
             self.result.bins, groups, columns=columns, from_ps=from_ps, until_ps=until_ps
         )
-        return pack({}, {"edges": found.edge_ps.astype(np.float64), **found.values})
+        return pack({}, {"edges": result.edge_ps.astype(np.float64), **result.values})
 
     def _line_of_rows(self) -> list[int]:
         """Return the line of the picture that has all wires of a row, or -1."""
@@ -344,8 +344,8 @@ class Feed:
 
 def _findings(path: str | Path) -> dict[str, ColumnTable]:
     """Return the results of analyses, without those for which the trace does not hold enough."""
-    found: dict[str, ColumnTable] = {}
+    result: dict[str, ColumnTable] = {}
     for name, analyse in (("blame", blame), ("calls", collectives)):
         with suppress(TraceError):
-            found[name] = analyse(path)
-    return found
+            result[name] = analyse(path)
+    return result

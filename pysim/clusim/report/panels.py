@@ -208,8 +208,8 @@ def _hanging(machine: DrawnMachine, rows: list[_Row]) -> set[int]:
 
 def _wanted(near: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float) -> float:
     """Return the preferred position of a box: above the middle of its attachments."""
-    found = [x_of[other] for node in cell for other in near[node] if other in x_of]
-    return sum(found) / len(found) if found else middle
+    result = [x_of[other] for node in cell for other in near[node] if other in x_of]
+    return sum(result) / len(result) if result else middle
 
 
 def _apart(wanted: list[float], pitch: float, low: float, high: float) -> list[float]:

@@ -184,8 +184,8 @@ def _scale(figure: Any, image: Any, axes: Any, measure: str, most_bytes: int) ->
 
 
 def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
-    found = history(feed.result.bins, feed.rows, columns=512)
-    if not found.values:
+    result = history(feed.result.bins, feed.rows, columns=512)
+    if not result.values:
         raise InputError("heatmap: the trace has no history; the run was too short")
     axes = figure.add_subplot()
     scale = _time_axis(axes, feed.result.time_ps)
@@ -195,9 +195,9 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     figure.set_size_inches(width_in, width_in * max(0.66, 0.2 + LEAST_SECTION * len(bounds)))
     # Columns and rows differ in size, which an image cannot show.
     image = axes.pcolormesh(
-        found.edge_ps / scale,
+        result.edge_ps / scale,
         places,
-        found.values.get(measure, found.values["load"]),
+        result.values.get(measure, result.values["load"]),
         cmap=_colours(),
         vmin=0,
         vmax=FULL,
@@ -211,7 +211,7 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     labels = [_two_lines(classes[bound]) for bound in bounds[:-1]]
     axes.set_yticks(middles, labels=labels, fontsize="small", linespacing=1.05)
     axes.tick_params(axis="y", length=0)
-    _scale(figure, image, axes, measure, found.queue_max_bytes)
+    _scale(figure, image, axes, measure, result.queue_max_bytes)
 
 
 def _places(bounds: list[int]) -> Array:

@@ -283,15 +283,15 @@ class Verdict:
     def _saving(self, cause: VerdictCause) -> list[str]:
         """Describe the saving of a remedy, and whether it was re-simulated or is an estimate."""
         if cause.simulated_ps is not None:
-            found, how = cause.simulated_ps, f"re-simulated {cause.simulated_as}".rstrip()
+            result, how = cause.simulated_ps, f"re-simulated {cause.simulated_as}".rstrip()
             if cause.saving_ps is not None:
                 how += f"; critical-path estimate {_signed(cause.saving_ps)}"
         elif cause.saving_ps is not None:
-            found, how = cause.saving_ps, f"estimate by {self.basis}"
+            result, how = cause.saving_ps, f"estimate by {self.basis}"
         else:
             return []
-        part = -found / max(1, self.time_ps)
-        return [f"{cause.fix}: {_signed(found)} ({part:+.1%}; {how})"]
+        part = -result / max(1, self.time_ps)
+        return [f"{cause.fix}: {_signed(result)} ({part:+.1%}; {how})"]
 
     def to_json(self) -> VerdictJson:
         """Return it for a script."""

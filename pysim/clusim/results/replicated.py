@@ -189,11 +189,11 @@ class FoldedBlocks:
 
     def columns(self) -> dict[str, Array | list[str]]:
         """Return all columns by the names that they have below ``/folded/``."""
-        found: dict[str, Array | list[str]] = {}
+        result: dict[str, Array | list[str]] = {}
         for item in fields(self):
             if item.name != "counters":
-                found[item.name.replace("_", "/", 1)] = getattr(self, item.name)
-        return found | {f"wires/{name}": values for name, values in self.counters.items()}
+                result[item.name.replace("_", "/", 1)] = getattr(self, item.name)
+        return result | {f"wires/{name}": values for name, values in self.counters.items()}
 
     @cached_property
     def sizes(self) -> Array:
@@ -217,33 +217,33 @@ class FoldedBlocks:
         bounds = np.searchsorted(
             self.blocks_place[order], np.arange(len(self.places_part) + 1)
         ).tolist()
-        found = []
+        result = []
         for place, size in enumerate(self.sizes.tolist()):
             first = self.off[order[bounds[place] : bounds[place + 1]]]
-            found.append(self.pauses_task[first[:, None] + np.arange(size)])
-        return found
+            result.append(self.pauses_task[first[:, None] + np.arange(size)])
+        return result
 
     @cached_property
     def of_rank(self) -> dict[int, list[tuple[int, int]]]:
         """Return for every rank the places it is at, with its slot there."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        result: dict[int, list[tuple[int, int]]] = {}
         ranks, off = self.ranks_rank.tolist(), self.places_ranks_off.tolist()
         for place in range(len(self.places_part)):
             for slot, rank in enumerate(ranks[off[place] : off[place + 1]]):
-                found.setdefault(rank, []).append((place, slot))
-        return found
+                result.setdefault(rank, []).append((place, slot))
+        return result
 
     @cached_property
     def _rows(self) -> dict[tuple[int, int], Array]:
         """Return the rows of the tasks of every part and slot."""
-        found = {}
+        result = {}
         for part, ranks in enumerate(self.parts_ranks.tolist()):
             low, high = self.parts_tasks_off[part : part + 2].tolist()
             order = np.argsort(self.tasks_slot[low:high], kind="stable") + low
             bounds = np.searchsorted(self.tasks_slot[order], np.arange(ranks + 1))
             for slot in range(ranks):
-                found[part, slot] = order[bounds[slot] : bounds[slot + 1]]
-        return found
+                result[part, slot] = order[bounds[slot] : bounds[slot + 1]]
+        return result
 
     def rows(self, place: int, slot: int) -> Array:
         """Return the rows of the tasks of a rank at a place."""
@@ -276,11 +276,11 @@ class FoldedBlocks:
 
     def done(self, rank: int, start_ps: Array) -> list[tuple[Array, RankPattern]]:
         """Return the patterns of a rank, each with when its blocks start, from the starts of all tasks [ps]."""
-        found = []
+        result = []
         for place, slot in self.of_rank.get(rank, ()):
             starts = start_ps[self.by_place[place][:, slot]]
-            found.append((starts[starts >= 0], self.pattern(place, slot)))
-        return found
+            result.append((starts[starts >= 0], self.pattern(place, slot)))
+        return result
 
 
 class FoldedBuilder:
@@ -340,7 +340,7 @@ class FoldedBuilder:
             for row in (self._numbered("name", [text]) if text else [OWN_NAME])
         ]
         calls = [call for part in own for call in part.calls]
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "stream": list(self._texts["stream"]),
             "name": list(self._texts["name"]),
             "parts_ranks": _numbers([part.ranks for part in own]),
@@ -350,12 +350,12 @@ class FoldedBuilder:
             "tasks_name": _numbers(names),
         }
         for column, name in _TASKS.items():
-            found[f"tasks_{column}"] = _joined([getattr(part, name) for part in own])
+            result[f"tasks_{column}"] = _joined([getattr(part, name) for part in own])
         for name in FoldedCall._fields:
             values = [getattr(call, name) for call in calls]
-            found[f"calls_{name}"] = values if name in _TEXTS else _numbers(values)
+            result[f"calls_{name}"] = values if name in _TEXTS else _numbers(values)
         return FoldedBlocks(
-            **found,
+            **result,
             **self._placed(),
             blocks_place=_numbers(self._blocks),
             pauses_task=_numbers(self._pauses),

@@ -326,7 +326,7 @@ class Result(Shown):
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return wires with their totals, tasks, histories of wires and of memory, and messages if there are any."""
-        found: dict[str, Callable[[], Columns]] = {
+        result: dict[str, Callable[[], Columns]] = {
             "wires": self._wire_columns,
             "tasks": self._task_columns,
             "history": self._history_columns,
@@ -334,10 +334,10 @@ class Result(Shown):
         }
         messages = self.messages
         if messages is not None:
-            found["messages"] = lambda: {
+            result["messages"] = lambda: {
                 f.name: getattr(messages, f.name) for f in fields(messages)
             }
-        return found
+        return result
 
     def _wire_columns(self) -> Columns:
         wires = self.wires

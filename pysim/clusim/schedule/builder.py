@@ -179,10 +179,10 @@ class ProgramBuilder:
         self, key: Hashable, name: str, make: Callable[[], Iterable[Prim]], nchunks: int, mode: Mode
     ) -> int:
         """Return the index of the template that `make` returns; `make` is called once per `key`."""
-        found = self._shared.get(key)
-        if found is None:
-            found = self._shared[key] = self.template(name, make(), nchunks, mode)
-        return found
+        result = self._shared.get(key)
+        if result is None:
+            result = self._shared[key] = self.template(name, make(), nchunks, mode)
+        return result
 
     def connection(self, connection: Connection) -> int:
         """Add a connection and return its index."""

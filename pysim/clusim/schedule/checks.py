@@ -76,18 +76,18 @@ class _Use(NamedTuple):
 
 def _uses(template: Template) -> list[_Use]:
     """Return the distinct uses of connections in a template; instances share them by the thousand."""
-    found: dict[tuple[str, int, str], _Use] = {}
+    result: dict[tuple[str, int, str], _Use] = {}
     for prim in template.prims:
         kind = _kind_needed(prim.op)
         if prim.recv != ABSENT:
-            found.setdefault(
+            result.setdefault(
                 ("recv", prim.recv, kind), _Use(prim.op, "recv", "dst", prim.recv, kind)
             )
         if prim.send != ABSENT:
-            found.setdefault(
+            result.setdefault(
                 ("send", prim.send, kind), _Use(prim.op, "send", "src", prim.send, kind)
             )
-    return list(found.values())
+    return list(result.values())
 
 
 def _kind_needed(op: str) -> str:

@@ -94,10 +94,10 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 def element(name: str) -> Element:
     """Return the element type of a name in any spelling."""
     known = find_dtype(name)
-    found = ELEMENTS.get(known.name) if known is not None else None
-    if found is None:
+    result = ELEMENTS.get(known.name) if known is not None else None
+    if result is None:
         raise InputError(f"dtype {name!r}: unknown{suggest(name, ELEMENTS)}")
-    return found
+    return result
 
 
 def combine(kind: Element, redop: str, left: Array, right: Array) -> Array:

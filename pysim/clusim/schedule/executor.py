@@ -99,14 +99,14 @@ class _Buffers:
 
     def view(self, name: str, rank: int) -> Array:
         """Return a buffer as bytes."""
-        found = self._views.get((name, rank))
-        if found is None:
-            found = np.full(self._bytes, POISON, np.uint8)
+        result = self._views.get((name, rank))
+        if result is None:
+            result = np.full(self._bytes, POISON, np.uint8)
             if name == "output" and self.call.in_place:
                 given = self._views["input", rank]
-                found[: len(given)] = given
-            self._views[name, rank] = found
-        return found
+                result[: len(given)] = given
+            self._views[name, rank] = result
+        return result
 
     def read(self, name: str, rank: int, offset: int, size: int) -> Array:
         """Return the elements at a place of a buffer, not copied."""

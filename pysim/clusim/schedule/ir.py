@@ -270,12 +270,12 @@ class Schedule(Shown):
 
     def summary(self) -> Summary:
         """Return its calls, and the numbers of tasks and programs."""
-        found = Counter((c.operation, c.bytes, c.algorithm, len(c.ranks)) for c in self.calls)
+        result = Counter((c.operation, c.bytes, c.algorithm, len(c.ranks)) for c in self.calls)
         calls = {
             f"{operation} {format_size(size)} ({algorithm}, {ranks} ranks)": f"{count} x"
-            for (operation, size, algorithm, ranks), count in found.most_common(8)
+            for (operation, size, algorithm, ranks), count in result.most_common(8)
         }
-        said = [*calls][:1] if len(found) == 1 else [f"{len(self.calls):,} collectives"]
+        said = [*calls][:1] if len(result) == 1 else [f"{len(self.calls):,} collectives"]
         counts = (f"{len(self.tasks):,} tasks", f"{len(self.instances):,} programs")
         return Summary(self.name, (*said, f"{self.num_ranks} ranks", *counts), rows=calls)
 

@@ -113,8 +113,8 @@ def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result
         Trace file, progress callback and other observers.
     """
     whole = cache(partial(job_of, request, options))
-    found = stood_for(request, options, whole) if isinstance(request, Request) else None
-    return found or run_job(whole(), options)
+    result = stood_for(request, options, whole) if isinstance(request, Request) else None
+    return result or run_job(whole(), options)
 
 
 def whole_of(request: AnyRequest, options: RunOptions, where: str) -> Result:

@@ -157,20 +157,20 @@ def stood_for(request: Request, options: RunOptions, whole: Callable[[], Job]) -
         return None
     began_s = time.perf_counter()
     own = replace(choice.request, size_bytes=choice.size_bytes, operation=choice.operation)
-    found = followed_time(own, choice.plan, whole, options)
-    if found is None:
+    result = followed_time(own, choice.plan, whole, options)
+    if result is None:
         return None
     call = _call(choice)
     return Result(
-        time_ps=found.time_ps,
+        time_ps=result.time_ps,
         wall_s=time.perf_counter() - began_s,
         fingerprint=0,
-        provenance=_provenance(request, options, choice, found),
+        provenance=_provenance(request, options, choice, result),
         wires=NO_WIRES,
         tasks=Tasks([], NOTHING, NOTHING),
         bins=BinRecorder(0, 0, 2).bins(),
         call=call,
-        followed=found.note,
+        followed=result.note,
         judge=partial(_judged, expected_of(request, call.algorithm)),
     )
 

@@ -101,16 +101,16 @@ class Waits:
 
     def halted(self) -> list[str]:
         """Return the programs with a transfer in progress, by them or their proxies, and its peer."""
-        found = []
+        result = []
         for index in self.stuck().tolist():
             instance = self._schedule.instances[index]
             who = f"rank {instance.rank} channel {instance.channel}"
             if self._states["state"][index] == State.BUSY:
-                found.append(who)
+                result.append(who)
             for proxy in self._proxies.get(index, ()):
                 if self._all_states["state"][proxy] == State.BUSY:
-                    found.append(f"{who} (at its NIC)")
-        return found
+                    result.append(f"{who} (at its NIC)")
+        return result
 
     def _connection(self, number: int) -> int:
         """Return the schedule's connection for a connection of the image."""

@@ -73,8 +73,8 @@ class Evidence:
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict on the run with this result."""
         if self._found is None:
-            found = self._judge(result)
-            self._found = replace(found, expected=self._expected())
+            results = self._judge(result)
+            self._found = replace(results, expected=self._expected())
             # Large, and not needed again.
             self._inputs, self._records, self._coarser = _gone, "known", None
         return self._found
@@ -112,19 +112,19 @@ def judge_held(
     from clusim.analysis.critical import Traced, critical_of
 
     try:
-        found = judged(
+        results = judged(
             critical_of(Traced.of(Path(result.provenance.fabric), result, inputs), records)
         )
     except TraceError as error:
         return without_path(result, str(error).partition(": ")[2])
     own = result.provenance.engine
     if not result.complete:  # the complete time is unknown
-        return found.verdict.without_savings()
+        return results.verdict.without_savings()
     if confirm or (confirm is None and own == "c" and result.grants <= CHEAP_GRANTS):
-        return confirmed(found, inputs, own)
-    if confirm is None and own == "c" and coarser is not None and found.changes:
-        return _coarsely(found, inputs, result.grants, coarser())
-    return found.verdict
+        return confirmed(results, inputs, own)
+    if confirm is None and own == "c" and coarser is not None and results.changes:
+        return _coarsely(results, inputs, result.grants, coarser())
+    return results.verdict
 
 
 def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:

@@ -108,8 +108,8 @@ def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
     if not path.is_file():
         return {}
     data = json.loads(path.read_text(encoding="utf-8"))
-    found = [ErrorClass(**dict(zip(data["columns"], row, strict=True))) for row in data["classes"]]
-    return {(own.system, own.family, own.place, own.regime, own.algorithm): own for own in found}
+    result = [ErrorClass(**dict(zip(data["columns"], row, strict=True))) for row in data["classes"]]
+    return {(own.system, own.family, own.place, own.regime, own.algorithm): own for own in result}
 
 
 @dataclass(frozen=True, slots=True)

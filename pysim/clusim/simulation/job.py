@@ -236,7 +236,7 @@ def _inputs(
 ) -> dict[str, Array | list[str]]:
     """Return the inputs of a run for its trace, sufficient for analysis and re-simulation."""
     nodes = arrays.fabric.nodes
-    found: dict[str, Array | list[str]] = {
+    result: dict[str, Array | list[str]] = {
         "/fabric/node": [node.name for node in nodes],
         "/fabric/node_kind": [node.kind for node in nodes],
         "/fabric/node_tier": [node.tier or node.kind for node in nodes],
@@ -244,9 +244,9 @@ def _inputs(
         "/fabric/rank_endpoint": np.asarray(arrays.rank_endpoint, np.int64),
         "/image/scalars": np.array([image.nvc, image.seed], np.uint64),
     }
-    found |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
-    found |= {f"/folded/{name}": own for name, own in (folded.columns() if folded else {}).items()}
-    return found | {f"/schedule/{name}": values for name, values in schedule.items()}
+    result |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
+    result |= {f"/folded/{name}": own for name, own in (folded.columns() if folded else {}).items()}
+    return result | {f"/schedule/{name}": values for name, values in schedule.items()}
 
 
 def _expected(request: Request | ScheduleRequest, schedule: Schedule) -> str:
@@ -283,8 +283,8 @@ def _wire_texts(arrays: FabricArrays) -> tuple[list[str], list[str]]:
         ends = zip(arrays.wire_class, *columns, strict=True)
         classes = [f"{name} {tiers[src]}->{tiers[dst]}" for name, src, dst in ends]
         known["wire texts"] = list(arrays.wire_names), classes
-    found: tuple[list[str], list[str]] = known["wire texts"]
-    return found
+    result: tuple[list[str], list[str]] = known["wire texts"]
+    return result
 
 
 def _wires(arrays: FabricArrays) -> Wires:

@@ -67,12 +67,12 @@ def planned(request: Request | ScheduleRequest) -> Plan:
     if isinstance(request, ScheduleRequest):
         return Plan(request.schedule, request.notes)
     setup = request.setup
-    found = _written(request, whole=False)
+    result = _written(request, whole=False)
     if setup.known is setup.fabric:
-        return found
+        return result
     healthy = _written(request, whole=True)
-    change = plan_change(healthy.schedule.calls, found.schedule.calls)
-    return Plan(found.schedule, (*found.notes, change), found.around)
+    change = plan_change(healthy.schedule.calls, result.schedule.calls)
+    return Plan(result.schedule, (*result.notes, change), result.around)
 
 
 def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
@@ -232,18 +232,18 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
     if in_place is not None and in_place.algorithm:
         around = replace(_around(comm, operation, None), model_us=in_place.model_us)
         return NcclChoice(*what, None, in_place, (*comm.notes, in_place.note), around)
-    found = choose(
+    result = choose(
         *(comm, operation, size_bytes),
         element_bytes=element(request.dtype).size_bytes,
         wanted=request.wanted,
     )
-    used = way_of(comm, found.plan).channels
+    used = way_of(comm, result.plan).channels
     other = ""
     if request.channels and used != request.channels:
         other = f"{used} channels in place of {request.channels}: messages and small sizes have their own number"
     told = "" if in_place is None else in_place.note
-    notes = (*comm.notes, *(note for note in (found.note, other, told) if note))
-    return NcclChoice(*what, found.plan, in_place, notes, _around(comm, operation, found.plan))
+    notes = (*comm.notes, *(note for note in (result.note, other, told) if note))
+    return NcclChoice(*what, result.plan, in_place, notes, _around(comm, operation, result.plan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +288,10 @@ def symmetric(
     reason = why_not(comm, call)
     if reason:
         return SymmetricChoice(reason)
-    found = pick(comm, call)
-    kernel = found.kernel
+    result = pick(comm, call)
+    kernel = result.kernel
     protocol = "LL" if kernel.low_latency else "Simple"
-    return SymmetricChoice(found.note, kernel.algorithm, protocol, found.blocks, found.time_us)
+    return SymmetricChoice(result.note, kernel.algorithm, protocol, result.blocks, result.time_us)
 
 
 def nccl_program(

@@ -18,18 +18,18 @@ from clusim.simulation.traffic import Traffic
 
 
 def _operation(word: str) -> str:
-    found = find_operation(word)
-    return found.name if found else word
+    result = find_operation(word)
+    return result.name if result else word
 
 
 def _protocol(word: str) -> str:
-    found = find_protocol(word)
-    return found.own if found else word
+    result = find_protocol(word)
+    return result.own if result else word
 
 
 def _dtype(word: str) -> str:
-    found = find_dtype(word)
-    return found.name if found else word
+    result = find_dtype(word)
+    return result.name if result else word
 
 
 def _lower(word: str) -> str:

@@ -200,8 +200,8 @@ _KNOWN: dict[tuple[str, int | None], tuple[Fabric, Stamps]] = {}
 
 def _stamps(names: Iterable[str]) -> Stamps:
     """Return files with modification times and sizes, to detect changes."""
-    found = [(name, os.stat(name)) for name in names if os.path.exists(name)]
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
+    result = [(name, os.stat(name)) for name in names if os.path.exists(name)]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in result)
 
 
 def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
@@ -217,17 +217,17 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
         return topology
     key = os.fspath(topology), nodes
     if key in _KNOWN:
-        found, stamps = _KNOWN[key]
-        if _stamps(found.source_files) == stamps:
-            for name in found.source_files:
+        result, stamps = _KNOWN[key]
+        if _stamps(result.source_files) == stamps:
+            for name in result.source_files:
                 note_input(name)
-            return found
+            return result
         del _KNOWN[key]
-    found = load(topology, nodes=nodes)
+    result = load(topology, nodes=nodes)
     while len(_KNOWN) >= KEPT:
         del _KNOWN[next(iter(_KNOWN))]
-    _KNOWN[key] = found, _stamps(found.source_files)
-    return found
+    _KNOWN[key] = result, _stamps(result.source_files)
+    return result
 
 
 _BROKEN: dict[tuple[int, tuple[Any, ...]], Broken] = {}

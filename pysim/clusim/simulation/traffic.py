@@ -285,15 +285,15 @@ def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array
     groups: dict[int, list[int]] = {end: []}
     waiting_on: dict[int, int] = {}
     ahead: dict[int, list[int]] = {end: []}
-    found = [node for node in sent if node != end]
-    while found:
-        node = found.pop()
+    result = [node for node in sent if node != end]
+    while result:
+        node = result.pop()
         if node not in groups:
             groups[node] = arrays.group(node, goal)
             ahead[node] = np.unique(arrays.wires["dst"][groups[node]]).tolist()
             for after in ahead[node]:
                 waiting_on[after] = waiting_on.get(after, 0) + 1
-            found += ahead[node]
+            result += ahead[node]
     through = {node: sent.get(node, 0.0) for node in groups}
     ready = [node for node in groups if not waiting_on.get(node, 0)]
     while ready:
@@ -356,9 +356,9 @@ def grain_of(
     elif word != "packet":
         burst = automatic([hops], lambda factor: [_largest(whole, factor)], str(word))[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
-    found = Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
+    result = Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
     grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
-    return replace(found, buffer_growth=grown)
+    return replace(result, buffer_growth=grown)
 
 
 def _wires(arrays: FabricArrays, traffic: Traffic, burst: int) -> Array:
@@ -398,14 +398,14 @@ _POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "adaptive": Policy.ADA
 
 def _vias(arrays: FabricArrays, messages: Messages) -> Array:
     """Return the NICs that every message crosses, [messages, 2]; NONE inside a node."""
-    found = np.full((len(messages.source), 2), NONE, np.uint32)
+    result = np.full((len(messages.source), 2), NONE, np.uint32)
     if not len(arrays.nic_targets):
-        return found
+        return result
     pairs = np.stack((messages.source, messages.destination), axis=1)
     distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
     vias = [arrays.vias(a, b) or (NONE, NONE) for a, b in distinct.tolist()]
-    found[:] = np.array(vias, np.uint32).reshape(-1, 2)[inverse.ravel()]
-    return found
+    result[:] = np.array(vias, np.uint32).reshape(-1, 2)[inverse.ravel()]
+    return result
 
 
 def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1) -> Image:

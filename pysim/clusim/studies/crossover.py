@@ -121,13 +121,13 @@ def crossover(
         for name in own:
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
                 cases[size, name] = Request(plain, operation, size, name)
-    found = kernels(cases.values(), jobs=jobs, progress=progress)
+    result = kernels(cases.values(), jobs=jobs, progress=progress)
     host, harness = host_of(comm), Harness(iterations=DEFAULT_ITERATIONS)
     times: list[dict[str, float]] = [{} for _ in sizes]
     coarse: list[dict[str, str]] = [{} for _ in sizes]
     left_out: dict[str, str] = {}
     for (size, name), case in cases.items():
-        kernel = found[case]
+        kernel = result[case]
         if isinstance(kernel, Failure):
             left_out[name] = kernel.reason
         else:

@@ -87,13 +87,13 @@ class FabricArrays:
     def target_of(self, node: int | str) -> int:
         """Return the target index of an endpoint or NIC (by index or name)."""
         index = self._node(node)
-        found = np.flatnonzero(self.targets["node"] == index)
-        if not len(found):
+        result = np.flatnonzero(self.targets["node"] == index)
+        if not len(result):
             name = self.fabric.nodes[index].name
             raise InputError(
                 f"{name!r}: packets cannot be steered there; give an endpoint or a NIC"
             )
-        return int(found[0])
+        return int(result[0])
 
     def group_number(self, node: int, target: int) -> int:
         """Return the route group from a node towards a target, or NONE."""
@@ -166,8 +166,8 @@ class FabricArrays:
         begin = np.repeat(self.nodes["route_lo"][node].astype(np.int64), width)
         place = np.arange(int(width.sum())) - np.repeat(np.cumsum(width) - width, width)
         groups = np.unique(self.routes[begin + place])
-        found: Array = groups[groups != NONE]
-        return found
+        result: Array = groups[groups != NONE]
+        return result
 
     def first_wires(self, src_rank: int, dst_rank: int) -> list[int]:
         """Return the first-hop group from one rank to another, or to its NIC if in another node."""
@@ -240,14 +240,14 @@ class FabricArrays:
         own = self._all_nics(zone)
         if self.fabric.num_zones > 1:
             own = own[self.machines.plane[own] >= 0]
-        found: list[int] = own.tolist()
-        return found
+        result: list[int] = own.tolist()
+        return result
 
     def _all_nics(self, zone: int) -> Array:
         low, high = self.machines.target_lo[zone : zone + 2]
         own = self.machines.targets[low:high]
-        found: Array = own[own >= len(self.endpoints)]
-        return found
+        result: Array = own[own >= len(self.endpoints)]
+        return result
 
     def rail_of(self, nic: int) -> int:
         """Return the index of a NIC within its node."""
@@ -279,12 +279,12 @@ class FabricArrays:
         """Return the endpoint index of the host memory nearest to a rank, or NONE."""
         node, zone = self.node_of(rank), self.zone_of(rank)
         low, high = self.machines.target_lo[zone : zone + 2]
-        found = [
+        result = [
             (self.distance(node, target), target)
             for target in self.machines.targets[low:high].tolist()
             if self.fabric.nodes[int(self.targets["node"][target])].kind == "memory"
         ]
-        return min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
+        return min((item for item in result if item[0] >= 0), default=(0, NONE))[1]
 
     def parallel_wires(self, node_a: int | str, node_b: int | str) -> list[int]:
         """Return the wires from one node to another (by index or name), in order of id."""
@@ -294,8 +294,8 @@ class FabricArrays:
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires from a rank to switches with a reduction unit, in order of id."""
         own = self.wires_from(self.node_of(rank))
-        found: list[int] = own[self.nodes["unit"][self.wires["dst"][own]] != NONE].tolist()
-        return found
+        result: list[int] = own[self.nodes["unit"][self.wires["dst"][own]] != NONE].tolist()
+        return result
 
     def wires_from(self, node: int) -> Array:
         """Return the wires that leave a node, in order of id."""
@@ -325,8 +325,8 @@ def arrays_of(fabric: Fabric) -> FabricArrays:
     known = fabric.derived
     if "arrays" not in known:
         known["arrays"] = lower(fabric)
-    found: FabricArrays = known["arrays"]
-    return found
+    result: FabricArrays = known["arrays"]
+    return result
 
 
 def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
@@ -354,9 +354,9 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         targets=np.concatenate((endpoints["node"].astype(np.int64), np.array(nics, np.int64))),
     )
     _check_zones(fabric, zoned, wiring)
-    found = lay_out(wiring, zoned)
+    result = lay_out(wiring, zoned)
     for name in ("route_lo", "wide_lo", "wide_stride"):
-        nodes[name] = getattr(found, name)
+        nodes[name] = getattr(result, name)
     ranks = [i for i, n in enumerate(endpoints["node"]) if fabric.nodes[n].kind in ("gpu", "host")]
     return FabricArrays(
         fabric=fabric,
@@ -364,17 +364,17 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         endpoints=endpoints,
         formats=lower_formats(fabric, format_names),
         wires=wires,
-        targets=found.targets,
-        routes=found.routes,
-        group_off=found.group_off,
-        group_wires=found.group_wires,
+        targets=result.targets,
+        routes=result.routes,
+        group_off=result.group_off,
+        group_wires=result.group_wires,
         units=units,
         wire_names=WireNames([node.name for node in fabric.nodes], fabric.node_index, wires),
         wire_class=classes,
         wire_weight=weight,
         rank_endpoint=np.array(ranks, np.uint32),
         format_names=format_names,
-        machines=found.machines,
+        machines=result.machines,
     )
 
 

@@ -274,8 +274,8 @@ def _gpu_chips() -> list[str]:
 
 
 def _switch(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
-    found = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
-    node = make_switch("", found or SwitchSpec(), tier=spec.tier or "")
+    result = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
+    node = make_switch("", result or SwitchSpec(), tier=spec.tier or "")
     if spec.store_and_forward is not None:
         node = replace(node, store_and_forward=spec.store_and_forward)
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
@@ -285,8 +285,8 @@ def _nic(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     if spec.nic is None:
         state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
         return Node("", "nic", tier="nic")
-    found = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
-    node = make_nic("", found, tier=spec.tier or "")
+    result = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
+    node = make_nic("", result, tier=spec.tier or "")
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.nic)
 
 

@@ -47,9 +47,9 @@ def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:
     figures = TRANSPORTS[own.plugin].figures
     given = {key: figures[key].value for key in MESSAGE_UNITS if key in figures}
     cleared = {key: None for key in MESSAGE_UNITS if key not in figures}
-    found = NicSpec.model_validate(given)
+    result = NicSpec.model_validate(given)
     return base.model_copy(
-        update={**cleared, **{key: getattr(found, key) for key in given}, "plugin": own.plugin}
+        update={**cleared, **{key: getattr(result, key) for key in given}, "plugin": own.plugin}
     )
 
 

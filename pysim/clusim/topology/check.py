@@ -41,7 +41,7 @@ def _ranks_of(arrays: FabricArrays) -> list[list[int]]:
 
 def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
     """Check one node of each kind."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     _, firsts = np.unique(arrays.machines.template, return_index=True)
     zones = _ranks_of(arrays)
     for ranks in (zones[zone] for zone in firsts.tolist()):
@@ -51,11 +51,11 @@ def _inside(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
         missing = arrays.routes[entries] == NONE
         np.fill_diagonal(missing, False)
         for a, b in np.argwhere(missing).tolist():
-            if len(found) >= most:
-                return found
+            if len(result) >= most:
+                return result
             if arrays.vias(ranks[a], ranks[b]) is None:
-                found.append((ranks[a], ranks[b]))
-    return found
+                result.append((ranks[a], ranks[b]))
+    return result
 
 
 def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
@@ -63,13 +63,13 @@ def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
     zones = _ranks_of(arrays)
     if len(zones) < 2:
         return []
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     on: dict[frozenset[int], int] = {}
     for zone, ranks in enumerate(zones):
         other = zones[zone - 1]
         for rank in ranks:
-            if len(found) < most and other and not arrays.nearest_nics(rank):
-                found.append((rank, other[0]))
+            if len(result) < most and other and not arrays.nearest_nics(rank):
+                result.append((rank, other[0]))
         planes = (
             arrays.machines.planes[int(arrays.machines.plane[nic])] for nic in arrays.nics(zone)
         )
@@ -77,8 +77,8 @@ def _between(arrays: FabricArrays, most: int) -> list[tuple[int, int]]:
     for one, a in on.items():
         for two, b in on.items():
             if a != b and one.isdisjoint(two) and zones[a] and zones[b]:
-                found.append((zones[a][0], zones[b][0]))
-    return found or _holes(arrays, zones)
+                result.append((zones[a][0], zones[b][0]))
+    return result or _holes(arrays, zones)
 
 
 def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]]:
@@ -111,25 +111,25 @@ def dependencies(arrays: FabricArrays) -> set[tuple[int, int]]:
 
     The class is 1 after a dateline and 0 before, as the VC rule of the timing contract has it.
     """
-    found: set[tuple[int, int]] = set()
+    result: set[tuple[int, int]] = set()
     zone = arrays.targets["zone"].tolist()
     users = _users(arrays)
     several = arrays.fabric.num_zones > 1
     leaving = {
-        nic: _follow(arrays, nic, _sources(arrays, nic, own), found) for nic, own in users.items()
+        nic: _follow(arrays, nic, _sources(arrays, nic, own), result) for nic, own in users.items()
     }
     entering: dict[int, set[int]] = {}
     for nic in users:
         others = (o for o in users if o != nic and not (several and zone[o] == zone[nic]))
-        onward = [_next(arrays, state, nic, found) for o in others for state in leaving[o]]
-        entering[nic] = _follow(arrays, nic, set[int]().union(*onward), found)
+        onward = [_next(arrays, state, nic, result) for o in others for state in leaving[o]]
+        entering[nic] = _follow(arrays, nic, set[int]().union(*onward), result)
     for endpoint in range(len(arrays.endpoints)):
         own = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
         states = _sources(arrays, endpoint, own.tolist())
         for nic in (nic for nic, near in users.items() if endpoint in near):
-            states.update(*(_next(arrays, state, endpoint, found) for state in entering[nic]))
-        _follow(arrays, endpoint, states, found)
-    return found
+            states.update(*(_next(arrays, state, endpoint, result) for state in entering[nic]))
+        _follow(arrays, endpoint, states, result)
+    return result
 
 
 def _users(arrays: FabricArrays) -> dict[int, list[int]]:
@@ -252,25 +252,25 @@ MAX_DEADLOCK_WORK = 3_000_000
 
 def errors(fabric: Fabric) -> list[Finding]:
     """Return the reasons why a topology cannot be simulated."""
-    found: list[Finding] = []
+    result: list[Finding] = []
     if fabric.num_ranks < 1:
         return [Finding("error", "has no GPU or host; add nodes of kind gpu or host")]
     idle = [f"{link.a}-{link.b}" for link in fabric.links if link.rate.num == 0]
     if idle:
-        found.append(Finding("error", f"zero bandwidth on {listed(idle)}; give a rate above 0"))
-        return found
+        result.append(Finding("error", f"zero bandwidth on {listed(idle)}; give a rate above 0"))
+        return result
     linked = {end for link in fabric.links for end in (link.a, link.b)}
     lonely = [node.name for node in fabric.nodes if node.name not in linked]
     if lonely and len(fabric.nodes) > 1:
-        found.append(Finding("error", f"{listed(lonely)}: without any link; connect or remove"))
-        return found
+        result.append(Finding("error", f"{listed(lonely)}: without any link; connect or remove"))
+        return result
     missing = _unreachable(fabric)
     if missing:
         where = f"disconnected: no route {listed(missing)}; add links"
         if fabric.routing == "dimension-order":
             where += ", or use routing: shortest"
-        found.append(Finding("error", where))
-    return found
+        result.append(Finding("error", where))
+    return result
 
 
 def _unreachable(fabric: Fabric) -> list[str]:
@@ -280,25 +280,25 @@ def _unreachable(fabric: Fabric) -> list[str]:
 
 def raise_on_errors(fabric: Fabric, where: str) -> None:
     """Raise `TopologyError` if the topology cannot be simulated."""
-    found = errors(fabric)
-    if found:
-        raise TopologyError("\n".join(f"{where}: {finding.what}" for finding in found))
+    result = errors(fabric)
+    if result:
+        raise TopologyError("\n".join(f"{where}: {finding.what}" for finding in result))
 
 
 def check(fabric: Fabric) -> list[Finding]:
     """Return all findings about a topology, errors first."""
-    found = errors(fabric)
-    if found:
-        return found
+    result = errors(fabric)
+    if result:
+        return result
     arrays = arrays_of(fabric)
-    found += check_links(fabric)
-    found += _memory(fabric)
-    found += _rings(fabric)
-    found += [Finding("warning", line) for line in told_lines(fabric)]
-    found += _deadlock(arrays)
-    found += check_flow(fabric, arrays)
+    result += check_links(fabric)
+    result += _memory(fabric)
+    result += _rings(fabric)
+    result += [Finding("warning", line) for line in told_lines(fabric)]
+    result += _deadlock(arrays)
+    result += check_flow(fabric, arrays)
     order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(found, key=lambda finding: order[finding.level])
+    return sorted(result, key=lambda finding: order[finding.level])
 
 
 def _memory(fabric: Fabric) -> list[Finding]:

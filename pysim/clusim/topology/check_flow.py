@@ -180,9 +180,9 @@ def never_tapers(fabric: Fabric) -> bool:
 def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
     """Return the rates of network switches ``down``, ``across`` and ``up`` [bytes/s]."""
     nodes = {node.name: node for node in fabric.nodes}
-    found: dict[str, Counter[str]] = {}
+    result: dict[str, Counter[str]] = {}
     if not any(node.zone == NETWORK for node in fabric.nodes):
-        return found
+        return result
     height = _heights(fabric)
     for link in fabric.links:
         for own, other in ((link.a, link.b), (link.b, link.a)):
@@ -191,8 +191,8 @@ def _sided(fabric: Fabric) -> dict[str, Counter[str]]:
             side = "across"
             if height.get(other, 0) != height[own]:
                 side = "down" if height.get(other, 0) < height[own] else "up"
-            found.setdefault(own, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
-    return found
+            result.setdefault(own, Counter())[side] += link.rate.bytes_per_s * link.count  # type: ignore[assignment]
+    return result
 
 
 def _sides(rates: Counter[str]) -> str:

@@ -67,12 +67,12 @@ def check_links(fabric: Fabric) -> list[Finding]:
 
 
 def _ends(fabric: Fabric) -> dict[str, _Ends]:
-    found: dict[str, _Ends] = {node.name: _Ends(Counter(), Counter()) for node in fabric.nodes}
+    result: dict[str, _Ends] = {node.name: _Ends(Counter(), Counter()) for node in fabric.nodes}
     for link in fabric.links:
         for name in (link.a, link.b):
-            found[name].count[link.cls] += link.count
-            found[name].rate_Bps[link.cls] += link.count * link.rate.bytes_per_s  # type: ignore[assignment]
-    return found
+            result[name].count[link.cls] += link.count
+            result[name].rate_Bps[link.cls] += link.count * link.rate.bytes_per_s  # type: ignore[assignment]
+    return result
 
 
 def _grouped(items: Iterator[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
@@ -134,17 +134,17 @@ def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
     """Find ranks with less or more than others, of each class of link."""
     ranks = set(fabric.ranks)
     classes = {cls for name in ranks for cls in ends[name].count}
-    found = []
+    result = []
     for cls in sorted(classes):
         rates = [(ends[name].rate_Bps[cls], name) for name in fabric.ranks]
         low, high = min(rates), max(rates, key=lambda item: item[0])
         if high[0] > low[0] * TOLERANCE:
-            found.append(
+            result.append(
                 f"{low[1]} has {format_rate(low[0])} of {cls}, {high[1]} has {format_rate(high[0])}"
             )
-    for what in found:
+    for what in result:
         yield Finding("warning", f"asymmetric: {what}")
-    if not found and ranks:
+    if not result and ranks:
         own = ends[fabric.ranks[0]].rate_Bps
         what = ", ".join(f"{format_rate(rate)} of {cls}" for cls, rate in own.items())
         yield Finding("info", f"every endpoint has {what} in each direction")

@@ -61,8 +61,8 @@ class Traits:
 
 def machine_traits() -> list[Traits]:
     """Return the presets that are nodes with GPUs, the most common first."""
-    found = [traits for file in _files() if (traits := _traits(*file)) is not None]
-    return sorted(found, key=lambda traits: (-traits.common, traits.name))
+    result = [traits for file in _files() if (traits := _traits(*file)) is not None]
+    return sorted(result, key=lambda traits: (-traits.common, traits.name))
 
 
 def superpods() -> dict[str, str]:
@@ -176,15 +176,15 @@ def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
 
 
 def _pairs(rest: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for part in rest.split(",") if rest else []:
         key, equals, value = (text.strip() for text in part.partition("="))
         if not equals or not value:
             raise TopologyError(f"{part!r}: must be option=value; for example nodes=32")
-        if key in found:
+        if key in result:
             raise TopologyError(f"{key}: given twice")
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
 def _set(network: dict[str, Any], key: str, text: str) -> None:

@@ -186,8 +186,8 @@ def _check_types(
         if name is not None and (section, name) not in seen:
             own = given is not None and key in given.model_fields_set
             place: Path = ("cluster", "network", key) if own else ("cluster", "network")
-            found = catalogue.resolve(section, name, place)
-            form = getattr(found, "format", None)
+            result = catalogue.resolve(section, name, place)
+            form = getattr(result, "format", None)
             if isinstance(form, str):
                 catalogue.resolve("formats", form, place)
             seen.add((section, name))

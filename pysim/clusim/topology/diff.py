@@ -57,9 +57,9 @@ def diff(one: Fabric, other: Fabric) -> list[Difference]:
 
     Names and provenance are not compared.
     """
-    found = [*_nodes(one, other), *_links(one, other)]
-    found += _settings(one, other)
-    return found
+    result = [*_nodes(one, other), *_links(one, other)]
+    result += _settings(one, other)
+    return result
 
 
 def _nodes(one: Fabric, other: Fabric) -> Iterator[Difference]:
@@ -146,13 +146,13 @@ Ends = tuple[str, str]
 
 
 def _by_ends(fabric: Fabric) -> dict[Ends, list[Link]]:
-    found: dict[Ends, list[Link]] = {}
+    result: dict[Ends, list[Link]] = {}
     for link in fabric.links:
         a, b = sorted((link.a, link.b))
-        found.setdefault((a, b), []).append(link)
-    for links in found.values():
+        result.setdefault((a, b), []).append(link)
+    for links in result.values():
         links.sort(key=lambda link: (link.cls, link.name, str(link.rate), link.latency_ps))
-    return found
+    return result
 
 
 def _links(one: Fabric, other: Fabric) -> Iterator[Difference]:

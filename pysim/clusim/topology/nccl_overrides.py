@@ -19,39 +19,39 @@ SWITCH = "switch"
 
 def told_of(fabric: Fabric, name: str) -> dict[str, int] | None:
     """Return NCCL's overridden links of a GPU of any node, by peer; None if not overridden."""
-    found = fabric.told.get(name)
-    if found is None and "/" in name:
+    result = fabric.told.get(name)
+    if result is None and "/" in name:
         zone, _, own = name.partition("/")
-        found = fabric.told.get(own)
-        if found is not None:
-            return {to if to == SWITCH else f"{zone}/{to}": n for to, n in found.items()}
-    return None if found is None else dict(found)
+        result = fabric.told.get(own)
+        if result is not None:
+            return {to if to == SWITCH else f"{zone}/{to}": n for to, n in result.items()}
+    return None if result is None else dict(result)
 
 
 def told_slot(fabric: Fabric, name: str) -> tuple[int, int] | None:
     """Return NCCL's overridden PCIe generation and lanes of a slot; None if not overridden."""
-    found = fabric.told_pcie.get(name) or fabric.told_pcie.get(name.partition("/")[2])
-    if not found:
+    result = fabric.told_pcie.get(name) or fabric.told_pcie.get(name.partition("/")[2])
+    if not result:
         return None
-    gen, _, lanes = found.removeprefix("gen").partition("-x")
+    gen, _, lanes = result.removeprefix("gen").partition("-x")
     return int(gen), int(lanes)
 
 
 def wired(fabric: Fabric) -> dict[str, Counter[str]]:
     """Return the existing NVLinks: GPU -> GPU or `SWITCH` -> number."""
     gpus = {node.name for node in fabric.nodes if node.kind == "gpu"}
-    found: dict[str, Counter[str]] = {name: Counter() for name in gpus}
+    result: dict[str, Counter[str]] = {name: Counter() for name in gpus}
     for link in fabric.links:
         if link.cls in ("nvlink", "xgmi"):
             for end, other in ((link.a, link.b), (link.b, link.a)):
                 if end in gpus:
-                    found[end][other if other in gpus else SWITCH] += link.count
-    return found
+                    result[end][other if other in gpus else SWITCH] += link.count
+    return result
 
 
 def told_lines(fabric: Fabric) -> list[str]:
     """Return a line for each override that differs from the links."""
-    found = list(_lines(fabric)) if fabric.told else []
+    result = list(_lines(fabric)) if fabric.told else []
     slots: dict[tuple[str, str], list[str]] = {}
     links = {end: link for link in fabric.links for end in (link.a, link.b) if link.cls == "pcie"}
     for name, slot in fabric.told_pcie.items():
@@ -59,10 +59,10 @@ def told_lines(fabric: Fabric) -> list[str]:
         slots.setdefault((slot, there), []).append(name)
     for (slot, there), names in slots.items():
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        found.append(
+        result.append(
             f"NCCL is told of other PCIe slots than are there: {shown} at {slot}, not {there}"
         )
-    return found
+    return result
 
 
 def _lines(fabric: Fabric) -> Iterator[str]:

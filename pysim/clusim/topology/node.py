@@ -310,9 +310,9 @@ KIND_WORDS = {
 
 def counted_nodes(nodes: Iterable[Node]) -> list[str]:
     """Return the numbers of every chip and of every kind of node, in words."""
-    found = list(nodes)
-    chips = Counter(n.endpoint.chip for n in found if n.endpoint and n.kind == "gpu")
-    kinds = Counter(map(kind_of, found))
+    result = list(nodes)
+    chips = Counter(n.endpoint.chip for n in result if n.endpoint and n.kind == "gpu")
+    kinds = Counter(map(kind_of, result))
     counted = [(kinds[kind], word) for kind, word in KIND_WORDS.items() if kinds[kind]]
     return [
         *(f"{count} x {chip}" for chip, count in chips.items()),

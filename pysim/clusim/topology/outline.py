@@ -84,8 +84,8 @@ class OutlinedMachine:
 
     def gpus(self) -> list[Node]:
         """Return the ranks of the node in order."""
-        found = {b.node.name: b.node for root in self.roots for b in root.walk()}
-        return [node for node in found.values() if node.kind in ("gpu", "host")]
+        result = {b.node.name: b.node for root in self.roots for b in root.walk()}
+        return [node for node in result.values() if node.kind in ("gpu", "host")]
 
     def signature(self) -> Signature:
         """Return the signature without names."""

@@ -72,10 +72,10 @@ class Rails:
         if zone not in self._nics:
             low, high = self.arrays.machines.target_lo[zone : zone + 2]
             own = self.arrays.machines.targets[low:high]
-            found: list[int] = own[own >= len(self.arrays.endpoints)].tolist()
-            self._nics[zone] = found
+            result: list[int] = own[own >= len(self.arrays.endpoints)].tolist()
+            self._nics[zone] = result
             on = set(self.arrays.nics(zone))
-            self._live[zone] = tuple(rail for rail, nic in enumerate(found) if nic in on)
+            self._live[zone] = tuple(rail for rail, nic in enumerate(result) if nic in on)
         return self._nics[zone]
 
     def live(self, zones: Iterable[int]) -> list[int]:
@@ -152,8 +152,8 @@ class Rails:
     def _ranks_in(self, zone: int) -> list[int]:
         arrays = self.arrays
         home = arrays.nodes["zone"][arrays.endpoints["node"][arrays.rank_endpoint]]
-        found: list[int] = np.flatnonzero(home == zone).tolist()
-        return found
+        result: list[int] = np.flatnonzero(home == zone).tolist()
+        return result
 
     def heads(self, ranks: Sequence[int], rail: int) -> list[int]:
         """Return the `ranks`, all of one node, that are nearest to a NIC, its assigned rank first."""
@@ -163,12 +163,12 @@ class Rails:
             if rail < len(self.nics(self.arrays.zone_of(rank)))
         }
         best = min(ways.values(), default=(PathType.NONE, 0))
-        found = [rank for rank, way in ways.items() if way == best and way[0] < PathType.NONE]
-        if len(found) > 1:
-            first = self.near(found[0])
+        result = [rank for rank, way in ways.items() if way == best and way[0] < PathType.NONE]
+        if len(result) > 1:
+            first = self.near(result[0])
             turn = first.index(rail) if rail in first else rail
-            found = found[turn % len(found) :] + found[: turn % len(found)]
-        return found
+            result = result[turn % len(result) :] + result[: turn % len(result)]
+        return result
 
     def _alike(self, rank: int) -> tuple[int, ...]:
         """Return a key shared by ranks in the same place of equal nodes."""

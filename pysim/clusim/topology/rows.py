@@ -51,13 +51,13 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
 def _values(items: Sequence[Any], name: str) -> list[int]:
     """Return an attribute of every item, looked up once per distinct object."""
     known: dict[int, int] = {}
-    found = []
+    result = []
     for item in items:
         value = known.get(id(item))
         if value is None:
             value = known[id(item)] = getattr(item, name)
-        found.append(value)
-    return found
+        result.append(value)
+    return result
 
 
 _ENDPOINT_FIELDS = (

@@ -127,11 +127,11 @@ def _few(items: list[str]) -> str:
 
 
 def _alike_links(links: list[Link]) -> dict[str, list[Link]]:
-    found: dict[str, list[Link]] = {}
+    result: dict[str, list[Link]] = {}
     for link in links:
         text = f"{link.count} x {link_name(link)}, {format_rate(link.rate)}, {format_time(link.latency_ps)}"
-        found.setdefault(text, []).append(link)
-    return found
+        result.setdefault(text, []).append(link)
+    return result
 
 
 def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
@@ -213,12 +213,12 @@ def _network(view: Outline) -> Iterator[str]:
 
 
 def _alike_nodes(nodes: list[Node]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for node in nodes:
         text = node.model or (node.endpoint.chip if node.endpoint else "")
         text = text if text not in ("host", "generic") else ""
         if node.endpoint is None:
             text += f"{', ' if text else ''}{format_time(node.latency_ps)}"
             text += f", {node.ports} ports" if node.ports else ""
-        found.setdefault(text, []).append(node.name)
-    return found
+        result.setdefault(text, []).append(node.name)
+    return result

@@ -70,11 +70,11 @@ class Problems:
         if not self.found:
             return
         lines = []
-        found = sorted(dict.fromkeys(self.found), key=lambda item: item[0])
-        for (line, column), message in found[:MOST]:
+        result = sorted(dict.fromkeys(self.found), key=lambda item: item[0])
+        for (line, column), message in result[:MOST]:
             place = f"{self.where}:{line}:{column}" if line else self.where
             lines.append(_short(f"{place}: {message}", 400))
-        more = len(found) - MOST
+        more = len(result) - MOST
         if more > 0:
             lines.append(f"{self.where}: and {more} more")
         raise TopologyError("\n".join(lines))

@@ -84,12 +84,12 @@ class _Network:
 
     def route(self) -> None:
         """Set the wide routes of every graph node."""
-        found, tables = self.found, self.tables
-        found.targets["wide"] = len(self.columns)
-        found.targets["wide"][self.first_nic :] = self.columns
+        result, tables = self.found, self.tables
+        result.targets["wide"] = len(self.columns)
+        result.targets["wide"][self.first_nic :] = self.columns
         nowhere = tables.add_routes(np.array([NONE]))
-        found.wide_lo[:] = nowhere
-        found.route_lo[self.switches] = nowhere
+        result.wide_lo[:] = nowhere
+        result.route_lo[self.switches] = nowhere
         if not len(self.switches):
             return
         self._planes()
@@ -151,7 +151,7 @@ class _Network:
 
     def _switch_rows(self, table: Array) -> None:
         """Write the rows of switches: a column per NIC, and one for all other targets."""
-        wiring, tables, found = self.wiring, self.tables, self.found
+        wiring, tables, result = self.wiring, self.tables, self.found
         local = self.network_table
         used = len(self.switches)
         groups = int(table[:used].max(where=table[:used] != NONE, initial=0)) + 1
@@ -172,17 +172,17 @@ class _Network:
         last = tables.add_groups(np.diff(edges, append=len(pair)), self.down)
         rows.ravel()[pair[edges]] = last + np.arange(len(edges))
         begin = tables.add_routes(rows)
-        found.wide_lo[self.switches] = begin + np.arange(used) * rows.shape[1]
-        found.wide_stride[self.switches] = 1
+        result.wide_lo[self.switches] = begin + np.arange(used) * rows.shape[1]
+        result.wide_stride[self.switches] = 1
 
     def _uplinks(self, table: Array) -> None:
         """Set the uplink routes of every NIC: one group if all wires are equivalent, else a row."""
-        wiring, tables, found = self.wiring, self.tables, self.found
+        wiring, tables, result = self.wiring, self.tables, self.found
         node = wiring.src[self.up]
         edges = np.flatnonzero(np.diff(node, prepend=-1))
         first = tables.add_groups(np.diff(edges, append=len(node)), self.up)
         begin = tables.add_routes(first + np.arange(len(edges)))
-        found.wide_lo[node[edges]] = begin + np.arange(len(edges))
+        result.wide_lo[node[edges]] = begin + np.arange(len(edges))
         for stub, number in enumerate(self.several):
             row = table[len(self.switches) + stub]
             if len(np.unique(row[np.arange(len(row)) != number])) > 1:
@@ -190,7 +190,7 @@ class _Network:
 
     def _choosy(self, number: int, row: Array) -> None:
         """Write rows for the NICs of one set of switches that differ in distance to some targets."""
-        local, tables, found = self.network_table, self.tables, self.found
+        local, tables, result = self.network_table, self.tables, self.found
         width = len(self.columns) + 1
         for nic in np.flatnonzero(self.spots == number):
             node = int(self.wiring.targets[self.first_nic + nic])
@@ -205,8 +205,8 @@ class _Network:
             entries = np.full(width, NONE, np.int64)
             hanging = np.flatnonzero(self.spots >= 0)
             entries[hanging] = [groups[int(row[spot])] for spot in self.spots[hanging]]
-            found.wide_lo[node] = tables.add_routes(entries)
-            found.wide_stride[node] = 1
+            result.wide_lo[node] = tables.add_routes(entries)
+            result.wide_stride[node] = 1
 
 
 def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
@@ -220,7 +220,7 @@ def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
         np.arange(num_targets) - machines.target_lo[zoned.zone[wiring.targets[machines.targets]]]
     )
     targets["local"][machines.targets] = spread
-    found = ZoneRoutes(
+    result = ZoneRoutes(
         targets=targets,
         route_lo=np.zeros(num_nodes, np.uint64),
         wide_lo=np.zeros(num_nodes, np.uint64),
@@ -231,10 +231,10 @@ def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
         machines=machines,
     )
     tables = RoutingTables()
-    _route_machines(wiring, zoned, found, tables)
-    route_network(wiring, zoned, found, tables)
+    _route_machines(wiring, zoned, result, tables)
+    route_network(wiring, zoned, result, tables)
     routes, group_off, group_wires = tables.finish()
-    return replace(found, routes=routes, group_off=group_off, group_wires=group_wires)
+    return replace(result, routes=routes, group_off=group_off, group_wires=group_wires)
 
 
 def _machines(wiring: Wiring, zoned: Zoned) -> Machines:

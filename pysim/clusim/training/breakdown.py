@@ -114,11 +114,11 @@ def spans_of(
 
 def starts_of_calls(schedule: Schedule, start_ps: Array) -> dict[int, int]:
     """Return the start of data movement of each collective: the start of its last rank [ps]."""
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for task, start in zip(schedule.tasks, start_ps.tolist(), strict=True):
         if task.kind == "program" and task.call != ABSENT:
-            found[task.call] = max(found.get(task.call, 0), start)
-    return found
+            result[task.call] = max(result.get(task.call, 0), start)
+    return result
 
 
 def _pairs(rows: list[Any]) -> Array:

@@ -69,9 +69,9 @@ def expected_step(chip: str, framework: str) -> StepClass | None:
 
 def expected_text(chip: str, framework: str) -> str:
     """Return the text of the expected error, or the reason why it is unknown."""
-    found = expected_step(chip, framework)
-    if found is not None:
-        return found.text()
+    result = expected_step(chip, framework)
+    if result is not None:
+        return result.text()
     if framework == "none":
         return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
     return "not known: no published step is like it"

@@ -69,15 +69,15 @@ class LayerRow:
 
 def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
     """Return the layers of every pipeline stage, consecutive equal layers as one row."""
-    found: list[LayerRow] = []
+    result: list[LayerRow] = []
     for stage, chunks in enumerate(plan.stages):
         layers = [layer for chunk in chunks for layer in chunk]
         counts: dict[int, int] = {}
         for layer in layers:
             counts[id(layer)] = counts.get(id(layer), 0) + 1
         for layer in {id(layer): layer for layer in layers}.values():
-            found.append(_row(plan, stage, layer, counts[id(layer)]))
-    return found
+            result.append(_row(plan, stage, layer, counts[id(layer)]))
+    return result
 
 
 def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
@@ -178,12 +178,12 @@ def _lines(row: LayerRow) -> list[str]:
     sizes = [format_size(row.traffic_bytes[part]) for part in PARTS]
     backward = row.time_ps["input"] + row.time_ps["weight"]
     what = f"{row.stage}, {row.name}"
-    found = [
+    result = [
         f"  {what:<22} {row.count:>5} {row.parameters:>11,}  {flops}  {sizes[0]:>10} {sizes[1]:>10} {sizes[2]:>9}"
         f"  {format_size(row.activation_bytes):>10}  {format_time(row.time_ps['forward']):>9}"
         f" {format_time(backward):>9} {row.memory_bound:>16.0%}"
     ]
     for name, messages in row.messages.items():
         if messages:
-            found.append(f"    {name}: {', '.join(messages)}")
-    return found
+            result.append(f"    {name}: {', '.join(messages)}")
+    return result

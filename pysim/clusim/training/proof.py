@@ -134,7 +134,7 @@ class _Rows:
 
     def beside(self, spans: Mapping[int, Spans]) -> Array:
         """Return by block the time of concurrent work, summed over its ranks [ps]."""
-        found = np.zeros(len(self.message), np.int64)
+        result = np.zeros(len(self.message), np.int64)
         anywhere = merged(np.concatenate([NOTHING.active, *(own.active for own in spans.values())]))
         order = np.argsort(self.rank, kind="stable")
         edges = np.flatnonzero(np.diff(self.rank[order])) + 1
@@ -150,8 +150,8 @@ class _Rows:
                 (message, (busy, blocks, anywhere)),
             ):
                 overlap = _overlap(merged(np.concatenate(others)), at[wanted])
-                np.add.at(found, self.index[rows[wanted]], overlap)
-        return found
+                np.add.at(result, self.index[rows[wanted]], overlap)
+        return result
 
 
 def _late(block: FoldedBlock, end: list[int]) -> int:
@@ -172,13 +172,13 @@ def _overlap(busy: Array, spans: Array) -> Array:
         part = np.clip(times - busy[last, 0], 0, busy[last, 1] - busy[last, 0])
         return np.where(at > 0, before[last] + part, 0)
 
-    found: Array = until(spans[:, 1]) - until(spans[:, 0])
-    return found
+    result: Array = until(spans[:, 1]) - until(spans[:, 0])
+    return result
 
 
 def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
     """Return by block the time of other replicated messages on the same wires [ps]."""
-    found = np.zeros(len(blocks), np.int64)
+    result = np.zeros(len(blocks), np.int64)
     kinds: dict[int, list[int]] = {}
     for number in np.flatnonzero(rows.message).tolist():
         # The wires are only known for identical messages; others are never verified.
@@ -202,8 +202,8 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
         if one != two
     }
     for one, two in pairs:
-        found[kinds[one]] = np.maximum(found[kinds[one]], _overlap(busy[two], spans[one]))
-    return found
+        result[kinds[one]] = np.maximum(result[kinds[one]], _overlap(busy[two], spans[one]))
+    return result
 
 
 def fold_report(
@@ -212,15 +212,15 @@ def fold_report(
     """Return the report on the replicated blocks of a run."""
     if folder is None or not folder.blocks:
         return FoldReport()
-    found = [state for _, state in found_states]
-    alone = [state for state in found if not state.beside_ps]
+    result = [state for _, state in found_states]
+    alone = [state for state in result if not state.beside_ps]
     return FoldReport(
         folder.measured,
-        len(found),
+        len(result),
         len(alone),
-        sum(state.proved for state in found),
-        sum(state.beside_ps for state in found) / max(1, sum(s.total_ps for s in found)),
-        max(state.late_ps for state in found),
+        sum(state.proved for state in result),
+        sum(state.beside_ps for state in result) / max(1, sum(s.total_ps for s in result)),
+        max(state.late_ps for state in result),
     )
 
 

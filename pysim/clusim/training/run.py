@@ -128,9 +128,9 @@ def folded_blocks(blocks: Sequence[FoldedBlock], fabric: Fabric) -> FoldedBlocks
     counters = WIRE_COUNTERS.names or ()
     builder = FoldedBuilder(arrays.wire_names, arrays.rank_endpoint, counters)
     for block in blocks:
-        found = block.found
-        builder.add(found.done, found, found.ranks, found.wires)
-        builder.block(found, map(block.tasks.__getitem__, found.ranks))
+        result = block.found
+        builder.add(result.done, result, result.ranks, result.wires)
+        builder.block(result, map(block.tasks.__getitem__, result.ranks))
     return builder.build()
 
 
@@ -235,14 +235,14 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     if options.trace_out is not None and request.workload.depth is not None:
         # The error of a deep model is known only after all its runs.
         first = replace(options, trace_out=None, confirm=False)
-    found = _simulated(coarse, first, WANTED_ERROR)
-    enough = found.error_bound is not None and found.error_bound <= WANTED_ERROR
+    result = _simulated(coarse, first, WANTED_ERROR)
+    enough = result.error_bound is not None and result.error_bound <= WANTED_ERROR
     if enough and first is options:
-        return found
-    whole = WholeSteps(found.step_ps, found.result.provenance.granularity_note, found.fold)
-    with knowing(found.plan, request.steps, options.watch.words, whole):
+        return result
+    whole = WholeSteps(result.step_ps, result.result.provenance.granularity_note, result.fold)
+    with knowing(result.plan, request.steps, options.watch.words, whole):
         again = _simulated(coarse if enough else request, options)
-    return replace(again, wall_s=found.wall_s + again.wall_s)
+    return replace(again, wall_s=result.wall_s + again.wall_s)
 
 
 def _simulated(
@@ -261,8 +261,8 @@ def _simulated(
     notes = memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric) if request.held is None else []
     if workload.depth is not None:
-        found = by_depth(workload, plan, partial(_shallow, request, options))
-        return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
+        result = by_depth(workload, plan, partial(_shallow, request, options))
+        return replace(result, memory=memory, notes=[*notes, *result.notes], switching=None)
     runs = _Runs(setup, request.granularity, _part_of(options))
     folder = Folder(plan.fabric, runs)
     if request.held is not None:
@@ -278,16 +278,16 @@ def _simulated(
         run = steps.run(folder)
     else:
         run = steps.proved(folder)
-    found = _evaluate(run, memory, notes, time.perf_counter() - began)
+    result = _evaluate(run, memory, notes, time.perf_counter() - began)
     with steps.knowing(run):
-        found = replace(found, saved=steps.with_checkpoint(run))
+        result = replace(result, saved=steps.with_checkpoint(run))
         options.watch.begins("collectives of switches are compared with rings")
     done = switching(
-        Setup(setup.known), found.traffic, plan.mesh.size, request.steps, request.granularity
+        Setup(setup.known), result.traffic, plan.mesh.size, request.steps, request.granularity
     )
     judged = steps.told[0] if steps.told else steps.verdict(run)
-    told = replace(found.result, judge=KnownVerdict(judged))
-    return replace(found, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
+    told = replace(result.result, judge=KnownVerdict(judged))
+    return replace(result, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
 
 
 def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
@@ -381,13 +381,13 @@ class _Steps:
 
     def verdict(self, run: StepTiming) -> Verdict:
         """Return the verdict on the last step, confirmed by re-simulation if that is cheap."""
-        found, confirm = run.verdict, self.options.confirm
-        if found.headline is None or not (is_cheap(run) if confirm is None else confirm):
-            return found
+        result, confirm = run.verdict, self.options.confirm
+        if result.headline is None or not (is_cheap(run) if confirm is None else confirm):
+            return result
         try:
-            return self._confirmed(run, found, found.headline.kind)
+            return self._confirmed(run, result, result.headline.kind)
         except TimeLimitReached:
-            return found
+            return result
 
     def _confirmed(self, run: StepTiming, found: Verdict, first: CauseKind) -> Verdict:
         """Return the verdict with the saving of a re-simulation without the bottleneck."""

@@ -129,8 +129,8 @@ def _exposed(own: Spans, edges: Array) -> Array:
     either = np.concatenate((compute, moving))
     both = Union(either[:, 0], either[:, 1])
     low, high = edges[:-1], edges[1:]
-    found: Array = both.within(low, high) - computing.within(low, high)
-    return found
+    result: Array = both.within(low, high) - computing.within(low, high)
+    return result
 
 
 def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
@@ -186,21 +186,21 @@ class Culprits:
 def parts_of(ranks: Sequence[Breakdown], culprits: Culprits) -> Parts:
     """Return the mean breakdown of ranks in a window of time; the parts add up to the window."""
     sums = {part: [getattr(row, f"{part}_ps") for row in ranks] for part in PARTS}
-    found: Parts = {}
+    result: Parts = {}
     if culprits.slow:
         lost = _held_up(ranks, sums, culprits.slow)
-        found[CauseKind.STRAGGLER, several(f"rank {rank}" for rank in culprits.slow)] = _mean(lost)
+        result[CauseKind.STRAGGLER, several(f"rank {rank}" for rank in culprits.slow)] = _mean(lost)
     wire = culprits.wire
     for part, own in sums.items():
         time_ps = _mean(own)
         if part != CauseKind.EXPOSED or wire is None:
-            found[CauseKind(part), culprits.bubble if part == CauseKind.BUBBLE else ""] = time_ps
+            result[CauseKind(part), culprits.bubble if part == CauseKind.BUBBLE else ""] = time_ps
             continue
         broken_ps = round(time_ps * wire.lost)
         if broken_ps:
-            found[CauseKind.FAULT, wire.link] = broken_ps
-        found[CauseKind.EXPOSED, wire.what] = time_ps - broken_ps
-    return {key: ps for key, ps in found.items() if ps > 0}
+            result[CauseKind.FAULT, wire.link] = broken_ps
+        result[CauseKind.EXPOSED, wire.what] = time_ps - broken_ps
+    return {key: ps for key, ps in result.items() if ps > 0}
 
 
 def _held_up(

@@ -81,13 +81,13 @@ class StepTiming:
         if len(self.writer.steps) == 1:
             return []
         end = self.result.tasks.end_ps
-        found: list[int] = []
+        result: list[int] = []
         for step in self.writer.steps:
             own = [int(end[t]) for tasks in step.values() for t in tasks]
             if min(own) < 0:
                 break
-            found.append(max(own))
-        return found
+            result.append(max(own))
+        return result
 
     @cached_property
     def fold(self) -> FoldReport:

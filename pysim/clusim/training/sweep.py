@@ -53,12 +53,12 @@ def scaling(
         raise InputError(
             f"batch {workload.batch.all}: not divisible by the {base} replicas it is for"
         )
-    found: list[tuple[int, StepResult, float]] = []
+    results: list[tuple[int, StepResult, float]] = []
     for count in replicas:
         part = scaled(workload, count, kind, workload.batch.all // base)
         result = run(replace(request, workload=part))
-        first = found[0] if found else (count, result, 1.0)
+        first = results[0] if results else (count, result, 1.0)
         per_gpu = result.samples_per_s / result.plan.mesh.size
         efficiency = per_gpu / (first[1].samples_per_s / first[1].plan.mesh.size)
-        found.append((count, result, efficiency))
-    return found
+        results.append((count, result, efficiency))
+    return results

@@ -322,8 +322,8 @@ def chip_of(
         endpoint = replace(endpoint, kernels=own.kernels)
     family = FAMILIES[endpoint.architecture]
     measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
-    found = own.gemm_fraction or endpoint.gemm_fraction
-    if not found:
+    result = own.gemm_fraction or endpoint.gemm_fraction
+    if not result:
         raise InputError(
             f"chip {endpoint.chip!r} of {node.name}: gemm_fraction is not known; give the chip a base, or the"
             " workload 'hardware: {gemm_fraction: 0.8}'"
@@ -332,7 +332,7 @@ def chip_of(
         name=endpoint.chip,
         sms=endpoint.sms,
         peak_flops=float(peak),
-        gemm_fraction=found,
+        gemm_fraction=result,
         memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
         memory_bytes=endpoint.mem_bytes if own.memory is None else own.memory,
         workspace_bytes=WORKSPACE_BYTES[endpoint.compute_capability >= 90],
@@ -425,8 +425,8 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
     """
     own = _measured_on(endpoint)
     places = [own, *(name for name in shipped_files() if name != own)]
-    found = (table for name in places if (table := find_attention(name, library)) is not None)
-    table = next(found, None)
+    result = (table for name in places if (table := find_attention(name, library)) is not None)
+    table = next(result, None)
     if table is None:
         known = {name for place in shipped_files().values() for name in load_file(place).attention}
         raise InputError(

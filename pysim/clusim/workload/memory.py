@@ -362,7 +362,7 @@ class Recomputer:
 
     def part(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers of a part of a stage with their recomputation."""
-        found = list(layers)
+        result = list(layers)
         if self.own.modules is not None:
             return [self._variant(layer, _by_modules(layer, self.own.modules)) for layer in layers]
         blocks = [i for i, layer in enumerate(layers) if _kept_less(layer)]
@@ -371,10 +371,10 @@ class Recomputer:
             if self.own.group > 1:
                 low = place - place % self.own.group
                 group = [layers[i] for i in blocks[low : low + self.own.group]]
-                found[index] = self._variant(layer, _in_group(group, place - low))
+                result[index] = self._variant(layer, _in_group(group, place - low))
             elif not self._chosen(place):
-                found[index] = self._variant(layer, Again(kept=layer.activations.none))
-        return found
+                result[index] = self._variant(layer, Again(kept=layer.activations.none))
+        return result
 
     def _chosen(self, place: int) -> bool:
         """True if the block at this place of a part is recomputed."""

@@ -175,10 +175,10 @@ class Mesh:
             for group in self.groups(dim, pipeline):
                 for rank in group[1:]:
                     parent[root(rank)] = root(group[0])
-        found: dict[int, list[int]] = {}
+        result: dict[int, list[int]] = {}
         for rank in self.stage(pipeline):
-            found.setdefault(root(rank), []).append(rank)
-        return [tuple(own) for own in found.values()]
+            result.setdefault(root(rank), []).append(rank)
+        return [tuple(own) for own in result.values()]
 
 
 def zones_of(fabric: Fabric) -> list[int]:
@@ -192,16 +192,16 @@ def zones_of(fabric: Fabric) -> list[int]:
 def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:
     """Return the placement of each dimension in nodes: ``inside``, ``across`` or ``mixed``."""
     zone = zones_of(fabric)
-    found = {}
+    result = {}
     for dim in ("tensor", "context", "expert", "replica"):
         groups = [group for stage in range(mesh.pipeline) for group in mesh.groups(dim, stage)]
-        found["data" if dim == "replica" else dim] = _where(groups, zone)
+        result["data" if dim == "replica" else dim] = _where(groups, zone)
     if mesh.shard:
         groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("shard", stage)]
-        found["shard"] = _where(groups, zone)
+        result["shard"] = _where(groups, zone)
     columns = [mesh.stage(stage) for stage in range(mesh.pipeline)]
-    found["pipeline"] = _where([*zip(*columns, strict=True)], zone)
-    return found
+    result["pipeline"] = _where([*zip(*columns, strict=True)], zone)
+    return result
 
 
 def _where(groups: Sequence[Sequence[int]], zone: Sequence[int]) -> str:

@@ -30,13 +30,13 @@ Pass = tuple[Kind, int, int]
 
 def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
     """Return the passes of a ZB-V stage; at most as many in flight as in 1F1B's first stage."""
-    found: list[Pass] = []
+    result: list[Pass] = []
     kinds: tuple[Kind, ...] = ("F", "B", "W")
     numbers = {(kind, part): count() for kind in kinds for part in (0, 1)}
     done = {0: 0, 1: 0}
 
     def add(kind: Kind, part: int) -> None:
-        found.append((kind, next(numbers[kind, part]), part))
+        result.append((kind, next(numbers[kind, part]), part))
         if kind == "F":
             done[part] += 1
 
@@ -64,9 +64,9 @@ def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
         add("B", 0)
         add("W", 0)
     for part in (1, 0):
-        for _ in range(filled - sum(1 for own in found if own[0] == "W" and own[2] == part)):
+        for _ in range(filled - sum(1 for own in result if own[0] == "W" and own[2] == part)):
             add("W", part)
-    return [own for own in found if own[1] < microbatches]
+    return [own for own in result if own[1] < microbatches]
 
 
 @dataclass
@@ -326,10 +326,10 @@ def _two_ways(schedule: str, stage: int, stages: int, m: int) -> TwoWays:
 
 def _alternate(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:
     """Return `warm_up` forward passes, then one forward and one backward pass in turn."""
-    found = forward[:warm_up]
+    result = forward[:warm_up]
     for index in range(len(forward) - warm_up):
-        found += [forward[warm_up + index], backward[index]]
-    return found + backward[len(forward) - warm_up :]
+        result += [forward[warm_up + index], backward[index]]
+    return result + backward[len(forward) - warm_up :]
 
 
 def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
@@ -374,18 +374,18 @@ def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:
     No stage holds more than the first one of 1F1B.
     """
     base = order("1f1b", stage, stages, m)
-    found: list[Action] = []
+    result: list[Action] = []
     waiting: list[int] = []
     done = 0
     for action in base:
-        found.append(action)
+        result.append(action)
         if action.kind == "B":
             done += 1
             waiting.append(action.microbatch)
             # Stage s may defer s weight gradients: its last input gradients are earlier by that number.
             if len(waiting) > stage or done == m:
-                found.append(Action("W", waiting.pop(0)))
-    return found + [Action("W", index) for index in waiting]
+                result.append(Action("W", waiting.pop(0)))
+    return result + [Action("W", index) for index in waiting]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,10 +65,10 @@ def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
     recipe, elements = RECIPES[precision.recipe], product.batch * product.m * product.k
     written = precision.gemm_bytes + recipe.scale_bytes
     bare = replace(kernel, flops=0, gemm=None, bytes=elements * precision.bytes)
-    found = [replace(bare, name=f"{kernel.name} amax")] * recipe.sweeps
+    result = [replace(bare, name=f"{kernel.name} amax")] * recipe.sweeps
     if not _both_ways(precision):
-        return found
-    return [*found, replace(bare, name=f"{kernel.name} cast", bytes=round(elements * written))]
+        return result
+    return [*result, replace(bare, name=f"{kernel.name} cast", bytes=round(elements * written))]
 
 
 def _both_ways(precision: Precision) -> bool:

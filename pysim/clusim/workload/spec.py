@@ -397,19 +397,19 @@ def loads_workload(
     for dotted, value in (changes or {}).items():
         _change(data, dotted, value)
     try:
-        found = Workload.model_validate(data)
+        result = Workload.model_validate(data)
     except ValidationError as error:
         for item in error.errors(include_url=False):
             _explain(item, problems)
         problems.raise_if_any()
         raise
-    if found.model.huggingface and base is not None:
-        found.model.huggingface = os.fspath(base / found.model.huggingface)
-    kernels = found.hardware.kernels
+    if result.model.huggingface and base is not None:
+        result.model.huggingface = os.fspath(base / result.model.huggingface)
+    kernels = result.hardware.kernels
     if kernels and base is not None and (base / kernels).is_file():
-        found.hardware.kernels = os.fspath(base / kernels)
-    found._document = problems
-    return found
+        result.hardware.kernels = os.fspath(base / kernels)
+    result._document = problems
+    return result
 
 
 def _change(data: dict[str, Any], dotted: str, value: Any) -> None:

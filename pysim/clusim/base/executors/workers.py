@@ -50,14 +50,14 @@ def model_digest() -> str:
     The compiled engine is excluded, because every compiler generates different code; its compatibility is
     checked at import.
     """
-    found = blake2b(digest_size=8)
+    result = blake2b(digest_size=8)
     texts = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv")]
     named = {path.relative_to(PACKAGE).as_posix(): path for path in texts}
     for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads())):
         named |= {f"{kind}/{name}": path for name, path in files.items()}
     for name in sorted(named):
-        found.update(f"{name} {file_digest(named[name])}\n".encode())
-    return found.hexdigest()
+        result.update(f"{name} {file_digest(named[name])}\n".encode())
+    return result.hexdigest()
 
 
 Given = TypeVar("Given")

@@ -70,16 +70,16 @@ def find_protocol(word: str) -> Protocol | None:
 
 def protocol_named(word: str) -> Protocol:
     """Return the protocol in any spelling; raise `InputError` for another word."""
-    found = find_protocol(word)
-    if found is None:
+    result = find_protocol(word)
+    if result is None:
         raise InputError(f"protocol {word!r}: unknown{suggest(plain(word), PROTOCOL_NAMES)}")
-    return found
+    return result
 
 
 def own_word(word: str) -> str:
     """Return an algorithm in clusim's spelling, ``nvlstree``; unknown words in lower case."""
-    found = find_algorithm(word)
-    return found.own if found else word.strip().lower()
+    result = find_algorithm(word)
+    return result.own if result else word.strip().lower()
 
 
 def is_plan(word: str) -> bool:
@@ -94,5 +94,5 @@ def own_algorithm(word: str) -> str:
 
 def kernel_word(word: str) -> str:
     """Return an algorithm or protocol as in kernel names, ``NVLS_TREE``; others in capitals."""
-    found = find_algorithm(word) or find_protocol(word)
-    return found.name if found else word.upper()
+    result = find_algorithm(word) or find_protocol(word)
+    return result.name if result else word.upper()

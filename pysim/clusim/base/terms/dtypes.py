@@ -124,7 +124,7 @@ _REDOPS_MEANT = {
 
 def redop_named(word: str) -> str:
     """Return the reduction in any spelling; raise `InputError` for another word."""
-    found = find_redop(word)
-    if found is None:
+    result = find_redop(word)
+    if result is None:
         raise InputError(f"redop {word!r}: unknown{suggest(word, REDUCTIONS, _REDOPS_MEANT)}")
-    return found
+    return result

@@ -172,18 +172,18 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
     InputError
         It is unknown or not permitted; the message names the most similar.
     """
-    found = find_operation(word)
-    if found is None:
+    result = find_operation(word)
+    if result is None:
         raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known, _MEANT)}")
-    if found.name not in known:
+    if result.name not in known:
         raise InputError(f"operation {word!r}: not for this; there are {', '.join(known)}")
-    return found
+    return result
 
 
 def operation_written(name: object) -> str:
     """Return the collective with this exact name (plugins: ``ReduceScatter``), or empty."""
-    found = find_operation(name) if isinstance(name, str) else None
-    return found.name if found is not None and found.chakra else ""
+    result = find_operation(name) if isinstance(name, str) else None
+    return result.name if result is not None and result.chakra else ""
 
 
 def operation_starting(name: object) -> str:
@@ -191,7 +191,7 @@ def operation_starting(name: object) -> str:
     if not isinstance(name, str):
         return ""
     short = plain(name)
-    return next((found for start, found in _LONGEST_FIRST if short.startswith(start)), "")
+    return next((result for start, result in _LONGEST_FIRST if short.startswith(start)), "")
 
 
 def full_bytes(operation: str, part_bytes: int, num_ranks: int) -> int:
@@ -201,8 +201,8 @@ def full_bytes(operation: str, part_bytes: int, num_ranks: int) -> int:
 
 def bus_factor(operation: str, num_ranks: int) -> float:
     """Return busbw over algbw as defined by nccl-tests; 1 for custom operations."""
-    found = OPERATIONS.get(operation)
-    return found.bus_factor(num_ranks) if found else 1.0
+    result = OPERATIONS.get(operation)
+    return result.bus_factor(num_ranks) if result else 1.0
 
 
 def counted_share(operation: str, num_ranks: int) -> float:

@@ -275,12 +275,12 @@ class InstanceState:
             return [(self._connection(prim.send), Kind.MCAST)]
         if flags & Op.AGGREGATE:
             return [(self._connection(prim.send), Kind.AGG_UP)]
-        found: list[tuple[ConnectionState, int]] = []
+        result: list[tuple[ConnectionState, int]] = []
         if recv is not None and (recv.spec.kind == ConnKind.READ or recv.spec.stage is not None):
-            found.append((recv, Kind.READ_REQ))
+            result.append((recv, Kind.READ_REQ))
         if send is not None and send.spec.kind == ConnKind.WRITE:
-            found.append((send, Kind.WRITE))
-        return found
+            result.append((send, Kind.WRITE))
+        return result
 
     def _terms(self, connection: ConnectionState, kind: int, prim: PrimSpec) -> Terms:
         spec = connection.spec

@@ -266,9 +266,9 @@ def _check_payload(machine: Machine) -> None:
             if endpoint is not None:
                 carried[endpoint] += wire.counters.payload
     for name, carried, moved in (("sent", sent, payload.sent), ("received", taken, payload.taken)):
-        for i, (found, asked) in enumerate(zip(carried, moved, strict=True)):
-            holds = found >= asked if payload.relayed else found == asked
-            demand(holds, f"payload {name} by endpoint {i}", found, asked)
+        for i, (result, asked) in enumerate(zip(carried, moved, strict=True)):
+            holds = result >= asked if payload.relayed else result == asked
+            demand(holds, f"payload {name} by endpoint {i}", result, asked)
 
 
 _FINGERPRINTED = (

@@ -166,15 +166,15 @@ class _Reader:
                 return node
 
     def _list(self, depth: int) -> list[Any]:
-        found: list[Any] = []
+        result: list[Any] = []
         self.at += 1
         if self.space() == "]":
             self.at += 1
-            return found
+            return result
         while True:
-            found.append(self.value(depth + 1))
+            result.append(self.value(depth + 1))
             if self._last("]"):
-                return found
+                return result
 
     def _last(self, end: str) -> bool:
         """Skip a comma or the end; return True at the end."""

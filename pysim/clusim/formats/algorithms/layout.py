@@ -72,8 +72,8 @@ class WantedPlan:
 
 def operation_of(word: str) -> str:
     """Return the operation of a plan, empty if plans do not support it."""
-    found = find_operation(word)
-    return found.name if found and {found.name, *found.others} & set(PLANNED) else ""
+    result = find_operation(word)
+    return result.name if result and {result.name, *result.others} & set(PLANNED) else ""
 
 
 def start(

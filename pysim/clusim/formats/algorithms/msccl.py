@@ -298,14 +298,14 @@ class _Emitter:
 
     def _grains(self) -> dict[Key, _Grain]:
         """Return the granularity of each thread block, equal at both ends of a connection."""
-        found: dict[Key, _Grain] = {}
+        result: dict[Key, _Grain] = {}
         for keys in _talking(self.program.blocks, self.senders):
             prims = [prim for key in keys for prim in self.program.out[key].prims if not prim.sync]
             sizes = {size for prim in prims for size in self._operations(prim.repeat)}
             chunks = math.gcd(*sizes) or 1
             grain = _Grain(chunks, max(sizes, default=1) // chunks)
-            found |= dict.fromkeys(keys, grain)
-        return found
+            result |= dict.fromkeys(keys, grain)
+        return result
 
     def _operations(self, count: int) -> list[int]:
         """Return the distinct sizes of the operations that move `count` chunks [chunks].
@@ -418,7 +418,7 @@ def _talking(
     for key, block in blocks.items():
         if any(step.op.receives for step in block.steps):
             first[root(key)] = root(senders[block.recv, key[0], block.channel])
-    found: dict[Key, list[Key]] = {}
+    result: dict[Key, list[Key]] = {}
     for key in blocks:
-        found.setdefault(root(key), []).append(key)
-    return list(found.values())
+        result.setdefault(root(key), []).append(key)
+    return list(result.values())

@@ -244,9 +244,9 @@ class _Emitter:
 
 def _parts(stores: Stores, first: int, count: int) -> list[tuple[int, int, MscclppLink]]:
     """Return the runs of stores within a range of grains."""
-    found = []
+    result = []
     for low, size, link in sorted(stores.runs, key=lambda run: run[0]):
         begin, end = max(low, first), min(low + size, first + count)
         if begin < end:
-            found.append((begin, end - begin, link))
-    return found
+            result.append((begin, end - begin, link))
+    return result

@@ -255,13 +255,13 @@ class _Gpu:
 
     def redops(self) -> set[str]:
         """Return the reductions that operations name."""
-        found = set()
+        result = set()
         for block in self.node.nodes("threadblocks"):
             ops = block.nodes("ops")
             for op in [*ops, *(inner for outer in ops for inner in outer.nodes("ops"))]:
                 if "reduce_op" in op:
-                    found.add(op.text("reduce_op").lower())
-        return found
+                    result.add(op.text("reduce_op").lower())
+        return result
 
     def read(self, tables: list[dict[str, int]]) -> MscclppGpu:
         """Return the GPU; `tables` are the chunks of the buffers of all GPUs."""
@@ -356,14 +356,14 @@ class _Block:
         return tuple(self.gpu.channels[where][own[number]] for number in numbers)
 
     def _refs(self, node: JsonNode, name: str, letters: str, where: str) -> tuple[Ref, ...]:
-        found = []
+        result = []
         for at, item in enumerate(node.nodes(name)):
             if not letters:
                 raise node.bad(f"{name}: {node.text('name')} has none")
-            found.append(self._ref(item, letters[min(at, len(letters) - 1)], where))
-        if len(found) < len(letters):
+            result.append(self._ref(item, letters[min(at, len(letters) - 1)], where))
+        if len(result) < len(letters):
             raise node.bad(f"{name}: {node.text('name')} needs at least {len(letters)}")
-        return tuple(found)
+        return tuple(result)
 
     def _ref(self, item: JsonNode, letter: str, where: str) -> Ref:
         index = item.number("index", 0, MAX_CHUNKS)

@@ -59,10 +59,10 @@ _FORBID = {
 
 def find_anomalies(log: Log) -> list[Anomaly]:
     """Return the distinct anomalies of a log."""
-    found: dict[tuple[str, str], Anomaly] = {}
+    result: dict[tuple[str, str], Anomaly] = {}
     for anomaly in _all(log):
-        found.setdefault((anomaly.kind, anomaly.text), anomaly)
-    return list(found.values())
+        result.setdefault((anomaly.kind, anomaly.text), anomaly)
+    return list(result.values())
 
 
 def _all(log: Log) -> Iterator[Anomaly]:
@@ -297,7 +297,7 @@ def _graph(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
 
 def _numa(log: Log, communicator: LoggedCommunicator) -> dict[int, tuple[str, str]]:
     """Return host and CPU of each rank that the topology print names."""
-    found: dict[int, tuple[str, str]] = {}
+    result: dict[int, tuple[str, str]] = {}
     for member in log.members(communicator):
         cpu = ""
         host = log.facts.processes[member.process].host
@@ -305,8 +305,8 @@ def _numa(log: Log, communicator: LoggedCommunicator) -> dict[int, tuple[str, st
             if node.depth == 0 and node.name.startswith("CPU/"):
                 cpu = node.name
             elif node.name.startswith("GPU/") and cpu and node.note.isdigit():
-                found.setdefault(int(node.note), (host, cpu))
-    return found
+                result.setdefault(int(node.note), (host, cpu))
+    return result
 
 
 def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterator[Anomaly]:

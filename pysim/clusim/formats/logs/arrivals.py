@@ -55,8 +55,8 @@ def find_connections(scan: Scan, among: NDArray[np.bool_]) -> Connections | None
         return at
 
     def fits(at: Positions, text: tuple[np.uint64, np.uint64]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (view[at] & text[1]) == text[0]
-        return found
+        result: NDArray[np.bool_] = (view[at] & text[1]) == text[0]
+        return result
 
     side = np.where(fits(start(6), _SEND), 1, np.where(fits(start(6), _RECEIVE), 2, 0))
     via = np.where(side > 0, start(7), start(6))
@@ -92,8 +92,8 @@ def find_connections(scan: Scan, among: NDArray[np.bool_]) -> Connections | None
 
 def _until(buffer: NDArray[np.uint8], start: Positions, stop: Positions, mark: int) -> Positions:
     """Return the first position of `mark` in the first ten bytes of [start, stop), else stop."""
-    found = stop.copy()
+    result = stop.copy()
     for j in range(9, 0, -1):
         at = start + j
-        found = np.where((at < stop) & (buffer[at] == mark), at, found)
-    return found
+        result = np.where((at < stop) & (buffer[at] == mark), at, result)
+    return result

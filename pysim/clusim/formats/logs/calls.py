@@ -88,8 +88,8 @@ class CallTable:
 
 def logged_operation(name: str) -> str:
     """Return the operation of a name in a log, empty if clusim cannot simulate it."""
-    found = find_operation(name)
-    return found.name if found is not None and found.name in OF_NCCL else ""
+    result = find_operation(name)
+    return result.name if result is not None and result.name in OF_NCCL else ""
 
 
 def call_table(log: Log, *, most: int | None = None) -> CallTable:
@@ -143,9 +143,9 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
         rest.append((stream, time_ns, line))
     for item, (stream, time_ns, line) in zip(order, rest, strict=True):
         if isinstance(item, int):
-            found = _messages(log, table, messages[item][1], messages[item][0])
-            if found is not None:
-                table.add(found, stream, time_ns, line)
+            result = _messages(log, table, messages[item][1], messages[item][0])
+            if result is not None:
+                table.add(result, stream, time_ns, line)
         else:
             table.add(item, stream, time_ns, line)
 

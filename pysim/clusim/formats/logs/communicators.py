@@ -73,7 +73,7 @@ class _Signatures:
     def _first(self) -> OwnedRows:
         """The first `_SIGNATURE` calls of each handle."""
         seen = np.zeros(0, np.int64)
-        found: list[list[NDArray[np.integer]]] = []
+        result: list[list[NDArray[np.integer]]] = []
         for part in self._calls.parts():
             handles = part.kinds["member"].astype(np.int64)
             seen = np.append(seen, np.zeros(max(0, int(handles.max()) + 1 - len(seen)), np.int64))
@@ -82,17 +82,17 @@ class _Signatures:
             member = handles[part.which]
             rows = np.flatnonzero(seen[member] + ordinals(member) < _SIGNATURE)
             seen += np.bincount(member, minlength=len(seen))
-            found.append([member[rows], *(part.column(name, rows) for name in _COMPARED)])
-        whole = [np.concatenate(column) for column in zip(*found, strict=True)] or [seen] * 6
+            result.append([member[rows], *(part.column(name, rows) for name in _COMPARED)])
+        whole = [np.concatenate(column) for column in zip(*result, strict=True)] or [seen] * 6
         return OwnedRows(whole[0], dict(zip(_COMPARED, whole[1:], strict=True)))
 
     def of(self, member: int) -> dict[int, tuple[int, int, int]]:
-        found = self._known.get(member)
-        if found is None:
-            found = self._known[member] = {}
+        result = self._known.get(member)
+        if result is None:
+            result = self._known[member] = {}
             for op, name, count, kind in self._first.rows(member, _COMPARED[1:]):
-                found.setdefault(op, (name, count, kind))
-        return found
+                result.setdefault(op, (name, count, kind))
+        return result
 
     def alternate(self, one: int, other: int) -> bool:
         """Return True if calls of the two handles alternate: one thread drives both GPUs."""
@@ -120,7 +120,7 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
     sizes = _sizes(facts, runs)
     used = _used(facts)
     signatures = _Signatures(facts.calls)
-    found: list[LoggedCommunicator] = []
+    result: list[LoggedCommunicator] = []
     by_key: dict[tuple[object, ...], LoggedCommunicator] = {}
     open_ones: dict[tuple[int, int], _Open] = {}
     looks = _Looks()
@@ -139,20 +139,20 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
         if key is not None:
             communicator = by_key.get(key)
             if communicator is None:
-                if len(found) >= MOST_COMMUNICATORS:
+                if len(result) >= MOST_COMMUNICATORS:
                     facts.left_out += 1
                     continue
-                communicator = by_key[key] = _new(found, member, n_ranks)
+                communicator = by_key[key] = _new(result, member, n_ranks)
         else:
             candidates = open_ones.get((member.run, n_ranks))
             if candidates is None:
                 candidates = open_ones[member.run, n_ranks] = _Open(facts, signatures)
             communicator = candidates.choose(number, looks)
             if communicator is None:
-                if len(found) >= MOST_COMMUNICATORS:
+                if len(result) >= MOST_COMMUNICATORS:
                     facts.left_out += 1
                     continue
-                communicator = _new(found, member, n_ranks)
+                communicator = _new(result, member, n_ranks)
                 candidates.add(communicator, number)
                 if looks.left <= 0:
                     communicator.assumed.append(_FEW_LOOKS)
@@ -166,10 +166,10 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
             communicator.members[member.rank] = number
         of_member[number] = communicator
     described = _Described(facts, runs)
-    for communicator in found:
+    for communicator in result:
         _place_by_labels(facts, communicator)
         described.add(communicator)
-    return found
+    return result
 
 
 def _new(found: list[LoggedCommunicator], member: Member, n_ranks: int) -> LoggedCommunicator:

@@ -39,8 +39,8 @@ def positions(buffer: NDArray[np.uint8], text: bytes) -> Positions:
     """Return the positions of `text` (at most 8 bytes)."""
     at = np.flatnonzero(buffer[: len(buffer) - PADDING] == text[0])
     value, mask = word(text)
-    found: Positions = at[(words(buffer)[at] & mask) == value]
-    return found
+    result: Positions = at[(words(buffer)[at] & mask) == value]
+    return result
 
 
 def _number(

@@ -79,10 +79,10 @@ def _ends(text: str) -> tuple[int, int, int, int, str, int] | None:
 
 
 def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _ends(text)
-    if found is None:
+    result = _ends(text)
+    if result is None:
         return False
-    channel, index, source, target, how, side = found
+    channel, index, source, target, how, side = result
     route = facts.route_of(how)
     if route == NONE:
         return False
@@ -103,10 +103,10 @@ def _order_of(text: str) -> tuple[int, list[int], int, bool, bool] | None:
 
 
 def _order(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _order_of(text)
-    if found is None:
+    result = _order_of(text)
+    if result is None:
         return False
-    channel, ranks, total, cut, legal = found
+    channel, ranks, total, cut, legal = result
     facts.ordered += len(ranks)
     if not legal or facts.ordered > MOST_ORDERED:
         return False
@@ -133,12 +133,12 @@ def _link(text: str) -> tuple[int, ...] | None:
 
 
 def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _link(text)
-    if found is None:
+    result = _link(text)
+    if result is None:
         return _connection(facts, thread, line, text)
-    if not _legal(*found):
+    if not _legal(*result):
         return False
-    facts.links.add(facts.member_of(thread, line, found[2]), *found)
+    facts.links.add(facts.member_of(thread, line, result[2]), *result)
     return True
 
 
@@ -150,10 +150,10 @@ def _branch(text: str) -> tuple[int, ...] | None:
 
 
 def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _branch(text)
-    if found is None or not _legal(*found):
+    result = _branch(text)
+    if result is None or not _legal(*result):
         return False
-    facts.trees.add(facts.member_of(thread, line, found[2]), *found)
+    facts.trees.add(facts.member_of(thread, line, result[2]), *result)
     return True
 
 
@@ -167,8 +167,8 @@ def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
         cut = (numbers[at : at + 6] for at in range(0, len(numbers), 6))
         return [(channel, up, rank, *down) for channel, *down, rank, up in cut], True
     rows: list[tuple[int, ...]] = []
-    found = _TREES.findall(text)
-    for channel, left, more_left, rank, right, more_right in found:
+    result = _TREES.findall(text)
+    for channel, left, more_left, rank, right, more_right in result:
         # Up to 2.4 the parent precedes the children, later it follows them.
         if more_left:
             up, downs = int(right), [left, *more_left[1:].split("/")]
@@ -179,7 +179,7 @@ def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
         rows.append((int(channel), up, int(rank), *(int(down) for down in downs)))
         if not _legal(*rows[-1]):
             return rows[:-1], False
-    return rows, bool(found)
+    return rows, bool(result)
 
 
 def _trees(facts: RawLog, thread: int, line: int, text: str) -> bool:
@@ -213,8 +213,8 @@ def _counts_of(text: str) -> dict[str, int]:
     if match is None:
         return {}
     names = ("coll", "collnet", "nvls", "p2p", "p2p per peer")
-    found = zip(names, match.groups(), strict=True)
-    return {name: int(value) for name, value in found if value is not None}
+    result = zip(names, match.groups(), strict=True)
+    return {name: int(value) for name, value in result if value is not None}
 
 
 def _counts(facts: RawLog, thread: int, line: int, text: str) -> bool:
@@ -236,21 +236,21 @@ def _pattern_of(text: str) -> LoggedPattern | None:
 
 
 def _pattern(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _pattern_of(text)
-    if found is not None:
-        facts.members[facts.member_of(thread, line)].patterns.append(found)
-    return found is not None
+    result = _pattern_of(text)
+    if result is not None:
+        facts.members[facts.member_of(thread, line)].patterns.append(result)
+    return result is not None
 
 
 def _pattern_order(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _PATTERN_ORDER.match(text)
     if match is None:
         return False
-    found = facts.members[facts.member_of(thread, line)].patterns
-    if found and len(found[-1].orders) < MOST_ORDERS:
-        last = found[-1]
+    result = facts.members[facts.member_of(thread, line)].patterns
+    if result and len(result[-1].orders) < MOST_ORDERS:
+        last = result[-1]
         orders = (*last.orders, tuple(match[1].split()))
-        found[-1] = LoggedPattern(
+        result[-1] = LoggedPattern(
             last.pattern, last.cross_nic, last.channels, last.bw_intra, last.bw_inter,
             last.type_intra, last.type_inter, last.same_channels, orders,
         )  # fmt: skip
@@ -284,11 +284,11 @@ def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
 def system_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a line of the topology print of `thread`, or its end."""
     member = facts.members[facts.member_of(thread, line)]
-    found = _node_of(text)
-    if found is None:
+    result = _node_of(text)
+    if result is None:
         facts.threads[thread].in_system = False
         return text.startswith("=====")
-    indent, link, bw, name, note = found
+    indent, link, bw, name, note = result
     indents = facts.threads[thread].indents
     while indents and indents[-1] >= indent:
         indents.pop()
@@ -314,14 +314,14 @@ def _paths_of(text: str) -> tuple[str, _Paths] | None:
 
 
 def _path_line(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _paths_of(text)
-    if found is None:
+    result = _paths_of(text)
+    if result is None:
         return False
     member = facts.members[facts.member_of(thread, line)]
     if facts.path_lines < MOST_PATH_LINES:
         facts.path_lines += 1
-        member.paths[found[0]] = found[1]
-    return bool(found[1])
+        member.paths[result[0]] = result[1]
+    return bool(result[1])
 
 
 @remembered

@@ -65,7 +65,7 @@ def find_handles(scan: Scan, among: NDArray[np.bool_]) -> dict[int, NamedHandle]
     good &= fine & (buffer[gaps[13] + 2] == ord("x"))
     good &= (numbers[0] < numbers[1]) & (numbers[1] <= MOST_RANKS)
     rows, ends, gaps = rows[good], ends[good], gaps[:, good]
-    found: dict[int, NamedHandle] = {}
+    result: dict[int, NamedHandle] = {}
     for row, begin, end, state, stop, where, who, *rest in zip(
         rows.tolist(), scan.message[rows].tolist(), gaps[0].tolist(), (gaps[-1] + 1).tolist(), ends.tolist(),
         pointer[good].tolist(), comm_id[good].tolist(), bus[good].tolist(), *(n[good].tolist() for n in numbers),
@@ -77,5 +77,5 @@ def find_handles(scan: Scan, among: NDArray[np.bool_]) -> dict[int, NamedHandle]
         event = buffer[state:stop].tobytes().decode("ascii", "replace")
         if names_handle(function) and event.isalpha():
             name = function.removesuffix("_impl")
-            found[row] = NamedHandle(name, where, rank, n_ranks, "Init", event, None, details)
-    return found
+            result[row] = NamedHandle(name, where, rank, n_ranks, "Init", event, None, details)
+    return result

@@ -68,15 +68,15 @@ def concluded(rows: TableColumns, test: str = "") -> tuple[str, int]:
         0 if the rows leave it open.
     """
     ratio = _bus_over_algorithm(rows)
-    found = _fitting(rows, ratio, test)
-    if not found and ratio == ratio and rows.n_ranks and not rows.certain:
+    result = _fitting(rows, ratio, test)
+    if not result and ratio == ratio and rows.n_ranks and not rows.certain:
         # No collective has this ratio on the listed ranks: the end of the list may be missing.
         more = replace(rows, n_ranks=0, least=rows.n_ranks + 1)
-        found = _fitting(more, ratio, test)
-        rows = more if found else rows
-    numbers = set(found.values())
+        result = _fitting(more, ratio, test)
+        rows = more if result else rows
+    numbers = set(result.values())
     n_ranks = rows.n_ranks or (numbers.pop() if len(numbers) == 1 else 0)
-    names = [item.test for item in sorted(found, key=_usual)]
+    names = [item.test for item in sorted(result, key=_usual)]
     name = " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
     return test or name, n_ranks
 
@@ -86,13 +86,13 @@ def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int
     blocks = _blocks(rows)
     if blocks == 0 and ratio != ratio and not test:
         return {}
-    found = {}
+    result = {}
     for item in _TESTS:
         if item.test == test or (not test and _fits(item, rows, blocks)):
             n_ranks = _ranks_of(item, rows, blocks, ratio)
             if n_ranks is not None:
-                found[item] = n_ranks
-    return found if test else _likely(rows, found)
+                result[item] = n_ranks
+    return result if test else _likely(rows, result)
 
 
 def _likely(rows: TableColumns, found: dict[Operation, int]) -> dict[Operation, int]:
@@ -156,14 +156,14 @@ def _bus_over_algorithm(rows: TableColumns) -> float:
 
 def _blocks(rows: TableColumns) -> int:
     """Return the blocks of `count` elements in the largest buffer: 1, the ranks, 0 if unknown."""
-    found = {
+    result = {
         round(size / (count * IN_TABLES[kind].size_bytes))
         for size, count, kind in zip(rows.sizes, rows.counts, rows.types, strict=False)
         if count > 0 and size % (count * IN_TABLES[kind].size_bytes) == 0
     }
-    if len(found) != 1:
+    if len(result) != 1:
         return 0
-    (number,) = found
+    (number,) = result
     return number if number == 1 or rows.n_ranks in (0, number) else 0
 
 
@@ -188,11 +188,11 @@ def _fits(item: Operation, rows: TableColumns, blocks: int) -> bool:
 def _of_file(source: str) -> set[str]:
     """Return the collectives named in the name of a file."""
     text = re.sub(r"[^a-z]", "", PurePath(source).name.lower())
-    found = set()
+    result = set()
     for item in sorted(_TESTS, key=lambda item: -len(item.test)):
         words = {item.test.replace("_", ""), *item.others}
         if any(word in text for word in words):
-            found.add(item.test)
+            result.add(item.test)
             for word in words:
                 text = text.replace(word, " ")
-    return found
+    return result

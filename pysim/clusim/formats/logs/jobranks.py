@@ -124,13 +124,13 @@ class _Buses:
 
 def job_ranks(log: Log) -> JobRanks:
     """Number the GPUs of the job of a log."""
-    found = JobRanks()
+    result = JobRanks()
     buses = _Buses(log)
     places: dict[int, list[tuple[str, int]]] = {}
     for communicator in log.communicators:
         if not 1 <= communicator.n_ranks <= MOST_RANKS:
             continue
-        hosts = _hosts(log, communicator, found)
+        hosts = _hosts(log, communicator, result)
         places[communicator.number] = _places(communicator, hosts, buses)
     order = {
         host: i for i, host in enumerate(dict.fromkeys(h for p in places.values() for h, _ in p))
@@ -139,13 +139,13 @@ def job_ranks(log: Log) -> JobRanks:
         {slot for own in places.values() for slot in own}, key=lambda s: (order[s[0]], s[1])
     )
     number = {slot: i for i, slot in enumerate(slots)}
-    found.hosts = [host for host, _ in slots]
-    found.devices = [device for _, device in slots]
-    found.of = {c: tuple(number[slot] for slot in own) for c, own in places.items()}
-    found.assumed = list(dict.fromkeys(found.assumed))
+    result.hosts = [host for host, _ in slots]
+    result.devices = [device for _, device in slots]
+    result.of = {c: tuple(number[slot] for slot in own) for c, own in places.items()}
+    result.assumed = list(dict.fromkeys(result.assumed))
     if log.facts.spliced:
-        _require_room(log, found)
-    return found
+        _require_room(log, result)
+    return result
 
 
 def _require_room(log: Log, found: JobRanks) -> None:

@@ -96,7 +96,7 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
     known : collection of str
         Known host names. A name directly after other text is cut to the longest known name at its end.
     """
-    found: list[LinePart] = []
+    result: list[LinePart] = []
     start, head = 0, LinePart("", -1, -1, -1, "", "", 0)
     for match in _LEVEL.finditer(line):
         low = max(start, match.start() - _LOOK_BACK)
@@ -108,7 +108,7 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
         host = (before["host"] or b"").decode()
         name = _host(host, line[start:at], known) if host else ""
         at += len(host) - len(name)
-        _append(found, head, line[start:at], cut=True)
+        _append(result, head, line[start:at], cut=True)
         level = match[1].decode()
         where = (before["where"] or b"").decode("utf-8", "replace")
         head = LinePart(
@@ -117,8 +117,8 @@ def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
             level, where, at, False, int(before["stamp"] or -1),
         )  # fmt: skip
         start = match.end()
-    _append(found, head, line[start:], cut=False)
-    return found
+    _append(result, head, line[start:], cut=False)
+    return result
 
 
 def _append(found: list[LinePart], head: LinePart, text: bytes, *, cut: bool) -> None:

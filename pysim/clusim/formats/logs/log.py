@@ -229,10 +229,10 @@ def _headless(facts: RawLog, lost: set[int]) -> dict[int, int]:
                 headless.append(number)
             elif member.comm_id and member.pointer:
                 of.setdefault((member.run, member.pointer), []).append(number)
-    found = {n: of.get((facts.members[n].run, facts.members[n].pointer), []) for n in headless}
+    result = {n: of.get((facts.members[n].run, facts.members[n].pointer), []) for n in headless}
     known = {run for run, _ in of}
-    lost.update(n for n, same in found.items() if len(same) != 1 and facts.members[n].run in known)
-    return {number: same[0] for number, same in found.items() if len(same) == 1}
+    lost.update(n for n, same in result.items() if len(same) != 1 and facts.members[n].run in known)
+    return {number: same[0] for number, same in result.items() if len(same) == 1}
 
 
 def _without_ids(facts: RawLog, done: set[int]) -> None:
@@ -306,30 +306,30 @@ class Log:
 
     def members(self, communicator: LoggedCommunicator) -> list[Member]:
         """Return the handles of a communicator, by rank where it is known."""
-        found = self._members.get(communicator.number)
-        if found is None:
-            found = [self.facts.members[handle] for handle in communicator.handles]
-            self._members[communicator.number] = found
-        return found
+        result = self._members.get(communicator.number)
+        if result is None:
+            result = [self.facts.members[handle] for handle in communicator.handles]
+            self._members[communicator.number] = result
+        return result
 
     def rings(self, communicator: LoggedCommunicator) -> dict[int, list[int]]:
         """Return the rings of a communicator, as orders of ranks by channel."""
-        found = self._rings.get(communicator.number)
-        if found is None:
+        result = self._rings.get(communicator.number)
+        if result is None:
             names = ("channel", "before", "rank", "after")
             links = self._links.rows(communicator.number, names)
-            found = rings_of(self.members(communicator), communicator.n_ranks, links)
-            self._rings[communicator.number] = found
-        return found
+            result = rings_of(self.members(communicator), communicator.n_ranks, links)
+            self._rings[communicator.number] = result
+        return result
 
     def trees_of(self, communicator: LoggedCommunicator) -> dict[int, Tree]:
         """Return the trees of a communicator by channel, with the ranks that logged."""
-        found: dict[int, Tree] = {}
+        result: dict[int, Tree] = {}
         names = ("channel", "rank", "up", "down0", "down1", "down2")
         for channel, rank, up, *down in self._trees.rows(communicator.number, names):
             children = tuple(child for child in down if child != NONE)
-            found.setdefault(channel, {})[rank] = (up, children)
-        return dict(sorted(found.items()))
+            result.setdefault(channel, {})[rank] = (up, children)
+        return dict(sorted(result.items()))
 
     def connections_of(
         self, communicator: LoggedCommunicator
@@ -392,14 +392,14 @@ class Log:
     @property
     def hosts(self) -> dict[str, list[str]]:
         """Hosts, and the names of their GPUs if they were printed."""
-        found: dict[str, dict[str, str]] = {}
+        result: dict[str, dict[str, str]] = {}
         for process in self.facts.processes:
             if process.host and process.lines:
-                found.setdefault(process.host, {})
+                result.setdefault(process.host, {})
         for run in self.runs:
             for device in run.devices:
-                found.setdefault(device.host, {})[f"{device.device} {device.bus}"] = device.name
-        return {host: list(gpus.values()) for host, gpus in found.items()}
+                result.setdefault(device.host, {})[f"{device.device} {device.bus}"] = device.name
+        return {host: list(gpus.values()) for host, gpus in result.items()}
 
 
 _CONNECTION = ("channel", "index", "source", "target", "route")
@@ -456,7 +456,7 @@ def _name_runs(
     for communicator, name, _ in operations.tally("communicator", "name").tolist():
         names.setdefault(int(run_of[communicator]), set()).add(name)
     for run in runs:
-        found = names.get(run.number, set())
-        name = max(found, default=NONE)
-        if len(found) == 1 and name >= 0 and not run.collective():
+        result = names.get(run.number, set())
+        name = max(result, default=NONE)
+        if len(result) == 1 and name >= 0 and not run.collective():
             run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[name]).lower()

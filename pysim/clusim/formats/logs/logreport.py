@@ -107,8 +107,8 @@ def matrix(
     for source in range(n_ranks):
         row = ""
         for target in range(n_ranks):
-            found = cells.get((source, target), set())
-            mark = "." if not found else found.copy().pop() if len(found) == 1 else "*"
+            result = cells.get((source, target), set())
+            mark = "." if not result else result.copy().pop() if len(result) == 1 else "*"
             row += f"{'-' if source == target else mark:>{width}}"
         lines.append(f"{source:>{width}}{row}")
     return lines

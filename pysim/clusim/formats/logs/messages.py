@@ -159,10 +159,10 @@ def _version_of(text: str) -> tuple[str, str] | None:
 
 def note_version(facts: RawLog, text: str) -> bool:
     """Note the version of the library if `text` names it."""
-    found = _version_of(text) if "CCL" in text else None
-    if found is None:
+    result = _version_of(text) if "CCL" in text else None
+    if result is None:
         return False
-    library, version = found
+    library, version = result
     facts.library = library if library == "RCCL" else facts.library or library
     facts.versions[version] += 1
     return True
@@ -186,10 +186,10 @@ def _timings_of(text: str) -> tuple[int, int, dict[str, float]] | None:
 
 
 def _timings(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    found = _timings_of(text)
-    if found is None:
+    result = _timings_of(text)
+    if result is None:
         return False
-    rank, n_ranks, timings = found
+    rank, n_ranks, timings = result
     member = facts.members[facts.member_of(thread, line, rank)]
     member.n_ranks = n_ranks if member.n_ranks == NONE else member.n_ranks
     member.timings = timings
@@ -227,8 +227,8 @@ def setting_of(text: str) -> tuple[str, str] | None:
 
 def environment(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a setting, with any prefix of its name."""
-    found = setting_of(text)
-    return found is not None and note_setting(facts, facts.threads[thread].process, *found)
+    result = setting_of(text)
+    return result is not None and note_setting(facts, facts.threads[thread].process, *result)
 
 
 def note_setting(facts: RawLog, process: int, name: str, value: str) -> bool:
@@ -269,7 +269,7 @@ def _noted(facts: RawLog, thread: int, line: int, text: str) -> bool:
 @remembered
 def _nvls_trees(text: str) -> list[tuple[int, ...]]:
     """Return the trees of a line, by channel; empty if one contains an impossible rank."""
-    trees = [tuple(map(int, found)) for found in _NVLS_TREE.findall(text)]
+    trees = [tuple(map(int, result)) for result in _NVLS_TREE.findall(text)]
     return trees if max(map(max, trees), default=0) < MOST_RANKS else []
 
 

@@ -158,8 +158,8 @@ _POINT = ("Send", "Recv")
 
 
 def _has_blocks(name: str) -> bool:
-    found = find_operation(name)
-    return found is not None and found.name in BLOCKWISE
+    result = find_operation(name)
+    return result is not None and result.name in BLOCKWISE
 
 
 def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -209,7 +209,7 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
     share = [
         (part.column("op_count") % shares).astype(np.min_scalar_type(shares)) for part in parts
     ]
-    found = []
+    result = []
     for number in range(shares):
         rows = [np.flatnonzero(own == number) for own in share]
         calls = {
@@ -222,8 +222,8 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
         calls["choice"] = np.concatenate([c[r] for c, r in zip(choices, rows, strict=True)])
         operations = _empty()
         operations.add(_matched(facts, calls, of_member))
-        found += operations.parts()
-    return _merged(found)
+        result += operations.parts()
+    return _merged(result)
 
 
 _OF_FIRST = ("name", "op_count", "count", "type", "op", "root", "stream", "time_ns", "line")

@@ -248,22 +248,22 @@ class RawLog:
 
     def process_of(self, host: str, pid: int) -> int:
         """Return the number of a process; create it if it is new."""
-        found = self._process.get((host, pid))
-        if found is None:
-            found = self._process[host, pid] = len(self.processes)
+        result = self._process.get((host, pid))
+        if result is None:
+            result = self._process[host, pid] = len(self.processes)
             self.processes.append(Process(host, pid))
-        return found
+        return result
 
     def thread_of(self, host: str, pid: int, tid: int, device: int) -> int:
         """Return the number of a thread for a device; create it if it is new."""
         if len(self.threads) >= MOST_THREADS and not self.knows(host, pid, tid, device):
             return self._lost()
         process = self.process_of(host, pid)
-        found = self._thread.get((process, tid, device))
-        if found is None:
-            found = self._thread[process, tid, device] = len(self.threads)
+        result = self._thread.get((process, tid, device))
+        if result is None:
+            result = self._thread[process, tid, device] = len(self.threads)
             self.threads.append(Thread(process, tid, device))
-        return found
+        return result
 
     def _lost(self) -> int:
         """Return the placeholder of all threads above the limit."""
@@ -279,35 +279,35 @@ class RawLog:
 
     def route_of(self, text: str) -> int:
         """Return the number of the transport written as `text`, or NONE if it is unknown."""
-        found = self._route.get(text)
-        if found is None:
+        result = self._route.get(text)
+        if result is None:
             route = parse_route(text)
-            found = NONE
+            result = NONE
             if route is not None:
-                found = len(self.routes)
+                result = len(self.routes)
                 self.routes.append(route)
             if len(self._route) < 100_000:
-                self._route[text] = found
-        return found
+                self._route[text] = result
+        return result
 
     def name_of(self, name: str) -> int:
         """Return the number of a kind of call."""
-        found = self._name.get(name)
-        if found is None:
-            found = self._name[name] = len(self.names)
+        result = self._name.get(name)
+        if result is None:
+            result = self._name[name] = len(self.names)
             self.names.append(name)
-        return found
+        return result
 
     def choice_of(self, choice: Choice) -> int:
         """Return the number of a tuner's choice, `UNKNOWN_CHOICE` above the limit."""
-        found = self._choice.get(choice)
-        if found is None and len(self.choices) >= MOST_CHOICES:
+        result = self._choice.get(choice)
+        if result is None and len(self.choices) >= MOST_CHOICES:
             choice = UNKNOWN_CHOICE
-            found = self._choice.get(choice)
-        if found is None:
-            found = self._choice[choice] = len(self.choices)
+            result = self._choice.get(choice)
+        if result is None:
+            result = self._choice[choice] = len(self.choices)
             self.choices.append(choice)
-        return found
+        return result
 
     def stream_of(self, process: int, pointer: int) -> int:
         """Return the number of a stream."""
@@ -367,15 +367,15 @@ class RawLog:
     def member_of(self, thread: int, line: int, rank: int = NONE) -> int:
         """Return the most likely handle of a line of `thread`; `rank` is the rank in the line."""
         speaker = self.threads[thread]
-        found = speaker.member
-        if found == NONE or not self._fits(found, rank):
-            found = self._device.get((speaker.process, speaker.device), NONE)
-        if found == NONE or not self._fits(found, rank):
-            found = self._by_rank(speaker, rank)
-            found = self.new_member(thread, line) if found == NONE else found
-        if rank != NONE and self.members[found].rank == NONE:
-            self.members[found].rank = rank
-        return found
+        result = speaker.member
+        if result == NONE or not self._fits(result, rank):
+            result = self._device.get((speaker.process, speaker.device), NONE)
+        if result == NONE or not self._fits(result, rank):
+            result = self._by_rank(speaker, rank)
+            result = self.new_member(thread, line) if result == NONE else result
+        if rank != NONE and self.members[result].rank == NONE:
+            self.members[result].rank = rank
+        return result
 
     def _by_rank(self, speaker: Thread, rank: int) -> int:
         """Return the process's handle of a rank; without a rank, its last if it has one device."""
@@ -408,20 +408,20 @@ class RawLog:
     def count(self, table: dict[str, LineKind], text: str, line: int, times: int = 1) -> str:
         """Count a line in one of the tables by its kind; return the kind."""
         kind = kind_of(text)
-        found = table.get(kind)
-        if found is None:
+        result = table.get(kind)
+        if result is None:
             if len(table) >= MAX_KINDS:
                 kind = "(others)"
-                found = table.get(kind)
-            if found is None:
-                found = table[kind] = LineKind(0, text.strip()[:200], self.place(line))
-        found.count += times
+                result = table.get(kind)
+            if result is None:
+                result = table[kind] = LineKind(0, text.strip()[:200], self.place(line))
+        result.count += times
         return kind
 
     def count_as(self, table: dict[str, LineKind], kind: str, example: str, line: int) -> None:
         """Count a line of a known kind."""
-        found = table.setdefault(kind, LineKind(0, example, self.place(line)))
-        found.count += 1
+        result = table.setdefault(kind, LineKind(0, example, self.place(line)))
+        result.count += 1
 
     def miscounted(self, member: int, n_ranks: int, line: int, calls: int = 1) -> None:
         """Note calls with another number of ranks than their handle."""

@@ -222,17 +222,17 @@ class LogReader:
         self, scan: Scan, data: bytes, among: NDArray[np.bool_]
     ) -> tuple[Connections | None, Positions]:
         """Return the connections among these rows and their routes, without unknown routes."""
-        found = find_connections(scan, among)
-        if found is None:
+        result = find_connections(scan, among)
+        if result is None:
             return None, np.zeros(0, np.int64)
-        start, end = found.route
+        start, end = result.route
 
         def make(row: int) -> int:
             return self.facts.route_of(data[start[row] : end[row]].decode("utf-8", "replace"))
 
-        routes = self._routes.look(found.route_hash, make)
+        routes = self._routes.look(result.route_hash, make)
         good = routes >= 0
-        return found.only(good), routes[good]
+        return result.only(good), routes[good]
 
     def _threads(self, scan: Scan) -> tuple[Positions, NDArray[np.bool_]]:
         """Return the thread of each row, and a mask of the rows that also have a regular front."""
@@ -290,12 +290,12 @@ class LogReader:
                 return LABEL - label
             return stamp
 
-        found = self._stamps.look(keys, make)
-        labelled = np.flatnonzero(found <= LABEL)
-        _, first = np.unique(found[labelled], return_index=True)
+        result = self._stamps.look(keys, make)
+        labelled = np.flatnonzero(result <= LABEL)
+        _, first = np.unique(result[labelled], return_index=True)
         for i in labelled[first].tolist():
-            labels[int(fronts[left[i]])] = int(LABEL - found[i])
-        times[left] = found
+            labels[int(fronts[left[i]])] = int(LABEL - result[i])
+        times[left] = result
         good[fronts[times == OTHER]] = False
         self._times[fronts] = np.maximum(times, NONE)
         return labels
@@ -304,10 +304,10 @@ class LogReader:
         """Return the thread named in a header, or NONE."""
         text = bytes(scan.buffer[scan.token[row] : scan.token_end[row]])
         name, _, device = text[:-1].rpartition(b" [")
-        found = token(name)
-        if found is None or not device.isdigit():
+        result = token(name)
+        if result is None or not device.isdigit():
             return NONE
-        tag, host, pid, tid = found
+        tag, host, pid, tid = result
         label = label_of(tag)
         if tag and label == NONE:
             return NONE
@@ -337,12 +337,12 @@ class LogReader:
             choice = parse_choice(text.decode("utf-8", "replace")) if len(text) <= 128 else None
             return NONE if choice is None else self.facts.choice_of(choice)
 
-        found = self._choices.look(keys, make)
-        rows, found = rows[found >= 0], found[found >= 0]
+        result = self._choices.look(keys, make)
+        rows, result = rows[result >= 0], result[result >= 0]
         chosen[rows] = True
         if len(rows) and self.facts.room(self.facts.tunings, len(rows)):
             self.facts.tunings.add(
-                {"choice": found, "thread": threads[rows], "line": scan.regular[rows] + line}
+                {"choice": result, "thread": threads[rows], "line": scan.regular[rows] + line}
             )
         return chosen
 
@@ -435,14 +435,14 @@ class LogReader:
             bound = facts.bindings.get(self._places[number])
             if bound is None:
                 pointer = self._places[number][1]
-                found = facts.member_at(int(thread[row]), pointer, int(lines[row]))
+                result = facts.member_at(int(thread[row]), pointer, int(lines[row]))
             else:
-                found = bound[-1][1]
+                result = bound[-1][1]
                 if len(bound) > 1:
                     moved.append((number, bound))
-            of_place[number] = found
-            if facts.members[found].n_ranks == NONE:
-                facts.members[found].n_ranks = int(calls.n_ranks[row])
+            of_place[number] = result
+            if facts.members[result].n_ranks == NONE:
+                facts.members[result].n_ranks = int(calls.n_ranks[row])
         member = of_place[place]
         of_place[[number for number, _ in moved]] = NONE
         self._settled, self._settled_at = of_place[:-1], len(facts.members)

@@ -195,8 +195,8 @@ class Repeating:
 
     def __getitem__(self, name: str) -> Column:
         """Return a column in full."""
-        found = [part.column(name) for part in self.parts()]
-        return small(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        result = [part.column(name) for part in self.parts()]
+        return small(np.concatenate(result)) if result else np.zeros(0, np.int64)
 
     def add(self, part: Mapping[str, Column]) -> None:
         """Add rows; `part` has an array for every column, all of one length."""
@@ -221,16 +221,16 @@ class Repeating:
 
     def tally(self, *names: str) -> NDArray[np.int64]:
         """Return the distinct rows of some columns of few values, with counts as last column."""
-        found = []
+        result = []
         for part in self.parts():
             times = np.bincount(part.which, minlength=len(part.kinds[names[0]]))
-            found.append(
+            result.append(
                 counted(
                     np.stack((*(part.kinds[name].astype(np.int64) for name in names), times), 1)
                 )
             )
         none = np.zeros((0, len(names) + 1), np.int64)
-        return counted(np.concatenate(found)) if found else none
+        return counted(np.concatenate(result)) if result else none
 
     @property
     def kept_bytes(self) -> int:
@@ -260,9 +260,9 @@ class Repeating:
 def counted(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows that differ before the last column, with sums of the last column."""
     _, first, which = np.unique(row_hash(*table.T[:-1]), return_index=True, return_inverse=True)
-    found = table[first]
-    found[:, -1] = np.bincount(which, table[:, -1], len(first)).astype(np.int64)
-    return found
+    result = table[first]
+    result[:, -1] = np.bincount(which, table[:, -1], len(first)).astype(np.int64)
+    return result
 
 
 def _steps(values: Column) -> tuple[int, Column]:

@@ -106,11 +106,11 @@ class Scan:
         tagged = np.flatnonzero(buffer[start] == ord("["))
         if len(tagged):
             begin = start[tagged]
-            found = np.full(len(tagged), -1, np.int64)
+            result = np.full(len(tagged), -1, np.int64)
             for j in range(24, 6, -1):
                 mark = (buffer[begin + j - 1] == ord(">")) & (buffer[begin + j] == ord(":"))
-                found = np.where(mark, begin + j + 1, found)
-            at[tagged] = np.where(found < 0, begin, found)
+                result = np.where(mark, begin + j + 1, result)
+            at[tagged] = np.where(result < 0, begin, result)
         numbered = np.flatnonzero((buffer[at] >= ord("0")) & (buffer[at] <= ord("9")))
         if len(numbered):
             end = at[numbered]
@@ -124,10 +124,10 @@ class Scan:
 
     def candidates(self, rests: bool) -> NDArray[np.bool_]:
         """Return the mask of usable lines without NCCL: comments, tables, messages and `rests`."""
-        found = np.zeros(len(self.starts), np.bool_)
+        result = np.zeros(len(self.starts), np.bool_)
         rows = np.flatnonzero(~self.has_nccl & (self.ends > self.starts))
         if len(rows) == 0:
-            return found
+            return result
         first = self.starts[rows]
         at = self._behind_label(first)
         for _ in range(3):  # most lines are decided by their first letters
@@ -138,12 +138,12 @@ class Scan:
             good |= (heads & mask) == value
         if rests:
             good |= self.ends[rows] - first < 24
-        found[rows] = good
+        result[rows] = good
         if rests:
             via = positions(self.buffer, b"] via ")
             line = np.searchsorted(self.starts, via, "right") - 1
-            found[line] |= ~self.has_nccl[line]
-        return found
+            result[line] |= ~self.has_nccl[line]
+        return result
 
 
 @dataclass(slots=True)

@@ -78,10 +78,10 @@ class SettingLines:
             return taken
 
         def make(i: int) -> int:
-            found = setting_of(scan.buffer[start[i] : end[i]].tobytes().decode("utf-8", "replace"))
-            if found is None:
+            result = setting_of(scan.buffer[start[i] : end[i]].tobytes().decode("utf-8", "replace"))
+            if result is None:
                 return NONE
-            self._settings.append(found)
+            self._settings.append(result)
             return len(self._settings) - 1
 
         setting = self._texts.look(hashes(scan.buffer, start, end, _BYTES), make)

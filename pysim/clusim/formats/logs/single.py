@@ -73,11 +73,11 @@ class SingleLines:
             if match.start():
                 self._open_head(line[: match.start()].decode("utf-8", "replace"), number)
             line = line[match.start() :]
-        found = parts(line, self.facts.clean_hosts)
+        result = parts(line, self.facts.clean_hosts)
         self._stamp = NONE
-        if sum(1 for part in found if part.level) > 1:
+        if sum(1 for part in result if part.level) > 1:
             self.facts.spliced += 1
-        for part in found:
+        for part in result:
             self._part(part, number, line, label)
 
     def _afford(self, work: int) -> bool:
@@ -288,8 +288,8 @@ class SingleLines:
     def _orphan(self, text: str, number: int) -> bool:
         """Read a complete connection without its header if only one rank can have written it."""
         facts = self.facts
-        found = _WHOLE_CONNECTION.search(text)
-        match = CONNECTION.match(found[1]) if found else None
+        matched = _WHOLE_CONNECTION.search(text)
+        match = CONNECTION.match(matched[1]) if matched else None
         if match is None:
             return False
         own = int(match[5] if match[7] == "receive" else match[3])
@@ -299,7 +299,7 @@ class SingleLines:
         if len(writers) != 1:
             return False
         facts.rejoined += 1
-        return HANDLERS["Channel"](facts, writers[0].thread, number, found[1] if found else "")
+        return HANDLERS["Channel"](facts, writers[0].thread, number, matched[1] if matched else "")
 
     def _join(self, text: str, number: int) -> bool:
         """Append a rest to the only head that it completes.
@@ -316,9 +316,9 @@ class SingleLines:
                 continue
             if not self._afford(1):
                 return False
-            found = parts((head + text).encode(), self.facts.clean_hosts)
-            if len(found) == 1 and found[0].host and found[0].level == "INFO":
-                part = found[0]
+            result = parts((head + text).encode(), self.facts.clean_hosts)
+            if len(result) == 1 and result[0].host and result[0].level == "INFO":
+                part = result[0]
                 match = CONNECTION.match(part.text)
                 torn_header = whole and self.facts.knows(part.host, part.pid, part.tid, part.device)
                 if torn_header or (match and parse_route(match[8].rstrip()) is not None):

@@ -320,21 +320,21 @@ def summarize(log: Log) -> LogJson:
 
 
 def _kinds(kinds: dict[str, LineKind]) -> list[LineKindJson]:
-    found = sorted(kinds.items(), key=lambda item: -item[1].count)
+    result = sorted(kinds.items(), key=lambda item: -item[1].count)
     return [
         {"kind": kind, "count": entry.count, "example": entry.example, "first": entry.where}
-        for kind, entry in found
+        for kind, entry in result
     ]
 
 
 def channels_of(members: list[Member]) -> dict[str, int]:
     """Return the number of channels of each sort that most ranks of a communicator report."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for name in ("coll", "collnet", "nvls", "p2p", "p2p per peer"):
         counts = [m.counts[name] for m in members if name in m.counts]
         if counts:
-            found[name] = Counter(counts).most_common(1)[0][0] if len(counts) > 1 else counts[0]
-    return found
+            result[name] = Counter(counts).most_common(1)[0][0] if len(counts) > 1 else counts[0]
+    return result
 
 
 def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
@@ -421,13 +421,13 @@ def groups_of_calls(log: Log) -> list[CallGroupJson]:
     operations, facts = log.operations, log.facts
     ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
     unique, counts, _ = alike(operations, ranks)
-    found: list[CallGroupJson] = []
+    result: list[CallGroupJson] = []
     for (size_of, name, size, kind, op, choice), times in sorted(
         zip(unique.tolist(), counts.tolist(), strict=True)
     ):
         reduces = name >= 0 and "Reduce" in facts.names[name]
         chosen = facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)
-        found.append(
+        result.append(
             {
                 "collective": facts.names[name] if name >= 0 else "",
                 "n_ranks": size_of,
@@ -441,8 +441,8 @@ def groups_of_calls(log: Log) -> list[CallGroupJson]:
                 "model_us": None if chosen[6] < 0 else chosen[6],
             }
         )  # fmt: skip
-    found.sort(key=lambda g: (g["collective"], g["n_ranks"], g["size"], g["type"], g["op"]))
-    return found
+    result.sort(key=lambda g: (g["collective"], g["n_ranks"], g["size"], g["type"], g["op"]))
+    return result
 
 
 def _number(value: float) -> float | None:

@@ -47,9 +47,9 @@ def read_csv(name: str, num_ranks: int | None = None, calls: int | None = None) 
     calls : int or None
         Number of calls of each rank, from the start; all by default.
     """
-    found = _Reader(name, num_ranks)
-    found.step.most = calls
-    return found.recording()
+    result = _Reader(name, num_ranks)
+    result.step.most = calls
+    return result.recording()
 
 
 class _Reader:
@@ -225,8 +225,8 @@ class _Reader:
                 )
             return
         shapes = [
-            [int(n) for n in found[1].split(",")]
-            for found in _SHAPE.finditer(row.get("msg_size", ""))
+            [int(n) for n in result[1].split(",")]
+            for result in _SHAPE.finditer(row.get("msg_size", ""))
         ]
         flops = 2 * prod(shapes[0]) * shapes[1][-1] if len(shapes) == 2 else 0
         if not 0 < flops <= MAX_FLOPS:

@@ -168,16 +168,16 @@ class _Reader:
         return range(first, first + stride * size, stride)
 
     def _last_bottom(self) -> int:
-        found = parameter(self.table, ["DLRM_LAST_BOTTOM_LAYER"], len(self.table.layers))
+        result = parameter(self.table, ["DLRM_LAST_BOTTOM_LAYER"], len(self.table.layers))
         words = self.table.words
-        if found is None and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 9:
-            found = int(words[1])
-        if found is None or found >= len(self.table.layers):
+        if result is None and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 9:
+            result = int(words[1])
+        if result is None or result >= len(self.table.layers):
             raise InputError(
                 f"{self.name}:1: {self.policy} needs the number of the last bottom layer,"
                 f" 0..{len(self.table.layers) - 1}, after it"
             )
-        return found
+        return result
 
     def _listed(self, key: str) -> set[int]:
         """Return the layers of ``key: COUNT LAYER LAYER ...``."""
@@ -185,10 +185,10 @@ class _Reader:
         if f"{key}:" not in words:
             return set()
         at = words.index(f"{key}:") + 1
-        found = parameter(self.table, [key], len(self.table.layers)) or 0
-        numbers = words[at + 1 : at + 1 + found]
+        result = parameter(self.table, [key], len(self.table.layers)) or 0
+        numbers = words[at + 1 : at + 1 + result]
         most = len(self.table.layers) - 1
-        if len(numbers) < found or not all(
+        if len(numbers) < result or not all(
             n.isdecimal() and len(n) < 9 and int(n) <= most for n in numbers
         ):
             raise InputError(

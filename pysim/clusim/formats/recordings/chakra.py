@@ -102,12 +102,12 @@ class ChakraGraph:
         """Return a numeric attribute; 0 if it is missing."""
         if name not in values:
             return 0
-        found = integer(values[name], most)
-        if found is None:
+        result = integer(values[name], most)
+        if result is None:
             raise InputError(
                 f"{node.where}: {name} = {values[name]!r:.60}; expected a whole number from 0 to {most}"
             )
-        return found
+        return result
 
     def _compute(self, node: ChakraNode, kind: str, values: dict[str, Any]) -> None:
         memory = kind != "COMP_NODE"
@@ -155,13 +155,13 @@ def _operation(node: ChakraNode, value: Any) -> str:
     number = integer(value, 1 << 62)
     if number is not None:
         name = COLLECTIVES[number] if number < len(COLLECTIVES) else ""
-    found = operation_starting(name)
-    if not found:
+    result = operation_starting(name)
+    if not result:
         raise InputError(
             f"{node.where}: comm_type = {value!r:.40}; expected 0 to {len(COLLECTIVES) - 1} or one of"
             f" {', '.join(COLLECTIVES)}"
         )
-    return found
+    return result
 
 
 MOST_JOINED: Final = 8

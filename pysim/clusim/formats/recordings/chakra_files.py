@@ -53,23 +53,23 @@ def find_files(shown: str, names: list[str]) -> Files:
     InputError
         There is no such file, or one cannot be read.
     """
-    found = Files()
+    result = Files()
     expanded = _expanded(names)
     for name in expanded:
         for file in streams(name, _wanted):
-            _sort(found, file)
-    if len(found.traces) == 1 and Path(found.traces[0].name).is_file():
-        found.siblings = _siblings(found.traces[0].name)
-    if not found.tables:
-        _beside(found, expanded[0])
-    if found.traces and found.hosts:
-        found.skipped += ["JSON of PyTorch beside .et files"] * len(found.hosts)
-        found.hosts = []
-    if not found.traces and not found.hosts:
+            _sort(result, file)
+    if len(result.traces) == 1 and Path(result.traces[0].name).is_file():
+        result.siblings = _siblings(result.traces[0].name)
+    if not result.tables:
+        _beside(result, expanded[0])
+    if result.traces and result.hosts:
+        result.skipped += ["JSON of PyTorch beside .et files"] * len(result.hosts)
+        result.hosts = []
+    if not result.traces and not result.hosts:
         raise InputError(
             f"{shown}: has no Chakra trace in it; expected files like job.0.et, one per rank"
         )
-    return found
+    return result
 
 
 def _sort(found: Files, file: FileStream) -> None:
@@ -106,12 +106,12 @@ def _wanted(name: str) -> bool:
 
 def _expanded(names: list[str]) -> list[str]:
     """Return files and directories, with prefixes replaced by the matching files."""
-    found: list[str] = []
+    result: list[str] = []
     for name in names:
         path = Path(name)
         inside = [] if "\0" in name or path.exists() else _of_job(path.parent, path.name)
-        found += inside or [name]
-    return found
+        result += inside or [name]
+    return result
 
 
 def _of_job(directory: Path, job: str) -> list[str]:
@@ -133,10 +133,10 @@ def _siblings(name: str) -> int:
 
 def _place(name: str) -> tuple[str, int | None]:
     """Return the job and the rank in the name of a file."""
-    found = _FILE.fullmatch(name)
-    if found is None or len(found["rank"]) > 7:
+    match = _FILE.fullmatch(name)
+    if match is None or len(match["rank"]) > 7:
         return name, None
-    return found["job"], int(found["rank"])
+    return match["job"], int(match["rank"])
 
 
 def numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, FileStream]]:
@@ -170,15 +170,15 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
     """Return the ranks of each group in ASTRA-sim's format; None for other content."""
     if not isinstance(data, dict) or not data:
         return None
-    found = {}
+    result = {}
     for name, ranks in data.items():
         if not isinstance(ranks, list):
             return None
         numbers = [integer(rank, MOST_RANKS - 1) for rank in ranks]
         if None in numbers or not numbers:
             return None
-        found[str(name)] = tuple(dict.fromkeys(n for n in numbers if n is not None))
-    return found
+        result[str(name)] = tuple(dict.fromkeys(n for n in numbers if n is not None))
+    return result
 
 
 def _beside(found: Files, name: str) -> None:

@@ -114,15 +114,15 @@ def _sorted(waits: dict[int, list[int]]) -> list[int]:
     left = {node: len(deps) for node, deps in waits.items()}
     ready = [node for node, count in left.items() if not count]
     heapify(ready)
-    found = []
+    result = []
     while ready:
         node = heappop(ready)
-        found.append(node)
+        result.append(node)
         for other in wakes[node]:
             left[other] -= 1
             if not left[other]:
                 heappush(ready, other)
-    return found
+    return result
 
 
 def _circle(rank: Rank, stuck: set[int]) -> list[int]:
@@ -336,12 +336,12 @@ class _Player:
 
     def _woken(self, place: int, at: int) -> list[_At]:
         self.done += 1
-        found = []
+        result = []
         for other in self.wakes.get((place, at), ()):
             self.left[other] -= 1
             if not self.left[other]:
-                found.append(other)
-        return found
+                result.append(other)
+        return result
 
     def _stuck(self) -> None:
         waiting = [at for nodes in self.waiting.values() for at in nodes]

@@ -48,10 +48,10 @@ def groups_of(text: str) -> list[dict[str, Any]]:
         return []
     for body in (text[first : last + 2], text[first : last + 2].replace('\\"', '"')):
         try:
-            found = json.loads(body)
+            result = json.loads(body)
         except (ValueError, RecursionError):
             continue
-        return [item for item in found if isinstance(item, dict) and "pg_name" in item]
+        return [item for item in result if isinstance(item, dict) and "pg_name" in item]
     return []
 
 
@@ -109,8 +109,8 @@ def _values(row: dict[str, Any]) -> list[Any]:
 
 
 def _attributes(row: dict[str, Any]) -> dict[str, Any]:
-    found = row.get("attrs")
-    items = found if isinstance(found, list) else []
+    result = row.get("attrs")
+    items = result if isinstance(result, list) else []
     return {str(i["name"]): i.get("value") for i in items if isinstance(i, dict) and "name" in i}
 
 

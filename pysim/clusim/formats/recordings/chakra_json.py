@@ -101,7 +101,7 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
             return
         while True:
             try:
-                found, window.at = decoder.raw_decode(window.text, window.at)
+                result, window.at = decoder.raw_decode(window.text, window.at)
                 break
             except (ValueError, RecursionError) as error:
                 # Retry with a longer window, unless the error is well before the end of this one.
@@ -119,7 +119,7 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
                     raise InputError(
                         f"{file.name}: character {window.dropped + window.at + 1}: is no JSON object; is the file cut?"
                     ) from None
-        nodes = found.get("nodes") if isinstance(found, dict) and "nodes" in found else found
+        nodes = result.get("nodes") if isinstance(result, dict) and "nodes" in result else result
         for item in nodes if isinstance(nodes, list) else [nodes]:
             if not isinstance(item, dict):
                 raise InputError(f"{file.name}: something that is no object among the nodes")
@@ -206,7 +206,7 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
 
 
 def _whole(value: Any, where: str, what: str, most: int = _INT64) -> int:
-    found = integer(value, most)
-    if found is None:
+    result = integer(value, most)
+    if result is None:
         raise InputError(f"{where}: {what} {str(value)[:40]!r}: must be a number from 0 to {most}")
-    return found
+    return result

@@ -85,9 +85,9 @@ def message_class(name: str) -> Any:
         name="clusim/chakra.proto", package="clusim.chakra", syntax="proto3"
     )
     for message, fields in _PLAIN.items():
-        found = file.message_type.add(name=message)
+        result = file.message_type.add(name=message)
         for text in fields:
-            _field(found, text)
+            _field(result, text)
     attribute = file.message_type.add(name="AttributeProto")
     _field(attribute, "bytes name 1")
     _field(attribute, "bytes doc_string 2")
@@ -186,7 +186,7 @@ def _varint(name: str, window: ByteWindow) -> tuple[int, int]:
 
 def attributes(node: Any) -> dict[str, Any]:
     """Return the attributes of a node by name: numbers, texts and lists."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for attribute in node.attr:
         field = attribute.WhichOneof("value")
         if field is None:
@@ -196,16 +196,16 @@ def attributes(node: Any) -> dict[str, Any]:
             value = list(value.values)
         elif field == "string_val":
             value = value.decode("utf-8", "replace")
-        found[attribute.name.decode("utf-8", "replace")] = value
-    return found
+        result[attribute.name.decode("utf-8", "replace")] = value
+    return result
 
 
 def pack(message: Any) -> bytes:
     """Return a message as stored in a file: after its length."""
     body: bytes = message.SerializeToString(deterministic=True)
-    size, found = len(body), bytearray()
+    size, result = len(body), bytearray()
     while size >= 0x80:
-        found.append(size & 0x7F | 0x80)
+        result.append(size & 0x7F | 0x80)
         size >>= 7
-    found.append(size)
-    return bytes(found) + body
+    result.append(size)
+    return bytes(result) + body

@@ -76,17 +76,17 @@ def world_of(comms: dict[str, RecordedComm]) -> World:
     )
     for gpu in others:
         number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
-    found = World(largest.n_ranks + len(others), assumed=notes)
+    result = World(largest.n_ranks + len(others), assumed=notes)
     if others:
         notes.append("no communicator has all ranks; those of the largest one are numbered first")
     for comm in comms.values():
-        found.ranks[comm.name] = _members(found, comm, gpus[comm.name], number)
-        if found.num_ranks > MOST_RANKS:
+        result.ranks[comm.name] = _members(result, comm, gpus[comm.name], number)
+        if result.num_ranks > MOST_RANKS:
             raise InputError(
-                f"communicator {comm.name}: the job would have {found.num_ranks} ranks; at most {MOST_RANKS}"
+                f"communicator {comm.name}: the job would have {result.num_ranks} ranks; at most {MOST_RANKS}"
             )
-    found.hosts = _hosts(found, largest, number)
-    return found
+    result.hosts = _hosts(result, largest, number)
+    return result
 
 
 def _shown(owner: Owner) -> str:

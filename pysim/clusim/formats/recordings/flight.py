@@ -157,8 +157,8 @@ def read(paths: Paths) -> Recording:
         name = name or file.name
         _file(job, file, index)
     most = max((rank for own in job.ranks.values() for rank in own), default=-1)
-    found = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
-    everyone = tuple(range(found.num_ranks))
+    result = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
+    everyone = tuple(range(result.num_ranks))
     groups = Groups()
     kept = _whole(job, everyone)
     origin = min((call.created for call in kept if call.created >= 0), default=0)
@@ -171,11 +171,11 @@ def read(paths: Paths) -> Recording:
             pair = (call.group, call.rank, call.peer, call.kind)
             event = _message(call, event, messages[pair])
             messages[pair] += 1
-        found.events.append(event)
+        result.events.append(event)
     if kept:
-        _assume(found, job, kept)
-        clone_peers(found, groups)
-    return finish(found, groups, job.skipped)
+        _assume(result, job, kept)
+        clone_peers(result, groups)
+    return finish(result, groups, job.skipped)
 
 
 def _file(job: _Job, file: FileStream, index: int) -> None:

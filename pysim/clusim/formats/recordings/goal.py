@@ -119,9 +119,9 @@ class _Reader:
     def binary(self) -> Recording:
         """Read a file of ``txt2bin``; its operations have numbers instead of lines."""
         self.where = f"{self.plain}: rank {{rank}} operation {{line}}"
-        found = read_binary(self.name, Limits(MAX_RANKS, MAX_NS, MAX_BYTES))
-        self.num_ranks, self.skipped = found.num_ranks, found.skipped
-        return self._finish(found.steps)
+        result = read_binary(self.name, Limits(MAX_RANKS, MAX_NS, MAX_BYTES))
+        self.num_ranks, self.skipped = result.num_ranks, result.skipped
+        return self._finish(result.steps)
 
     def _bad(self, line: int, what: str) -> InputError:
         return InputError(f"{self.name}:{line}: {what}")
@@ -201,21 +201,21 @@ class _Reader:
                 self.skipped[f"attribute {name[:40]}"] += 1
 
     def _finish(self, steps: dict[int, list[GoalStep]]) -> Recording:
-        found = Recording("goal", self.name, self.num_ranks)
-        found.groups.append(Group("world", tuple(range(self.num_ranks))))
+        result = Recording("goal", self.name, self.num_ranks)
+        result.groups.append(Group("world", tuple(range(self.num_ranks))))
         if not any(steps.values()):
             raise InputError(f"{self.name}: no rank does anything; nothing can be simulated")
         order, eager = play(steps, EAGER_BYTES), EAGER_BYTES
         if order.stuck is not None:
             order, eager = play(steps, MAX_BYTES), MAX_BYTES
             self._refuse(order, steps)
-            found.assumed.append(
+            result.assumed.append(
                 f"with sends above {EAGER_BYTES} bytes that wait for their receivers the ranks wait for each other"
                 " forever; no send waits"
             )
-        found.skipped = dict(self.skipped)
-        _Events(self.where, found, steps, order, eager).write()
-        return found
+        result.skipped = dict(self.skipped)
+        _Events(self.where, result, steps, order, eager).write()
+        return result
 
     def _refuse(self, order: Order, steps: dict[int, list[GoalStep]]) -> None:
         if order.stuck is None:
@@ -284,7 +284,7 @@ class _Events:
     def _numbers(self) -> dict[GoalOp, tuple[int, int, int, int]]:
         """Return source, target, tag and sequence number of every message with known ends."""
         count: Counter[tuple[int, int, int]] = Counter()
-        found: dict[GoalOp, tuple[int, int, int, int]] = {}
+        result: dict[GoalOp, tuple[int, int, int, int]] = {}
         sent = {send: recv for recv, send in self.order.match.items()}
         for op in self.order.started:
             step = self.steps[op.rank][op.at]
@@ -296,11 +296,11 @@ class _Events:
                 key = (step.peer, op.rank, max(0, step.tag))
             else:
                 continue
-            found[op] = (*key, count[key])
+            result[op] = (*key, count[key])
             count[key] += 1
             if op in sent:
-                found[sent[op]] = found[op]
-        return found
+                result[sent[op]] = result[op]
+        return result
 
     def _inside(self, op: GoalOp) -> bool:
         """Return True if an operation is a message of a rank to itself."""
@@ -313,18 +313,18 @@ class _Events:
 
         A wait for a start is replaced by the waits of the started operation, as is a wait for a non-blocking send.
         """
-        found: list[int] = []
+        result: list[int] = []
         for at in step.needs:
             other = GoalOp(op.rank, at)
             before = self.steps[op.rank][at]
             free = before.kind == "send" and before.size <= self.eager_bytes
             if self.event_of[other] == ABSENT and other in self.order.match:
-                found += self.waits[self.order.match[other]]
+                result += self.waits[self.order.match[other]]
             gone = free or self.event_of[other] == ABSENT
-            found += self.waits[other] if gone else (self.event_of[other],)
+            result += self.waits[other] if gone else (self.event_of[other],)
         for at in step.starts:
-            found += self.waits[GoalOp(op.rank, at)]
-        return tuple(dict.fromkeys(found))
+            result += self.waits[GoalOp(op.rank, at)]
+        return tuple(dict.fromkeys(result))
 
     def _calc(self, op: GoalOp, step: GoalStep) -> None:
         cpu = (op.rank, step.cpu)

@@ -72,7 +72,7 @@ def read_binary(name: str, limits: Limits) -> BinaryGoal:
     if len(base) < _HEAD.size + 16 * num_ranks:
         raise InputError(f"{name}: ends in its table of {num_ranks} ranks; copy it again")
     table = np.frombuffer(base, "<u8", 2 * num_ranks, _HEAD.size).reshape(num_ranks, 2)
-    found = BinaryGoal(num_ranks, {}, Counter())
+    result = BinaryGoal(num_ranks, {}, Counter())
     spent = 0
     for rank in range(num_ranks):
         first, end = int(table[rank, 0]), int(table[rank, 1])
@@ -82,10 +82,10 @@ def read_binary(name: str, limits: Limits) -> BinaryGoal:
             raise InputError(
                 f"{name}: rank {rank}: more than {MOST_EVENTS} operations and requires; use a shorter schedule"
             )
-        found.steps[rank] = part.steps(num_ranks, limits)
+        result.steps[rank] = part.steps(num_ranks, limits)
         if nics := int(np.count_nonzero(part.operations["nic"])):
-            found.skipped["attribute nic"] += nics
-    return found
+            result.skipped["attribute nic"] += nics
+    return result
 
 
 class _Part:
@@ -118,7 +118,7 @@ class _Part:
                 f"its operations name {listed} that wait, and {len(self.edges)} are listed"
             )
         rows = self.operations.tolist()
-        found = [self._step(at, row, num_ranks, limits) for at, row in enumerate(rows)]
+        result = [self._step(at, row, num_ranks, limits) for at, row in enumerate(rows)]
         waits = [0] * self.count
         targets: list[int] = self.edges.tolist()
         for at, row in enumerate(rows):
@@ -131,11 +131,11 @@ class _Part:
                     if later >= self.count:
                         raise self._bad(f"operation {later} of {self.count} waits for it", at)
                     waits[later] += 1
-                    (found[later].starts if start else found[later].needs).append(at)
+                    (result[later].starts if start else result[later].needs).append(at)
         for at, row in enumerate(rows):
             if row[0] != waits[at]:
                 raise self._bad(f"waits for {row[0]} others, of which {waits[at]} are listed", at)
-        return found
+        return result
 
     def _step(self, at: int, row: Any, num_ranks: int, limits: Limits) -> GoalStep:
         """Return an operation; its dependencies are added later."""

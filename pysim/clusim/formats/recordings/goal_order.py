@@ -218,17 +218,17 @@ class _Player:
 
     def _release(self) -> bool:
         """Complete blocked messages whose other end cannot start; return True if there were any."""
-        found = []
+        result = []
         for op in self.blocked:
             step = self._step(op)
             rank, key = _address(op, step)
             kind: EventKind = "recv" if step.kind == "send" else "send"
             if not _comes(key, self.coming.get((rank, kind), Counter())):
-                found.append(op)
-        for op in found:
+                result.append(op)
+        for op in result:
             del self.blocked[op]
             self._end(op)
-        return bool(found)
+        return bool(result)
 
 
 def _address(op: GoalOp, step: GoalStep) -> tuple[int, _Key]:

@@ -115,7 +115,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     module = read_module(names[0])
     program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
     _run(program, module.entry, {}, 0)
-    found = Recording(KIND, names[0], program.num_ranks)
+    result = Recording(KIND, names[0], program.num_ranks)
     total = len(program.steps) * program.num_ranks
     if total > MOST_EVENTS:
         raise InputError(
@@ -123,12 +123,12 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
             f" {MOST_EVENTS}"
         )
     groups = Groups()
-    _write(found, program, groups)
-    found.assumed += [
+    _write(result, program, groups)
+    result.assumed += [
         "a program has no times: matrix products take their operations at the GPU's rate, all else its memory traffic",
         *program.notes,
     ]
-    return finish(found, groups, program.skipped)
+    return finish(result, groups, program.skipped)
 
 
 def _devices(module: HloModule, given: int | None, name: str) -> int:
@@ -137,9 +137,9 @@ def _devices(module: HloModule, given: int | None, name: str) -> int:
         re.search(rf"{key}=(\d{{1,9}})", module.header)
         for key in ("replica_count", "num_partitions")
     ]
-    found = 1
+    result = 1
     for match in counts:
-        found *= int(match[1]) if match else 1
+        result *= int(match[1]) if match else 1
     listed = [
         int(n)
         for own in module.computations.values()
@@ -153,12 +153,12 @@ def _devices(module: HloModule, given: int | None, name: str) -> int:
             )[0],
         )
     ]
-    found = max([found, *(n + 1 for n in listed)])
-    if found == 1 and given is not None:
-        found = given
-    if found > MOST_RANKS:
-        raise InputError(f"{name}: {found} devices; at most {MOST_RANKS}")
-    return found
+    result = max([result, *(n + 1 for n in listed)])
+    if result == 1 and given is not None:
+        result = given
+    if result > MOST_RANKS:
+        raise InputError(f"{name}: {result} devices; at most {MOST_RANKS}")
+    return result
 
 
 def _run(program: _Program, name: str, given: dict[int, Ready], depth: int) -> Ready:
@@ -265,13 +265,13 @@ def _communicate(program: _Program, item: HloInstruction, base: str, before: Rea
         dtype=known.moved if known else "uint8",
     )
     if base == "collective-permute":
-        found = _PAIRS.search(item.attributes)
+        match = _PAIRS.search(item.attributes)
         pairs = (
             [
                 (int(a[:9]), int(b[:9]))
-                for a, b in re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", found[1])
+                for a, b in re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", match[1])
             ]
-            if found
+            if match
             else []
         )
         step.kind, step.pairs = "permute", tuple((a, b) for a, b in pairs if a != b)

@@ -44,10 +44,10 @@ class HloTensor:
     @property
     def elements(self) -> int:
         """Number of elements."""
-        found = 1
+        result = 1
         for dim in self.dims:
-            found = min(found * dim, _MOST_ELEMENTS)
-        return found
+            result = min(result * dim, _MOST_ELEMENTS)
+        return result
 
     @property
     def bytes(self) -> int:

@@ -67,13 +67,13 @@ class _Reader:
 
     def read(self, key: str) -> tuple[dict[str, Any] | None, bool]:
         """Read the file."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         listed = False
         first = self._next()
         if first == "[":
             if self._list():
                 self._end()
-            return found, True
+            return result, True
         if first != "{":
             self._value()
             self._end()
@@ -88,9 +88,9 @@ class _Reader:
             if self._next() == "[" and name == key:
                 listed = True
                 if not self._list():
-                    return found, True
+                    return result, True
             else:
-                found[name] = self._value()
+                result[name] = self._value()
             letter = self._next()
             if letter == ",":
                 self.window.at += 1
@@ -99,7 +99,7 @@ class _Reader:
                 self._bad("Expecting ',' delimiter")
         self.window.at += 1
         self._end()
-        return found, listed
+        return result, listed
 
     def _next(self) -> str:
         """Skip whitespace and return the next character; empty at the end."""
@@ -146,13 +146,13 @@ class _Reader:
         scan, comma, item = _DECODER.raw_decode, _COMMA.match, self.item
         while True:
             try:
-                found, behind = scan(text, at)
+                result, behind = scan(text, at)
             except (ValueError, RecursionError, InvalidOperation):
                 break  # parsed again with more of the text
             following = comma(text, behind)
             if following is None or following.end() == end:
                 break
-            item(found)
+            item(result)
             self.items += 1
             at = following.end()
         window.at = at
@@ -164,10 +164,10 @@ class _Reader:
         while True:
             window.hold(size)
             try:
-                found, end = _DECODER.raw_decode(window.text, window.at)
+                result, end = _DECODER.raw_decode(window.text, window.at)
                 if end < len(window.text) or window.done:
                     window.at = end
-                    return found
+                    return result
                 at, said = end, "Unterminated"
             except json.JSONDecodeError as error:
                 at, said = error.pos, error.msg

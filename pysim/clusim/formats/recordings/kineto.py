@@ -180,13 +180,13 @@ def _host_order(
     if any(call <= spans[at].launch for call, at in zip(calls, done, strict=True)):
         return None
     quiet = [stream for stream in launches if stream not in talk]
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for call, at in zip(calls, done, strict=True):
         after = [_first(launches, stream, call) for stream in quiet]
         known = [other for other in after if other is not None]
         if known:
-            found.append((min(known, key=lambda other: spans[other].launch), at))
-    return found
+            result.append((min(known, key=lambda other: spans[other].launch), at))
+    return result
 
 
 def _idle(spans: Sequence[Span], collectives: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -249,24 +249,24 @@ def _read(paths: Paths) -> Recording:
             raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
     traces.sort(key=lambda trace: trace.rank)
     _apart(traces)
-    found = Recording(KIND, traces[0].name, _num_ranks(traces))
-    found.nccl_version = next((trace.version for trace in traces if trace.version), "")
+    result = Recording(KIND, traces[0].name, _num_ranks(traces))
+    result.nccl_version = next((trace.version for trace in traces if trace.version), "")
     for trace in traces:
-        found.assumed += [note for note in trace.notes if note not in found.assumed]
+        result.assumed += [note for note in trace.notes if note not in result.assumed]
     groups = Groups()
-    calls = _calls(found, traces, groups, skipped)
-    _one_clock(found, traces, calls)
+    calls = _calls(result, traces, groups, skipped)
+    _one_clock(result, traces, calls)
     _from_zero(traces)
-    spread = _uneven(found, traces, calls, groups)
+    spread = _uneven(result, traces, calls, groups)
     guessed = sum(
-        _Writer(found, groups, trace, own, spread).write()
+        _Writer(result, groups, trace, own, spread).write()
         for trace, own in zip(traces, calls, strict=True)
     )
-    _say(found, traces, calls, guessed)
-    if len(traces) == found.num_ranks and all(trace.host for trace in traces):
-        found.hosts = [trace.host for trace in traces]
-    clone_peers(found, groups)
-    return finish(found, groups, skipped)
+    _say(result, traces, calls, guessed)
+    if len(traces) == result.num_ranks and all(trace.host for trace in traces):
+        result.hosts = [trace.host for trace in traces]
+    clone_peers(result, groups)
+    return finish(result, groups, skipped)
 
 
 def _apart(traces: Sequence[Trace]) -> None:
@@ -458,13 +458,13 @@ class _Writer:
         """Return the messages of an uneven all-to-all, without the rank's message to itself."""
         ranks, sent = self.groups.found[call.group].ranks, self.spread[call.group, call.number]
         own = ranks.index(event.rank)
-        found: list[Event] = []
+        result: list[Event] = []
         for peer, rank in enumerate(ranks):
             sizes: tuple[tuple[Literal["send", "recv"], int], ...] = (
                 ("send", sent[event.rank][peer]),
                 ("recv", sent[rank][own]),
             )
-            found += [
+            result += [
                 replace(
                     event, kind=kind, group=call.group, sequence=call.number, bytes=size, dtype=call.dtype,
                     peer=peer, tag=_UNEVEN, bunch=at,
@@ -472,7 +472,7 @@ class _Writer:
                 for kind, size in sizes
                 if size > 0 and peer != own
             ]  # fmt: skip
-        return found or [replace(event, duration_ps=0)]
+        return result or [replace(event, duration_ps=0)]
 
 
 def _say(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], guessed: int) -> None:

@@ -94,13 +94,13 @@ class Resolver:
             args = self._args(spans[at], used)
             known[at] = [args] if args is not None else []
         self._batches([at for at in nccl if not known[at]], known, used)
-        found: dict[int, list[KinetoCall]] = {}
+        result: dict[int, list[KinetoCall]] = {}
         for at in nccl:
             calls = [self._call(args) for args in known[at]]
-            found[at] = [call for call in calls if call is not None]
+            result[at] = [call for call in calls if call is not None]
             if not calls:
                 self.skipped[_UNKNOWN] += 1
-        return found
+        return result
 
     def _args(self, span: Span, used: set[int]) -> dict[str, Any] | None:
         """Return the arguments of a kernel: recorded, or those of the host calls that launched it.
@@ -120,8 +120,8 @@ class Resolver:
             calls = [call, *(other for other in calls if other is not call)]
         for call in calls:
             used.add(call.external)
-        found = joined(span.name, span.args, (call.args for call in calls))
-        return found if named(found) else None
+        result = joined(span.name, span.args, (call.args for call in calls))
+        return result if named(result) else None
 
     def _around(self, span: Span) -> list[HostCall]:
         """Return the host calls during which a kernel was launched, the innermost first."""
@@ -151,7 +151,7 @@ class Resolver:
 
     def _unused(self, used: set[int]) -> list[HostCall]:
         """Return host messages without a known kernel; nested calls of one message are joined."""
-        found: list[HostCall] = []
+        result: list[HostCall] = []
         for own in self.threads.values():
             outer: HostCall | None = None
             for call in own:
@@ -161,8 +161,8 @@ class Resolver:
                     outer.args = joined("", outer.args, [call.args])
                 else:
                     outer = replace(call)
-                    found.append(outer)
-        return sorted(found, key=lambda call: call.start)
+                    result.append(outer)
+        return sorted(result, key=lambda call: call.start)
 
     def _call(self, args: dict[str, Any]) -> KinetoCall | None:
         """Return a call; None (counted) if its description is incomplete."""
@@ -179,7 +179,7 @@ class Resolver:
             ] += 1
             return None
         seq = integer(args.get("Seq"), 1 << 48)
-        found = KinetoCall(
+        result = KinetoCall(
             name, ABSENT, num_bytes, kind.moved, number=ABSENT if seq is None else seq
         )
         if name in ("send", "recv"):
@@ -189,17 +189,17 @@ class Resolver:
                     "messages without a peer: kept as kernels of their recorded length"
                 ] += 1
                 return None
-            found.peer = peer
+            result.peer = peer
         elif name in ROOTED:
             root = integer(args.get("Root", args.get("Rank")), len(ranks) - 1)
             if root is None:
                 self.assume("roots are not recorded; taken as position 0 of the group")
-            found.root = root or 0
+            result.root = root or 0
         elif name == "alltoall":
-            found.splits = self._splits(args, len(ranks), kind.size_bytes)
-        found.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
-        found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
-        return found
+            result.splits = self._splits(args, len(ranks), kind.size_bytes)
+        result.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
+        result.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
+        return result
 
     def _ranks(self, args: dict[str, Any]) -> tuple[int, ...]:
         """Return the ranks of a process group; empty if unknown."""

@@ -44,26 +44,26 @@ def told(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
     if name == "record_param_comms":
         return args if named(args) or sized(args) else _recorded(args)
     if name.startswith("nccl:"):
-        found = _sizes(_dims(args)[:1] or [args.get("Input Dims")], args)
-        return found | {"Collective name": name.removeprefix("nccl:")} if found else None
+        result = _sizes(_dims(args)[:1] or [args.get("Input Dims")], args)
+        return result | {"Collective name": name.removeprefix("nccl:")} if result else None
     word = next((name.removeprefix(front) for front in _OPERATORS if name.startswith(front)), "")
     if not word or word.startswith("wait") or not (message_of(word) or operation_starting(word)):
         return None
     concrete = args.get("Concrete Inputs")
     given = concrete if isinstance(concrete, list) else []
     dims = _dims(args)
-    found = {"Collective name": word}
+    result = {"Collective name": word}
     if not name.startswith("c10d::"):
         group = given[-1] if given else ""
-        found |= {"Process Group Name": group} if isinstance(group, str) and group else {}
-        return found | _sizes(dims[:1], args)
+        result |= {"Process Group Name": group} if isinstance(group, str) and group else {}
+        return result | _sizes(dims[:1], args)
     operation = message_of(word) or operation_starting(word)
     key, at = _NUMBERS.get(operation, ("", 0))
     number = integer(given[at], 1 << 20) if key and at < len(given) else None
     if number is not None:
-        found[key] = number
+        result[key] = number
     output_first = _OUTPUT_FIRST.match(word) is not None
-    return found | _sizes([dims[1], dims[0]] if output_first and len(dims) > 1 else dims[:1], args)
+    return result | _sizes([dims[1], dims[0]] if output_first and len(dims) > 1 else dims[:1], args)
 
 
 def _recorded(args: dict[str, Any]) -> dict[str, Any] | None:
@@ -74,8 +74,8 @@ def _recorded(args: dict[str, Any]) -> dict[str, Any] | None:
     concrete = args.get("Concrete Inputs")
     words = concrete if isinstance(concrete, list) else []
     name = next((word for word in words if message_of(word) or operation_starting(word)), None)
-    found = _sizes(_dims(args)[:1], args)
-    return found | ({"Collective name": name} if name else {}) or None
+    result = _sizes(_dims(args)[:1], args)
+    return result | ({"Collective name": name} if name else {}) or None
 
 
 def _dims(args: dict[str, Any]) -> list[Any]:
@@ -91,8 +91,8 @@ def _sizes(dims: list[Any], args: dict[str, Any]) -> dict[str, Any]:
         return {}
     types = args.get("Input type")
     kind = next((word for word in types if _is_type(word)), "") if isinstance(types, list) else ""
-    found = dict(zip(_SIZES, counts, strict=False)) if all(counts) else {_SIZES[0]: counts[0]}
-    return found | {"shapes": True} | ({"dtype": kind} if kind else {})
+    result = dict(zip(_SIZES, counts, strict=False)) if all(counts) else {_SIZES[0]: counts[0]}
+    return result | {"shapes": True} | ({"dtype": kind} if kind else {})
 
 
 def _is_type(word: Any) -> bool:
@@ -165,18 +165,18 @@ def joined(kernel: str, own: dict[str, Any], others: Iterable[dict[str, Any]]) -
     others : iterable of dict
         Arguments of the calls, the nearest first; a call of another operation than those before is skipped.
     """
-    found = {key: value for key, value in own.items() if key not in ("External id", "correlation")}
+    result = {key: value for key, value in own.items() if key not in ("External id", "correlation")}
     by_name, kind = of_kernel(kernel)
     for args in others:
-        here, before = _kind(args), _kind(found)
+        here, before = _kind(args), _kind(result)
         if here and before and here != before:
             continue
-        have_sizes = sized(found)
+        have_sizes = sized(result)
         for key, value in args.items():
             if key not in _SIZES or not have_sizes:
-                found.setdefault(key, value)
-    if not named(found) and by_name and sized(found):
-        found["Collective name"] = by_name
-    if kind and find_dtype(str(found.get("dtype"))) is None:
-        found["dtype"] = kind
-    return found
+                result.setdefault(key, value)
+    if not named(result) and by_name and sized(result):
+        result["Collective name"] = by_name
+    if kind and find_dtype(str(result.get("dtype"))) is None:
+        result["dtype"] = kind
+    return result

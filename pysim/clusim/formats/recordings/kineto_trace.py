@@ -118,26 +118,26 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
     InputError
         The file is not such a trace, or contains no GPU activities.
     """
-    found = Trace(file.name)
-    take = _Taker(found, skipped)
+    result = Trace(file.name)
+    take = _Taker(result, skipped)
     top, listed = read_items(
-        file, "traceEvents", take.event, lambda text: found.notes.append(f"{file.name}: {text}")
+        file, "traceEvents", take.event, lambda text: result.notes.append(f"{file.name}: {text}")
     )
     if top is None or not listed:
         raise InputError(
             f"{file.name}: has no list traceEvents; is it a trace of the PyTorch profiler?"
         )
-    _job(found, top, order)
-    _from_base(found, (integer(top.get("baseTimeNanoseconds")) or 0) * 1000)
-    found.spans.sort(key=lambda span: (span.start, span.launch, span.at))
-    if len(found.spans) > MOST_KERNELS:
+    _job(result, top, order)
+    _from_base(result, (integer(top.get("baseTimeNanoseconds")) or 0) * 1000)
+    result.spans.sort(key=lambda span: (span.start, span.launch, span.at))
+    if len(result.spans) > MOST_KERNELS:
         raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
-    if not found.spans:
+    if not result.spans:
         raise InputError(
             f"{file.name}: has no kernels; record with ProfilerActivity.CUDA to see the GPU"
         )
-    _name_streams(found)
-    return found
+    _name_streams(result)
+    return result
 
 
 class _Taker:
@@ -154,18 +154,18 @@ class _Taker:
             self.skipped["entries that are no events"] += 1
         self.at += 1
         if self.at % _LOOK == 0:
-            found = self.found
+            result = self.found
             lists: tuple[Sized, ...] = (
-                found.spans,
-                found.calls,
-                found.launches,
-                found.told,
-                found.syncs,
-                found.host_waits,
+                result.spans,
+                result.calls,
+                result.launches,
+                result.told,
+                result.syncs,
+                result.host_waits,
             )
             if sum(len(kept) for kept in lists) > _MOST_KEPT:
                 raise InputError(
-                    f"{found.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
+                    f"{result.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
                 )
 
 

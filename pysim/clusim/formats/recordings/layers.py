@@ -291,11 +291,11 @@ def recording(
     if len(steps) < len(step.events):
         assumed.append(f"the first {step.most} calls of each rank, of {step.calls.total()}")
     groups = Groups()
-    found = Recording(kind, name, num_ranks, assumed=assumed)
-    found.alike = num_ranks * len(steps) > MOST_LAYER_EVENTS
+    result = Recording(kind, name, num_ranks, assumed=assumed)
+    result.alike = num_ranks * len(steps) > MOST_LAYER_EVENTS
     with uncollected():
-        _repeat(found, steps, group_of, groups)
-    return finish(found, groups, step.table.skipped)
+        _repeat(result, steps, group_of, groups)
+    return finish(result, groups, step.table.skipped)
 
 
 def _repeat(

@@ -37,7 +37,7 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
     """Return the calls of a log as a recording."""
     number = {comm: at for at, comm in enumerate(ranks.of)}
     version = next(iter(log.facts.versions), "").split("+")[0]
-    found = Recording(
+    result = Recording(
         "nccl-log",
         log.facts.files[0] if log.facts.files else "log",
         len(ranks.hosts),
@@ -54,12 +54,12 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
         name = str(stream) if stream >= 0 else f"comm{call.comm}"
         where = log.facts.place(line)
         if call.messages:
-            found.events += _messages(
-                call, found.groups[group].ranks, group, sequence, (name, start, where)
+            result.events += _messages(
+                call, result.groups[group].ranks, group, sequence, (name, start, where)
             )
             continue
-        for rank in found.groups[group].ranks:
-            found.events.append(
+        for rank in result.groups[group].ranks:
+            result.events.append(
                 Event(
                     "collective", rank, name,
                     start_ps=start, group=group, sequence=sequence, operation=call.operation,
@@ -68,7 +68,7 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
                     channels=call.channels, where=where,
                 )
             )  # fmt: skip
-    return found
+    return result
 
 
 def _messages(
@@ -80,14 +80,14 @@ def _messages(
 ) -> list[Event]:
     """Return both ends of the messages of a launch."""
     stream, start, where = rest
-    found = []
+    result = []
     for tag, (src, dst, size) in enumerate(call.messages):
         for kind, own, peer in (("send", src, dst), ("recv", dst, src)):
-            found.append(
+            result.append(
                 Event(
                     "send" if kind == "send" else "recv", ranks[own], stream,
                     start_ps=start, group=group, sequence=sequence, bytes=size, dtype="uint8",
                     peer=peer, tag=tag, bunch=sequence, where=where,
                 )
             )  # fmt: skip
-    return found
+    return result

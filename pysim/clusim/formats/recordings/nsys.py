@@ -86,7 +86,7 @@ def read(paths: Paths) -> Recording:
         A file is not such an export, or is damaged.
     """
     names = list(_files(paths))
-    found, skipped = Recording(KIND, names[0], 0), Counter[str]()
+    result, skipped = Recording(KIND, names[0], 0), Counter[str]()
     ranks: list[list[_Span]] = []
     with uncollected():
         for name in names:
@@ -99,14 +99,14 @@ def read(paths: Paths) -> Recording:
                     ) from None
             if len(ranks) > MOST_RANKS or sum(map(len, ranks)) > MOST_EVENTS:
                 raise InputError(f"{name}: more than {MOST_EVENTS} kernels; record fewer steps")
-        found.num_ranks = len(ranks)
+        result.num_ranks = len(ranks)
         groups = Groups()
         groups.add("all", range(len(ranks)))
         origin = min((span.start for own in ranks for span in own), default=0)
         for rank, own in enumerate(ranks):
-            _append(found, rank, own, origin)
-    _assume(found, ranks)
-    return finish(found, groups, skipped)
+            _append(result, rank, own, origin)
+    _assume(result, ranks)
+    return finish(result, groups, skipped)
 
 
 def _files(paths: Paths) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[l
         if isinstance(thread, int) and (pid := thread >> 24) is not None
     }
     ranges = _ranges(base, texts)
-    found: dict[tuple[int, int], list[_Span]] = {}
+    result: dict[tuple[int, int], list[_Span]] = {}
     columns = (
         "start",
         "end",
@@ -178,18 +178,18 @@ def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[l
     )
     for *where, long, short in _rows(base, "CUPTI_ACTIVITY_KIND_KERNEL", columns):
         title = texts.get(long) or texts.get(short) or "kernel"
-        _add(found, skipped, where, title)
+        _add(result, skipped, where, title)
     for table, title in _OTHERS.items():
         for row in _rows(base, table, columns[:6]):
-            _add(found, skipped, list(row), title)
-    if not found:
+            _add(result, skipped, list(row), title)
+    if not result:
         raise InputError(f"{name}: no kernels in it; record with `nsys profile --trace=cuda,nvtx`")
-    for (pid, _), spans in found.items():
+    for (pid, _), spans in result.items():
         spans.sort(key=lambda span: (span.start, span.end))
         for span in spans:
             launched, thread = launches.get((pid >> 24, span.launch), (span.start, -1))
             _resolve(span, ranges.get(thread), launched, skipped)
-    return [found[key] for key in sorted(found)]
+    return [result[key] for key in sorted(result)]
 
 
 def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Ranges]:
@@ -204,12 +204,12 @@ def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Range
         about = payload if isinstance(payload, str) else texts.get(other, "")
         size = _SIZE.search(f"{about[:2000]} {title[:200]}")
         rows.append((start, thread, operation, min(int(size[1]), MOST_BYTES) if size else 0))
-    found: dict[int, _Ranges] = {}
+    result: dict[int, _Ranges] = {}
     for start, thread, operation, size_bytes in sorted(rows):
-        own = found.setdefault(thread, _Ranges())
+        own = result.setdefault(thread, _Ranges())
         own.starts.setdefault(operation, []).append(start)
         own.sizes.setdefault(operation, []).append(size_bytes)
-    return found
+    return result
 
 
 def _add(

@@ -118,16 +118,16 @@ def recorded(
     InputError
         The job contains no call.
     """
-    found = Recording(kind, name, 0)
+    result = Recording(kind, name, 0)
     groups = Groups()
     if job.calls:
         world = world_of(job.comms)
-        found.num_ranks, found.hosts = world.num_ranks, world.hosts
-        found.assumed += world.assumed
-        assume(found)
-        _write_calls(found, groups, job, world)
-        clone_peers(found, groups)
-    return finish(found, groups, job.left_out)
+        result.num_ranks, result.hosts = world.num_ranks, world.hosts
+        result.assumed += world.assumed
+        assume(result)
+        _write_calls(result, groups, job, world)
+        clone_peers(result, groups)
+    return finish(result, groups, job.left_out)
 
 
 def _write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
@@ -188,9 +188,9 @@ def _order(
         time = call.start if call.start >= 0 else call.dumped
         first[key] = min(first.get(key, time), time)
     latest: dict[tuple[str, str, int, int], int] = {}
-    found: dict[tuple[str, str, int, int, int], tuple[int, int, int]] = {}
+    result: dict[tuple[str, str, int, int, int], tuple[int, int, int]] = {}
     for at, key in enumerate(sorted(first, key=lambda key: key[2])):
         function = (key[0], key[1], *key[3:])
         latest[function] = max(latest.get(function, 0), first[key])
-        found[key] = (latest[function], key[2], at)
-    return found
+        result[key] = (latest[function], key[2], at)
+    return result

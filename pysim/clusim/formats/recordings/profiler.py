@@ -111,19 +111,19 @@ def read(paths: Paths) -> Recording:
     ):
         name = name or part.name
         _read(job, part)
-    found = Recording(KIND, name, 0)
+    result = Recording(KIND, name, 0)
     groups = Groups()
     if job.calls:
         for ident, comm in job.comms.items():
             comm.n_ranks = job.highest[ident] + 1
         world = world_of(job.comms)
-        found.num_ranks = world.num_ranks
-        found.assumed += world.assumed
-        found.hosts = _hosts(found, job, world)
-        _write(found, groups, job, world)
-        clone_peers(found, groups)
+        result.num_ranks = world.num_ranks
+        result.assumed += world.assumed
+        result.hosts = _hosts(result, job, world)
+        _write(result, groups, job, world)
+        clone_peers(result, groups)
     skipped = Counter({f"{what} (first: {job.first[what]})": n for what, n in job.skipped.items()})
-    return finish(found, groups, skipped)
+    return finish(result, groups, skipped)
 
 
 def _mend(text: str) -> str:

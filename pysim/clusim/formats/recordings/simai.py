@@ -90,9 +90,9 @@ class _Reader:
             self._pipeline()
 
     def _ranks(self, given: int | None) -> int:
-        found = parameter(self.table, ["all_gpus"], MOST_RANKS)
-        if found:
-            return found
+        result = parameter(self.table, ["all_gpus"], MOST_RANKS)
+        if result:
+            return result
         if given is None:
             raise InputError(
                 f"{self.name}:1: no all_gpus; give --topology and --nodes: all their GPUs take part"
@@ -101,10 +101,10 @@ class _Reader:
         return given
 
     def _size(self, what: str, keys: tuple[str, ...]) -> int:
-        found = parameter(self.table, keys, MOST_RANKS)
-        if found is None and what == "tp":
+        result = parameter(self.table, keys, MOST_RANKS)
+        if result is None and what == "tp":
             self.assumed.append("no model_parallel_NPU_group in the file: 1")
-        return max(1, found or 1)
+        return max(1, result or 1)
 
     def _pipeline(self) -> None:
         ga = parameter(self.table, ["ga"], 10**9) or 1

@@ -40,10 +40,10 @@ def names_of(paths: Paths) -> list[str]:
     """Return the paths as a list of strings; raise `InputError` if it is empty."""
     if isinstance(paths, (str, os.PathLike)):
         return [os.fspath(paths)]
-    found = [os.fspath(path) for path in paths]
-    if not found:
+    result = [os.fspath(path) for path in paths]
+    if not result:
         raise InputError("no file given; name the files of the recording")
-    return found
+    return result
 
 
 def opened(name: str) -> IO[bytes]:
@@ -79,21 +79,21 @@ def opened(name: str) -> IO[bytes]:
 def head(name: str, size: int = HEAD_BYTES) -> bytes:
     """Return the first bytes of a file, decompressed; fewer if the compressed data end early."""
     with opened(name) as stream:
-        found = b""
+        result = b""
         try:
-            while len(found) < size:
-                data = stream.read(min(size - len(found), 1 << 12))
+            while len(result) < size:
+                data = stream.read(min(size - len(result), 1 << 12))
                 if not data:
                     break
-                found += data
+                result += data
         except DAMAGED as error:
-            if not found:
+            if not result:
                 raise InputError(
                     f"{name}: the compressed data are damaged from the start ({error})"
                 ) from None
         except OSError as error:
             raise InputError(f"{name}: {error.strerror or error}") from None
-    return found
+    return result
 
 
 def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
@@ -151,17 +151,17 @@ def mapped(name: str) -> memoryview:
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts ``.10.`` after ``.9.``."""
-    found: list[tuple[int, int, str]] = []
+    result: list[tuple[int, int, str]] = []
     text, digits = "", ""
     for letter in name + "\0":
         if letter.isdecimal() and letter.isascii():
             digits += letter
             continue
         if digits:
-            found += [(0, 0, text), (1, int(digits[:18]), "")]
+            result += [(0, 0, text), (1, int(digits[:18]), "")]
             text, digits = "", ""
         text += letter
-    return (*found, (0, 0, text))
+    return (*result, (0, 0, text))
 
 
 def kept(name: str, wanted: Callable[[str], bool]) -> bool:
@@ -178,24 +178,24 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
     InputError
         The file is missing, empty, damaged or binary, or has a line above `LINE_LIMIT`.
     """
-    found = 0
+    result = 0
     with opened(name) as stream:
         try:
             while line := stream.readline(LINE_LIMIT + 1):
-                found += 1
-                line = line.removeprefix(codecs.BOM_UTF8) if found == 1 else line
+                result += 1
+                line = line.removeprefix(codecs.BOM_UTF8) if result == 1 else line
                 if len(line) > LINE_LIMIT:
-                    raise InputError(f"{name}:{found}: a line of more than {LINE_LIMIT >> 20} MiB")
+                    raise InputError(f"{name}:{result}: a line of more than {LINE_LIMIT >> 20} MiB")
                 if b"\0" in line:
-                    raise InputError(f"{name}:{found}: binary data; expected text")
-                yield found, line.decode("utf-8", "replace").strip("\r\n")
+                    raise InputError(f"{name}:{result}: binary data; expected text")
+                yield result, line.decode("utf-8", "replace").strip("\r\n")
         except DAMAGED as error:
             raise InputError(
-                f"{name}:{found}: the compressed data are damaged or cut ({error}); copy the file again"
+                f"{name}:{result}: the compressed data are damaged or cut ({error}); copy the file again"
             ) from None
         except OSError as error:
             raise InputError(f"{name}: {error.strerror or error}") from None
-    if not found:
+    if not result:
         raise InputError(f"{name}: is empty")
 
 
@@ -209,10 +209,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return found if isfinite(found) else None
+    return result if isfinite(result) else None
 
 
 def integer(value: Any, most: int = 1 << 62) -> int | None:
@@ -221,15 +221,15 @@ def integer(value: Any, most: int = 1 << 62) -> int | None:
         return value if 0 <= value <= most else None
     if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
         value = int(value)
-    found = number(value)
-    if found is None or found < 0 or found > most or found != int(found):
+    result = number(value)
+    if result is None or result < 0 or result > most or result != int(result):
         return None
     return int(value)
 
 
 def time_ps(value: Any, unit_ps: int) -> int | None:
     """Return a time in `unit_ps` as integer picoseconds; None if invalid or too large."""
-    found = number(value)
-    if found is None or not 0 <= found < (1 << 80) / unit_ps:
+    result = number(value)
+    if result is None or not 0 <= result < (1 << 80) / unit_ps:
         return None
-    return int(value * unit_ps) if isinstance(value, (int, Decimal)) else round(found * unit_ps)
+    return int(value * unit_ps) if isinstance(value, (int, Decimal)) else round(result * unit_ps)

@@ -40,12 +40,12 @@ class FileStream:
 
     def head(self, size: int = STEP) -> bytes:
         """Return the first bytes."""
-        found = b""
+        result = b""
         for piece in self.begin():
-            found += piece
-            if len(found) >= size:
+            result += piece
+            if len(result) >= size:
                 break
-        return found[:size]
+        return result[:size]
 
     def whole(self, most: int) -> bytes:
         """Return the complete content; raise `InputError` above `most` bytes."""
@@ -279,11 +279,11 @@ def objects(
             raise InputError(
                 f"{file.name}:{line}: {spent} objects so far, too many for so small a file; is it a recording?"
             )
-        found, end = _one(window, repair)
+        result, end = _one(window, repair)
         spent += 1 if end >= window.at else _DEEP
-        if found is not None:
+        if result is not None:
             window.at = end
-            yield line, found
+            yield line, result
             continue
         damage(line)
         if not _skip(window):
@@ -331,8 +331,8 @@ def _decoded(window: TextWindow) -> tuple[dict[str, Any] | None, int]:
         at = window.at
         piece = window.text[at : at + size]
         try:
-            found, end = _DECODER.raw_decode(piece)
-            return found, at + end
+            result, end = _DECODER.raw_decode(piece)
+            return result, at + end
         except json.JSONDecodeError as error:
             inside = error.pos < len(piece) - _MARGIN and not error.msg.startswith("Unterminated")
             if inside or len(piece) < size:
@@ -350,15 +350,15 @@ def _one(
     """Return the object at the current position, None if invalid, and its end."""
     if window.text[window.at] != "{":
         return None, window.at
-    found, end = _decoded(window)
+    result, end = _decoded(window)
     if end != window.at or repair is None:
-        return found, end
+        return result, end
     window.hold(LINE_LIMIT)
     text, at = window.text, window.at
     match = _END.search(text, at)
     end = len(text) if match is None else match.start() + (match[0][0] == "}")
     try:
-        found = json.loads(repair(text[at:end]).rstrip(", \t]"))
+        result = json.loads(repair(text[at:end]).rstrip(", \t]"))
     except (ValueError, RecursionError):
         return None, at
-    return (found if isinstance(found, dict) else None), end
+    return (result if isinstance(result, dict) else None), end

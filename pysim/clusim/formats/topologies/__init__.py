@@ -110,9 +110,9 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
     if not base:
         base = dump_system(topology.load(machine))
     both = combine(_text(path), name, base, printable(machine, 100))
-    found = import_text(both.text, name, kind="nccl-xml", chip=chip)
-    found.data["sources"]["onto"] = printable(machine, 100)
-    return replace(found, assumptions=(*both.differences, *found.assumptions))
+    result = import_text(both.text, name, kind="nccl-xml", chip=chip)
+    result.data["sources"]["onto"] = printable(machine, 100)
+    return replace(result, assumptions=(*both.differences, *result.assumptions))
 
 
 def detect(text: str) -> str | None:
@@ -136,21 +136,21 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     from clusim.formats.topologies.identify import named_processor
 
     text = without_prompt(text)
-    found = kind or detect(text)
-    if found is None:
+    results = kind or detect(text)
+    if results is None:
         if is_measured(text):
             what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
             raise fail(where, 0, what)
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
-    if cpu is not None and found not in WITH_CPUS:
-        raise TopologyError(f"{where}: --cpu: {KINDS[found]} has no processors; leave it out")
+    if cpu is not None and results not in WITH_CPUS:
+        raise TopologyError(f"{where}: --cpu: {KINDS[results]} has no processors; leave it out")
     draft = Draft(where, _name(where), cpu=named_processor(cpu) if cpu is not None else None)
     if draft.cpu is not None:
         draft.source("cpu", f"{draft.cpu.name}, given with --cpu")
-    draft.source("import", f"{KINDS[found]}: {Path(where).name}")
-    _read(found, text, draft, chip, group)
-    result = draft.finish(found, KINDS[found])
+    draft.source("import", f"{KINDS[results]}: {Path(where).name}")
+    _read(results, text, draft, chip, group)
+    result = draft.finish(results, KINDS[results])
     if not result.counts["gpus"] and not result.counts["hosts"]:
         raise fail(where, 0, "names no GPU and no host; is it the topology of a machine?")
     return result

@@ -242,13 +242,13 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})")
 
 def _joined(names: list[str]) -> str:
     """Write names compactly, ``gpu0..7, nic2``: numbered names sorted, others in file order."""
-    found = list(dict.fromkeys(names))
-    matches = [_NUMBERED.fullmatch(name) for name in found]
+    result = list(dict.fromkeys(names))
+    matches = [_NUMBERED.fullmatch(name) for name in result]
     if not all(matches):
-        return ", ".join(found)
+        return ", ".join(result)
     parts: list[str] = []
     first, last = ("", -1), -1
-    for name in sorted(found, key=natural):
+    for name in sorted(result, key=natural):
         match = _NUMBERED.fullmatch(name)
         key = (match[1], int(match[2])) if match else (name, 0)
         if parts and key == (first[0], last + 1):

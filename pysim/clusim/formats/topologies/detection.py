@@ -30,8 +30,8 @@ def without_prompt(text: str) -> str:
     """Return the XML of a text pasted with a prompt or fence, on its lines; else the text."""
     if text.lstrip("\ufeff \t\r\n").startswith(("<", "{", "[")):
         return text
-    found = _PASTED.search(text)
-    return "\n" * text.count("\n", 0, found.start()) + found[0] + "\n" if found else text
+    match = _PASTED.search(text)
+    return "\n" * text.count("\n", 0, match.start()) + match[0] + "\n" if match else text
 
 
 def detect_kind(text: str) -> str | None:

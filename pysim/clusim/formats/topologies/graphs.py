@@ -67,12 +67,12 @@ def read_graphml(text: str, draft: Draft) -> TextGraph:
 
 
 def _data(element: XmlElement, keys: Mapping[str, XmlElement]) -> Attributes:
-    found: Attributes = {}
+    result: Attributes = {}
     for child in element.all("data"):
         key = keys.get(child.get("key"))
         if key is not None:
-            found[key.get("attr.name") or key.get("id")] = _typed(child.text.strip(), key)
-    return found
+            result[key.get("attr.name") or key.get("id")] = _typed(child.text.strip(), key)
+    return result
 
 
 def _defaults(keys: Mapping[str, XmlElement], what: str) -> Attributes:
@@ -264,22 +264,22 @@ class _Reader:
     def _kind(self, label: str, attributes: Attributes) -> str:
         words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
         for word in words:
-            found = _kind_of(word)
-            if found:
-                return found
-        found = _kind_of(label)
-        if found:
+            result = _kind_of(word)
+            if result:
+                return result
+        result = _kind_of(label)
+        if result:
             self.draft.assume(
-                self.names[label], f"a {found}", "its name says so, no attribute does"
+                self.names[label], f"a {result}", "its name says so, no attribute does"
             )
-            return found
-        found = "host" if self.degree[label] <= 1 else "switch"
+            return result
+        result = "host" if self.degree[label] <= 1 else "switch"
         self.draft.assume(
             self.names[label],
-            f"a {found}",
+            f"a {result}",
             "nothing says what it is; nodes with one link are hosts, others switches",
         )
-        return found
+        return result
 
     def _node(self, label: str, attributes: Attributes, relay: bool) -> None:
         kind, name = self.kinds[label], self.names[label]
@@ -302,9 +302,9 @@ class _Reader:
 
     def _chip(self, attributes: Attributes, name: str) -> str:
         for key in _PRODUCT_KEYS:
-            found = gpu_by_product(str(attributes[key])) if key in attributes else None
-            if found is not None:
-                return found.name
+            result = gpu_by_product(str(attributes[key])) if key in attributes else None
+            if result is not None:
+                return result.name
         if self.chip:
             return named_chip(self.draft, self.chip)
         for key in _PRODUCT_KEYS:

@@ -43,14 +43,14 @@ def processor(arch: str, vendor: str, family: int | None, model: int | None) -> 
         return _arm(vendor, model), ""
     if "amd" in vendor or "hygon" in vendor:
         number = _AMD.get(family or 0)
-        found = _by_cpuid("amd", number, 0 if model is None and number != 0x17 else model)
+        result = _by_cpuid("amd", number, 0 if model is None and number != 0x17 else model)
         said = "the file gives no family" if family is None else f"AMD family {family} is not known"
         known = number is not None
-        return found or _usual("amd"), "" if known else f"{said}; taken as EPYC Rome"
+        return result or _usual("amd"), "" if known else f"{said}; taken as EPYC Rome"
     if "intel" in vendor:
-        found = _by_cpuid("intel", 6, model)
+        result = _by_cpuid("intel", 6, model)
         said = "the file gives no model" if model is None else f"Intel model {model} is not known"
-        return found or _usual("intel"), "" if found else f"{said}; taken as Ice Lake"
+        return result or _usual("intel"), "" if result else f"{said}; taken as Ice Lake"
     return _usual("other"), "the file does not name the processor; --cpu does"
 
 
@@ -81,8 +81,8 @@ def named_processor(name: str) -> Cpu:
 
 def nic_model(vendor: int | None, device: int | None) -> tuple[str, bool, int]:
     """Return family, Ethernet-only flag and port rate [Gb/s]; ('', False, 0) if unknown."""
-    found = ADAPTER_IDS.get((vendor or 0, device or 0))
-    return (found.family, found.ethernet, found.gbps) if found else ("", False, 0)
+    result = ADAPTER_IDS.get((vendor or 0, device or 0))
+    return (result.family, result.ethernet, result.gbps) if result else ("", False, 0)
 
 
 ACCELERATORS: Final = (0x10DE, 0x1002)

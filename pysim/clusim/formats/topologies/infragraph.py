@@ -181,17 +181,17 @@ class _File:
             raise self.fail(path, "devices is missing; give at least one")
 
     def _links(self, data: Mapping[str, Any], path: Path) -> dict[str, InfraLink]:
-        found = {}
+        result = {}
         for at, row in self.rows(data, path, "links"):
             name = self.text(row, at, "name")
             description = self.text(row, at, "description", "")
-            found[name] = link = InfraLink(f"{name} {description}".strip())
+            result[name] = link = InfraLink(f"{name} {description}".strip())
             physical = row.get("physical") or {}
             if not isinstance(physical, dict):
                 raise self.fail((*at, "physical"), "must be a mapping")
             self._bandwidth(physical, (*at, "physical"), link)
             self._latency(physical, (*at, "physical"), link)
-        return found
+        return result
 
     def _quantity(self, data: Mapping[str, Any], path: Path, key: str) -> tuple[str, float, Path]:
         """Return unit and value of a choice of units; ('', 0) if it is missing."""

@@ -26,8 +26,8 @@ _CHOICES = {"gpu": "xpu", "nic": "nic", "memory": "memory", "host": "custom"}
 
 def dump_infragraph(fabric: Fabric) -> str:
     """Return the file of a fabric as YAML."""
-    found = _Writer(fabric).data()
-    return yaml.safe_dump(found, sort_keys=False, width=110, allow_unicode=True)
+    result = _Writer(fabric).data()
+    return yaml.safe_dump(result, sort_keys=False, width=110, allow_unicode=True)
 
 
 class _Writer:

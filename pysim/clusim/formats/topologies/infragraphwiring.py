@@ -208,11 +208,11 @@ class _Reader:
                 return product_chip(self.draft, node.attributes[key])
         if self.chip:
             return named_chip(self.draft, self.chip)
-        found = gpu_by_words(node.description) or gpu_by_words(node.device)
-        if found is not None and found[0] is not None:
-            self.draft.assume(name, f"chip {found[0].name}", f"its description says {found[1]!r}")
-            return found[0].name
-        aside = f"{found[1]!r} is not known; " if found else ""
+        result = gpu_by_words(node.description) or gpu_by_words(node.device)
+        if result is not None and result[0] is not None:
+            self.draft.assume(name, f"chip {result[0].name}", f"its description says {result[1]!r}")
+            return result[0].name
+        aside = f"{result[1]!r} is not known; " if result else ""
         why = f"{aside}the file names no GPU; --chip does"
         chip = unnamed_chip()
         self.draft.assume(name, f"chip {chip}", why, settles=CHIP_OPTION)
@@ -243,8 +243,8 @@ class _Reader:
             return best, f"its description says {printable(text, 60)!r}"
         vendor = next((v for v in ("amd", "intel", "nvidia") if v in words), "")
         arch = "arm64" if words & {"arm", "arm64", "aarch64", "nvidia"} else ""
-        found, why = processor(arch, vendor, None, None)
-        return found, why or f"its description says {printable(text, 60)!r}"
+        result, why = processor(arch, vendor, None, None)
+        return result, why or f"its description says {printable(text, 60)!r}"
 
     def _memory(self, label: str, name: str, node: InfraNode) -> str:
         if node.description in MEMORY:
@@ -298,11 +298,11 @@ class _Reader:
             ),
             default=4,
         )
-        found = adapter_of(Net(speed_mbps=round(mbps) or None), device, newest)
-        self.adapters[name] = found
-        if found.why:
-            self.draft.assume(name, f"NIC {found.name}", found.why)
-        return found.name
+        result = adapter_of(Net(speed_mbps=round(mbps) or None), device, newest)
+        self.adapters[name] = result
+        if result.why:
+            self.draft.assume(name, f"NIC {result.name}", result.why)
+        return result.name
 
     # Links.
 
@@ -442,12 +442,12 @@ class _Reader:
         for note, names in one.notes.items():
             if alone or note[0] != "rings":
                 self.draft.notes.setdefault(note, []).extend(names)
-        found = network_of(self.adapters)
-        if alone and found is not None and "network" not in self.roles.values():
-            self.draft.settings["network"] = found[0]
-            words = ", ".join(f"{key} {value}" for key, value in found[0].items())
+        result = network_of(self.adapters)
+        if alone and result is not None and "network" not in self.roles.values():
+            self.draft.settings["network"] = result[0]
+            words = ", ".join(f"{key} {value}" for key, value in result[0].items())
             why = "the file describes one node; what such NICs are usually used with"
-            self.draft.assume(found[1], f"with --nodes, joined by {words}", why)
+            self.draft.assume(result[1], f"with --nodes, joined by {words}", why)
 
 
 def _x16(generation: int) -> float:

@@ -121,7 +121,7 @@ class _Host:
             told = dict(_infos(package)) if package is not None else {}
             family, model = told.get("CPUFamilyNumber"), told.get("CPUModelNumber")
             arm = told.get("CPUPart")
-            found = ImportedCpu(
+            result = ImportedCpu(
                 numa=numa,
                 arch=self.arch or ("arm64" if arm else "x86_64"),
                 vendor=told.get("CPUVendor", "arm" if arm else ""),
@@ -129,25 +129,25 @@ class _Host:
                 model=whole(model) if arm is None else whole(arm),
                 line=package.line if package is not None else 0,
             )
-            found.devices = self.cpus[numa].devices if numa in self.cpus else []
-            self.cpus[numa] = found
+            result.devices = self.cpus[numa].devices if numa in self.cpus else []
+            self.cpus[numa] = result
         return self.cpus[numa]
 
     # The PCIe tree.
 
     def _below_port(self, port: XmlElement) -> list[ImportedDevice]:
         """Return the devices below a root complex, a root port, or a downstream port of a switch."""
-        found: list[ImportedDevice] = []
+        result: list[ImportedDevice] = []
         top = port.get("bridge_type").startswith("0")
         for child in port.all("object"):
             if child.get("type") == "PCIDev":
-                found.append(self._device(child))
+                result.append(self._device(child))
             elif child.get("type") == "Bridge" and top:
-                found += self._below_port(child)
+                result += self._below_port(child)
             elif child.get("type") == "Bridge":
                 switch = self._switch(child)
-                found += [switch] if any(_counts(device) for device in switch.walk()) else []
-        return found
+                result += [switch] if any(_counts(device) for device in switch.walk()) else []
+        return result
 
     def _switch(self, up: XmlElement) -> ImportedDevice:
         """Return the switch of an upstream port, with the devices below its downstream ports."""
@@ -180,19 +180,19 @@ class _Host:
 
     def _device(self, element: XmlElement) -> ImportedDevice:
         """Return a GPU, a NIC, or another device."""
-        found = self._pci(element)
+        result = self._pci(element)
         inside = element.all("object")
         for item in (element, *inside):
-            self.by_index[item.get("gp_index")] = found
-        if found.is_class(0x03, 0x12) and found.vendor in ACCELERATORS:
-            self._gpu(found, inside)
-        elif found.is_class(0x02):
-            found.nets = [net for item in inside for net in self._net(item)]
-        elif not found.is_class(0x06):
-            found.ignored = "no part of the fabric"
-        if found.is_class(0x06) or element.get("subtype") == "NVSwitch":
-            found.ignored = "no part of the PCIe tree"  # NVSwitches are found by their links
-        return found
+            self.by_index[item.get("gp_index")] = result
+        if result.is_class(0x03, 0x12) and result.vendor in ACCELERATORS:
+            self._gpu(result, inside)
+        elif result.is_class(0x02):
+            result.nets = [net for item in inside for net in self._net(item)]
+        elif not result.is_class(0x06):
+            result.ignored = "no part of the fabric"
+        if result.is_class(0x06) or element.get("subtype") == "NVSwitch":
+            result.ignored = "no part of the PCIe tree"  # NVSwitches are found by their links
+        return result
 
     def _gpu(self, found: ImportedDevice, inside: list[XmlElement]) -> None:
         names = [m for item in inside if (m := _GPU_NAME.fullmatch(item.get("name")))]
@@ -292,10 +292,10 @@ def _counts(device: ImportedDevice) -> bool:
 
 def _elements(element: XmlElement) -> list[XmlElement]:
     """Return an element and all below it."""
-    found = [element]
-    for item in found:
-        found += item.children
-    return found
+    result = [element]
+    for item in result:
+        result += item.children
+    return result
 
 
 def _infos(element: XmlElement) -> list[tuple[str, str]]:
@@ -304,15 +304,15 @@ def _infos(element: XmlElement) -> list[tuple[str, str]]:
 
 def _numas(element: XmlElement) -> list[int]:
     """Return the NUMA nodes of an object with CPUs, one per set of CPUs."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for item in _elements(element):
         index = whole(item.get("os_index"))
         cpus = item.get("cpuset") or str(index)
         if item.get("type") != "NUMANode" or index is None or item.get("subtype") == "GPUMemory":
             continue
         if set(cpus) - set("0x,"):
-            found.setdefault(cpus, index)
-    return list(found.values())
+            result.setdefault(cpus, index)
+    return list(result.values())
 
 
 def _link(text: str) -> tuple[str | None, int | None]:

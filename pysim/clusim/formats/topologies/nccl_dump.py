@@ -67,20 +67,20 @@ class _Machine:
     def system(self) -> XmlElement:
         """Return the element of the node."""
         roots = [n for n in self.nodes.values() if n.kind == "switch" and n.tier == "root"]
-        found = XmlElement.of("system", version=1)
+        result = XmlElement.of("system", version=1)
         for number, root in enumerate(roots):
             cpu = XmlElement.of("cpu", **_cpu(root, number))
             cpu.children = list(self._below(root.name))
-            found.children.append(cpu)
+            result.children.append(cpu)
         lonely = [n.name for n in self._kind("gpu") if n.name not in self.placed]
         if lonely:
-            if not found.children:
-                found.children.append(XmlElement.of("cpu", **_cpu(None, 0)))
+            if not result.children:
+                result.children.append(XmlElement.of("cpu", **_cpu(None, 0)))
             for name in lonely:
-                found.children[0].children.append(self._device(name, None))
-        for element in found.walk():
+                result.children[0].children.append(self._device(name, None))
+        for element in result.walk():
             self._add_links(element)
-        return found
+        return result
 
     def _below(self, parent: str) -> Iterator[XmlElement]:
         """Yield unplaced devices that PCIe joins to a CPU or switch, or a coherent link to a CPU."""
@@ -137,11 +137,11 @@ class _Machine:
             if link.cls == "c2c":
                 rate = round(link.rate.bytes_per_s / 1e6)
                 gpu.children.append(XmlElement.of("c2c", bw=rate, count=link.count))
-        found = XmlElement.of(
+        result = XmlElement.of(
             "pci", busid=self.bus[node.name], class_=_GPU, **_identity(*ids), **slot
         )
-        found.children = [gpu]
-        return found
+        result.children = [gpu]
+        return result
 
     def _add_links(self, element: XmlElement) -> None:
         """Add the NVLinks that NCCL reads; every GPU has an address by now."""
@@ -160,21 +160,21 @@ class _Machine:
 
     def _wired(self, name: str) -> Counter[str]:
         """Return the links of a GPU by the address of their other end."""
-        found: Counter[str] = Counter()
+        result: Counter[str] = Counter()
         for other, link in self.links[name]:
             if link.cls in ("nvlink", "xgmi", "trunk") and other != name:
-                found[self._target(other)] += link.count
-        return found
+                result[self._target(other)] += link.count
+        return result
 
     def _told(self, told: Mapping[str, int]) -> Counter[str]:
         """Return the links that NCCL reads, by target address; all switches have one address."""
-        found: Counter[str] = Counter()
+        result: Counter[str] = Counter()
         for to, count in told.items():
             if to == SWITCH:
-                found["fffffff:ff:ff.0"] += count
+                result["fffffff:ff:ff.0"] += count
             elif to in self.bus:
-                found[self.bus[to]] += count
-        return found
+                result[self.bus[to]] += count
+        return result
 
     def _target(self, name: str) -> str:
         if name in self.bus:
@@ -189,7 +189,7 @@ class _Machine:
         ids = _adapter_ids(known)
         infiniband = known is None or known.kind == "ib"
         keys = _UNKNOWN if ids is None else _identity(*ids)
-        found = XmlElement.of(
+        result = XmlElement.of(
             "pci",
             busid=self.bus[node.name],
             class_=_INFINIBAND if infiniband else _ETHERNET,
@@ -208,9 +208,9 @@ class _Machine:
             maxconn=131072,
             gdr=int(node.nic.gpudirect if node.nic else True),
         )
-        found.children = [XmlElement.of("nic")]
-        found.children[0].children = [net]
-        return found
+        result.children = [XmlElement.of("nic")]
+        result.children[0].children = [net]
+        return result
 
     def _speed_Gbps(self, node: Node, known: Nic | None) -> float:
         """Return the rate of a NIC [Gb/s]: as reported, else of its cable, else nominal."""

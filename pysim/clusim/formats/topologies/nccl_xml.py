@@ -163,7 +163,7 @@ def _gpu(element: XmlElement) -> ImportedGpu:
 
 def _peers(element: XmlElement) -> list[Peer]:
     """Return the links to other GPUs and to switches that an element lists."""
-    found: list[Peer] = []
+    result: list[Peer] = []
     for child in element.all("nvlink", "xgmi"):
         count = child.whole("count")
         count = 1 if count is None else count
@@ -179,12 +179,12 @@ def _peers(element: XmlElement) -> list[Peer]:
                 bus_id(target), count, child.bits("tclass"), child.tag == "xgmi", child.line
             )
             peer.text = printable(target, 20)
-            found.append(peer)
-    return found
+            result.append(peer)
+    return result
 
 
 def _nets(element: XmlElement) -> list[Net]:
-    found: list[Net] = []
+    result: list[Net] = []
     for child in element.all("net"):
         net = Net(
             name=printable(child.get("name"), 40),
@@ -196,12 +196,12 @@ def _nets(element: XmlElement) -> list[Net]:
             collective=bool(child.whole("coll")),
             line=child.line,
         )
-        same = next((other for other in found if other.name == net.name and net.name), None)
+        same = next((other for other in result if other.name == net.name and net.name), None)
         if same is not None and same.collective != net.collective:
             same.collective = True  # listed again for in-network reductions
         else:
-            found.append(net)
-    return found
+            result.append(net)
+    return result
 
 
 def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElement:

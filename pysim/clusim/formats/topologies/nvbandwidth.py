@@ -71,10 +71,10 @@ def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
         text = read_text(path, where)
     except OSError as error:
         raise TopologyError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
-    found = list(_of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where))
-    if not found:
+    result = list(_of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where))
+    if not result:
         raise fail(where, 0, "no bandwidths of nvbandwidth; give what `nvbandwidth -j` prints")
-    return found
+    return result
 
 
 def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
@@ -94,9 +94,9 @@ def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
 
 
 def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
-    found = list(_RUNNING.finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    for match, end in zip(found, ends, strict=False):
+    result = list(_RUNNING.finditer(text))
+    ends = [match.start() for match in result[1:]] + [len(text)]
+    for match, end in zip(result, ends, strict=False):
         body = text[match.end() : end].strip().splitlines()
         if len(body) < 3 or "bandwidth (GB/s)" not in body[0]:
             continue
@@ -116,29 +116,29 @@ def _checked(rows: Sequence[Sequence[object]], where: str) -> tuple[tuple[float 
     width = len(rows[0]) if rows else 0
     if not 1 <= width <= MAX_DEVICES or len(rows) not in (1, width):
         raise TopologyError(f"{where}: {len(rows)} x {width} values; must be one row, or a square")
-    found = []
+    result = []
     for row in rows:
         values = [None if cell == "N/A" else number(cell) for cell in row]
         bad = [c for c, v in zip(row, values, strict=True) if c != "N/A" and (v is None or v < 0)]
         if bad or len(row) != width:
             said = repr(printable(bad[0], 30)) if bad else f"{len(row)} of {width} values"
             raise TopologyError(f"{where}: {said}; must be GB/s or N/A")
-        found.append(tuple(values))
-    return tuple(found)
+        result.append(tuple(values))
+    return tuple(result)
 
 
 def compared(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
     """Compare a topology with measurements; findings are warnings where they disagree."""
     paths = _Paths(machine)
-    found: list[Finding] = []
+    result: list[Finding] = []
     left = [test.name for test in tests if _PAIRS.fullmatch(test.name) is None]
     for test in tests:
         if test.name not in left:
-            found += _of_test(paths, test)
+            result += _of_test(paths, test)
     if left:
-        found.append(Finding("info", f"not compared: {listed(left)}"))
+        result.append(Finding("info", f"not compared: {listed(left)}"))
     order = {"error": 0, "warning": 1, "info": 2}
-    return sorted(found, key=lambda finding: order[finding.level])
+    return sorted(result, key=lambda finding: order[finding.level])
 
 
 def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:

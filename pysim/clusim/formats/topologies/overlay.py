@@ -87,9 +87,9 @@ class _Overlay:
     def _match(self, where: str) -> None:
         mine = {bus_id(e.get("busid")): e for e in self._devices(self.told) if e.get("busid")}
         for other in self._devices(self.real):
-            found = mine.get(bus_id(other.get("busid")))
-            if found is not None and _kind(found) in ("", _kind(other)):
-                self.same[id(other)] = found
+            result = mine.get(bus_id(other.get("busid")))
+            if result is not None and _kind(result) in ("", _kind(other)):
+                self.same[id(other)] = result
         if any(_kind(other) for other in self._devices(self.real) if id(other) in self.same):
             return
         self.same = {}
@@ -137,13 +137,13 @@ class _Overlay:
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
                 continue
-            found = next(iter(mine.all(child.tag)), None)
-            if found is None:
+            result = next(iter(mine.all(child.tag)), None)
+            if result is None:
                 mine.children.append(child)
             elif child.tag == "gpu":
-                self._fill_gpu(found, child, mine.get("busid"))
+                self._fill_gpu(result, child, mine.get("busid"))
             else:
-                self._fill_nets(found, child)
+                self._fill_nets(result, child)
 
     def _fill_gpu(self, mine: XmlElement, other: XmlElement, where: str) -> None:
         """Fill in a GPU; NCCL reads the NVLinks of the file, but the node's NVLinks exist."""
@@ -172,21 +172,21 @@ class _Overlay:
         unnamed = [net for net in mine.all("net") if net.get("name") not in names]
         for net in other.all("net"):
             same = [own for own in mine.all("net") if own.get("name") == net.get("name")]
-            found = same[0] if same else unnamed.pop(0) if unnamed else None
-            if found is None:
+            result = same[0] if same else unnamed.pop(0) if unnamed else None
+            if result is None:
                 mine.children.append(net)
                 continue
             for name, value in net.attributes.items():
-                found.attributes.setdefault(name, value)
+                result.attributes.setdefault(name, value)
 
     def _processors(self) -> None:
         """Fill in processors from the one with most of their devices, else by number."""
         real = {cpu.get("numaid"): cpu for cpu in self.real.all("cpu")}
         homes: dict[int, Counter[str]] = {}
         for other in self._devices(self.real):
-            found = self.same.get(id(other))
-            if found is not None:
-                top = _top(self.told, found)
+            result = self.same.get(id(other))
+            if result is not None:
+                top = _top(self.told, result)
                 home = _top(self.real, other)
                 if top is not None and home is not None:
                     homes.setdefault(id(top), Counter())[home.get("numaid")] += 1
@@ -207,7 +207,7 @@ class _Overlay:
 
     def _drop(self, element: XmlElement) -> None:
         """Drop GPUs and NICs of the file that the node does not have; NCCL does not find them."""
-        kept = {id(found) for found in self.same.values()}
+        kept = {id(result) for result in self.same.values()}
         for child in list(element.children):
             self._drop(child)
             if child.tag == "pci" and id(child) not in kept and not child.all("pci"):
@@ -228,23 +228,23 @@ class _Overlay:
         """Return the file's element for a switch or CPU of the node; add it if it is missing."""
         if other.tag == "system":
             return self.told
-        found = self.same.get(id(other))
-        if found is None and other.tag == "cpu":
+        result = self.same.get(id(other))
+        if result is None and other.tag == "cpu":
             cpus = self.told.all("cpu")
-            found = next((cpu for cpu in cpus if cpu.get("numaid") == other.get("numaid")), None)
-        if found is None:
-            found = XmlElement(other.tag, dict(other.attributes), other.line, other.where)
-            self._home(self.parent[id(other)]).children.append(found)
-        self.same[id(other)] = found
-        return found
+            result = next((cpu for cpu in cpus if cpu.get("numaid") == other.get("numaid")), None)
+        if result is None:
+            result = XmlElement(other.tag, dict(other.attributes), other.line, other.where)
+            self._home(self.parent[id(other)]).children.append(result)
+        self.same[id(other)] = result
+        return result
 
     def _targets(self) -> None:
         """Change targets of the node's links to the addresses of its GPUs in the file."""
         moved: dict[BusId, str] = {}
         for other in self._devices(self.real):
-            found = self.same.get(id(other))
-            if found is not None and other.get("busid") and found is not other:
-                moved[bus_id(other.get("busid"))] = found.get("busid")
+            result = self.same.get(id(other))
+            if result is not None and other.get("busid") and result is not other:
+                moved[bus_id(other.get("busid"))] = result.get("busid")
         for gpu in (element for element in self.told.walk() if element.tag == "gpu"):
             for link in gpu.all(*_LINKS):
                 target = bus_id(link.get("target"))
@@ -262,8 +262,8 @@ def _kind(element: XmlElement) -> str:
 
 def _address(element: XmlElement) -> tuple[int, ...]:
     """Return the PCI address of a device as sortable numbers."""
-    found = bus_id(element.get("busid"))
-    return found if isinstance(found, tuple) else ()
+    result = bus_id(element.get("busid"))
+    return result if isinstance(result, tuple) else ()
 
 
 def _place_of(element: XmlElement) -> tuple[int, ...]:

@@ -45,19 +45,19 @@ def known_chip(draft: Draft, name: str, where: str) -> str:
 
 def named_chip(draft: Draft, text: str) -> str:
     """Return the chip that a user names."""
-    found = gpu_by_product(text)
-    if found is None:
+    result = gpu_by_product(text)
+    if result is None:
         raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, GPUS)}")
-    return found.name
+    return result.name
 
 
 def product_chip(draft: Draft, text: str) -> str:
     """Return the chip of a product that the file names."""
-    found = gpu_by_product(text)
-    if found is None:
+    result = gpu_by_product(text)
+    if result is None:
         what = f"{unknown_gpu(text)}; --chip NAME says what to simulate instead"
         raise fail(draft.where, 0, what)
-    return found.name
+    return result.name
 
 
 def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
@@ -71,10 +71,10 @@ def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
 
 def unnamed_chip() -> str:
     """Return the chip assumed for GPUs without any identification."""
-    found = stand_in("anything")
-    if found is None:
+    result = stand_in("anything")
+    if result is None:
         raise InternalError("no GPU stands for anything")
-    return found.name
+    return result.name
 
 
 def pcie_type(gen: int, lanes: int) -> str:

@@ -75,30 +75,30 @@ def named_gpus(text: str) -> dict[int, str]:
 
     Old drivers truncate long names in the table (``Tesla V100-SXM2...``); these are skipped.
     """
-    found = [*GPU_LINE.finditer(text), *_TABLE_ROW.finditer(text)]
-    return {int(match[1]): match[2] for match in found if not match[2].endswith("...")}
+    result = [*GPU_LINE.finditer(text), *_TABLE_ROW.finditer(text)]
+    return {int(match[1]): match[2] for match in result if not match[2].endswith("...")}
 
 
 def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
     """Fill `draft` from the text."""
     draft.settings["description"] = "imported from nvidia-smi nvlink"
-    found = _parse(text, draft)
+    result = _parse(text, draft)
     machine = ImportedMachine(hint=Path(draft.where).name)
-    product = next(iter(found.values())).product
+    product = next(iter(result.values())).product
     known = gpu_by_product(product)
     devices = {
         n: ImportedDevice(
             bus=f"GPU{n}",
             text=f"GPU {n}",
-            gpu=ImportedGpu(dev=n, product=found[n].product, asked=True),
+            gpu=ImportedGpu(dev=n, product=result[n].product, asked=True),
         )
-        for n in found
+        for n in result
     }
-    if any(links.remote for links in found.values()):
-        _lead(draft, devices, found)
+    if any(links.remote for links in result.values()):
+        _lead(draft, devices, result)
     else:
-        _join(draft, devices, found, switched=known is not None and bool(known.planes))
-    for number, links in found.items():
+        _join(draft, devices, result, switched=known is not None and bool(known.planes))
+    for number, links in result.items():
         if links.down and links.up:
             what = f"{len(links.up)} links"
             draft.assume(f"gpu{number}", what, f"{len(links.down)} more are inactive")
@@ -127,23 +127,23 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
     """Return the links of every GPU; a GPU may occur once in each report."""
     heads = list(GPU_LINE.finditer(text))
     ends = [match.start() for match in heads[1:]] + [len(text)]
-    found: dict[int, _Links] = {}
+    result: dict[int, _Links] = {}
     asked: set[tuple[int, str]] = set()
     for match, end in zip(heads, ends, strict=False):
-        links = found.setdefault(int(match[1]), _Links(int(match[1]), match[2]))
+        links = result.setdefault(int(match[1]), _Links(int(match[1]), match[2]))
         kinds = {_take(links, line) for line in LINK_LINE.finditer(text, match.end(), end)} or {""}
         again = {(links.number, kind) for kind in kinds}
-        if asked & again or ("" in kinds and len(found) < len(heads)) or links.product != match[2]:
-            found.clear()
+        if asked & again or ("" in kinds and len(result) < len(heads)) or links.product != match[2]:
+            result.clear()
             break
         asked |= again
-    if not 1 <= len(found) <= MAX_DEVICES:
+    if not 1 <= len(result) <= MAX_DEVICES:
         raise fail(
             draft.where,
             0,
             f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`",
         )
-    return found
+    return result
 
 
 def _take(links: _Links, line: re.Match[str]) -> str:

@@ -306,10 +306,10 @@ class _Groups:
         self.parent[self.find(b)] = self.find(a)
 
     def groups(self, names: Iterable[str]) -> list[list[str]]:
-        found: dict[str, list[str]] = {}
+        result: dict[str, list[str]] = {}
         for name in names:
-            found.setdefault(self.find(name), []).append(name)
-        return list(found.values())
+            result.setdefault(self.find(name), []).append(name)
+        return list(result.values())
 
 
 def _grouped(matrix: Matrix, names: list[str], level: int, draft: Draft) -> _Groups:

@@ -85,34 +85,34 @@ class _Wiring:
     # Existing devices.
 
     def _find_gpus(self) -> None:
-        found = [device for device in self.machine.walk() if device.gpu is not None]
-        if not found:
-            found = [device for device in self.machine.walk() if _looks_like_gpu(device)]
-            for device in found:
+        result = [device for device in self.machine.walk() if device.gpu is not None]
+        if not result:
+            result = [device for device in self.machine.walk() if _looks_like_gpu(device)]
+            for device in result:
                 device.gpu = ImportedGpu(stated=False, line=device.line)
-        if not found:
+        if not result:
             raise fail(
                 self.draft.where,
                 0,
                 "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine",
             )
-        if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in found):
+        if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in result):
             self.draft.assume(
-                f"{len(found)} GPUs",
+                f"{len(result)} GPUs",
                 "PCI devices of class 0x03 (display) and 0x12 (accelerator) are GPUs, in the order of the file",
                 "the file has no <gpu> elements; NCCL adds them when it runs",
             )
-        ranks = [_gpu_of(device).rank for device in found]
-        devs = [_gpu_of(device).dev for device in found]
+        ranks = [_gpu_of(device).rank for device in result]
+        devs = [_gpu_of(device).dev for device in result]
         if _distinct(ranks):
-            found.sort(key=lambda device: _gpu_of(device).rank or 0)
+            result.sort(key=lambda device: _gpu_of(device).rank or 0)
         elif _distinct(devs):
-            found.sort(key=lambda device: _gpu_of(device).dev or 0)
+            result.sort(key=lambda device: _gpu_of(device).dev or 0)
         unique = _distinct(devs)
-        for index, device in enumerate(found):
+        for index, device in enumerate(result):
             number = _gpu_of(device).dev if unique else index
             self.names[id(device)] = f"gpu{number}"
-        self.gpus = found
+        self.gpus = result
 
     def _find_nets(self) -> None:
         seen: dict[tuple[str, str, int | None], ImportedCpu] = {}
@@ -184,20 +184,20 @@ class _Wiring:
             )
         for index, cpu in enumerate(self.machine.cpus):
             self.cpu_names.append(f"cpu{cpu.numa if unique else index}")
-            found, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
+            result, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
             chips = {self.chips[id(d)] for d in self.machine.walk() if self._beside(d)}
             if chips and not (cpu.arch or cpu.vendor):
-                found, why = (
+                result, why = (
                     processor("arm64", "NVIDIA", None, None)[0],
                     f"{min(chips)} has it beside it",
                 )
             if self.draft.cpu is not None:
-                known = (cpu.arch or cpu.vendor) and not why and found is not self.draft.cpu
-                why = f"as given; the file says {found.name}" if known else ""
-                found = self.draft.cpu
+                known = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
+                why = f"as given; the file says {result.name}" if known else ""
+                result = self.draft.cpu
             if why:
-                self.draft.assume(self.cpu_names[-1], f"processor {found.name}", why)
-            self.processors.append(found)
+                self.draft.assume(self.cpu_names[-1], f"processor {result.name}", why)
+            self.processors.append(result)
         if len(hosts) > 1:
             self.draft.assume(
                 f"{len(hosts)} hosts",
@@ -373,14 +373,14 @@ class _Wiring:
 
     def _add_cpus(self) -> None:
         hosts = [cpu.host for cpu in self.machine.cpus]
-        for name, found in zip(self.cpu_names, self.processors, strict=True):
-            self.draft.node(name, "switch", switch=found.name)
+        for name, result in zip(self.cpu_names, self.processors, strict=True):
+            self.draft.node(name, "switch", switch=result.name)
         memory = {}
-        for name, found in zip(self.cpu_names, self.processors, strict=True):
+        for name, result in zip(self.cpu_names, self.processors, strict=True):
             dram = name.replace("cpu", "mem", 1)
-            self.draft.node(dram, "memory", chip=found.memory)
-            self.draft.link(name, dram, type=f"dram-{found.memory}")
-            memory[dram] = found.name
+            self.draft.node(dram, "memory", chip=result.memory)
+            self.draft.link(name, dram, type=f"dram-{result.memory}")
+            memory[dram] = result.name
         self.draft.assume(
             memory,
             "the memory its processor usually has",
@@ -393,9 +393,9 @@ class _Wiring:
             if hosts[i] == hosts[j]
         ]
         for i, j in pairs:
-            found = self.processors[i]
-            count = found.numa_links if len(hosts) == 2 else 1
-            keys = numa_link(found)
+            result = self.processors[i]
+            count = result.numa_links if len(hosts) == 2 else 1
+            keys = numa_link(result)
             self.draft.link(self.cpu_names[i], self.cpu_names[j], count=count, **keys)
             self.draft.assume(
                 [self.cpu_names[i], self.cpu_names[j]],
@@ -404,9 +404,9 @@ class _Wiring:
             )
 
     def _network(self) -> None:
-        found = network_of(self.adapters)
-        if found is not None:
-            keys, members = found
+        result = network_of(self.adapters)
+        if result is not None:
+            keys, members = result
             self.draft.settings["network"] = keys
             self.draft.assume(
                 members,

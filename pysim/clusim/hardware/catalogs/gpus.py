@@ -133,8 +133,8 @@ def stand_in(kind: str, number: int | None = None) -> Gpu | None:
 
 def standing(kind: str) -> dict[int, Gpu]:
     """Return the stand-ins of a kind by number of links or PCIe generation."""
-    found = (what.split(":") for what in _STANDING if what.startswith(f"{kind}:"))
-    return {int(number): _STANDING[f"{kind}:{number}"] for _, number in sorted(found)}
+    result = (what.split(":") for what in _STANDING if what.startswith(f"{kind}:"))
+    return {int(number): _STANDING[f"{kind}:{number}"] for _, number in sorted(result)}
 
 
 VENDOR_WORDS = frozenset(
@@ -303,8 +303,8 @@ def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
     if systems:
         match, item = max(systems, key=lambda pair: (len(pair[0][0]), -pair[0].start()))
         return item, match[0]
-    found = [(_match(run), " ".join(run)) for run in _runs(text)]
-    return max(found, key=lambda pair: (pair[0] is not None, len(pair[1])), default=None)
+    result = [(_match(run), " ".join(run)) for run in _runs(text)]
+    return max(result, key=lambda pair: (pair[0] is not None, len(pair[1])), default=None)
 
 
 def _runs(text: str) -> Iterable[list[str]]:

@@ -80,10 +80,10 @@ def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int =
             held = min(MOST.get(name, np.inf), max(getattr(LEAST, name), moved))
             changed[name] = float(held)
         tried = replace(best, **changed)
-        found = loss(tried)
-        better = found < least
+        result = loss(tried)
+        better = result < least
         if better:
-            best, least = tried, found
+            best, least = tried, result
         if len(chosen) == 1:
             name = chosen[0]
             width[name] = min(0.6, width[name] * 1.5) if better else max(0.02, width[name] * 0.93)
@@ -92,8 +92,8 @@ def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int =
 
 def _falls(apart: Reals) -> Reals:
     """Return the correlation of values at a distance (Matern 3/2)."""
-    found: Reals = (1 + np.sqrt(3) * apart) * np.exp(-np.sqrt(3) * apart)
-    return found
+    result: Reals = (1 + np.sqrt(3) * apart) * np.exp(-np.sqrt(3) * apart)
+    return result
 
 
 def _near(one: Reals, two: Reals) -> Reals:
@@ -102,8 +102,8 @@ def _near(one: Reals, two: Reals) -> Reals:
     all_three = _falls(np.sqrt(m * m + n * n + k * k) / 3)
     pairs = _falls(np.hypot(m, n)) + _falls(np.hypot(m, k)) + _falls(np.hypot(n, k))
     single = _falls(m) + _falls(n) + _falls(k)
-    found: Reals = SHARES[0] * all_three + SHARES[1] / 3 * pairs + SHARES[2] / 3 * single
-    return found
+    result: Reals = SHARES[0] * all_three + SHARES[1] / 3 * pairs + SHARES[2] / 3 * single
+    return result
 
 
 def fit_ratios(form: Form, chip: Silicon, known: list[ProductRows]) -> str:
@@ -122,5 +122,5 @@ def fit_ratios(form: Form, chip: Silicon, known: list[ProductRows]) -> str:
     grid = np.stack(np.meshgrid(*(np.log2(KNOTS[axis]) for axis in "mnk"), indexing="ij"), -1)
     wanted = grid.reshape(-1, 3)
     parts = np.array_split(wanted, max(1, len(wanted) // 500))
-    found = np.concatenate([_near(part, places) @ weights for part in parts])
-    return pack(found.reshape(grid.shape[:3]))
+    result = np.concatenate([_near(part, places) @ weights for part in parts])
+    return pack(result.reshape(grid.shape[:3]))

@@ -120,10 +120,10 @@ class ProductTable:
 
     def time_s(self, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
         """Return the time of a product on a GPU of the same architecture [s]."""
-        found = product_s(self.form, chip, product, sizes)
+        result = product_s(self.form, chip, product, sizes)
         if self.ratios is None:
-            return found
-        return found * self.ratios.at(product.batch * product.m, product.n, product.k)
+            return result
+        return result * self.ratios.at(product.batch * product.m, product.n, product.k)
 
 
 @dataclass(frozen=True)
@@ -194,25 +194,25 @@ def load_file(path: Path) -> KernelFile:
 
 
 def _products(data: dict[str, Any]) -> dict[tuple[str, str], ProductTable]:
-    found = {}
+    result = {}
     knots = tuple(tuple(int(value) for value in data["knots"][axis]) for axis in "mnk")
     for row in data["products"]:
         packed = row.get("ratios")
         ratios = Ratios(knots, str(packed)) if packed else None
         form = Form.of(row["form"])
         key = str(row["kind"]), str(row["library"])
-        found[key] = ProductTable(str(data["chip"]), str(data["architecture"]), *key, form, ratios)
-    return found
+        result[key] = ProductTable(str(data["chip"]), str(data["architecture"]), *key, form, ratios)
+    return result
 
 
 def _attention(data: dict[str, Any]) -> dict[str, AttentionTable]:
-    found = {}
+    result = {}
     for row in data.get("attention", ()):
         forward = FusedForm.of(row["forward"])
         backward = FusedForm.of(row.get("backward", row["forward"]))
         name = str(row["library"])
-        found[name] = AttentionTable(name, forward, backward, bool(row.get("long")))
-    return found
+        result[name] = AttentionTable(name, forward, backward, bool(row.get("long")))
+    return result
 
 
 def _file(name: str) -> KernelFile:

@@ -170,8 +170,8 @@ def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float])
     together = _norm(form.sharp, arithmetic, memory, inside)
     allowed = (parts == 1) | (k / parts >= LEAST_PART)
     taken = np.where(allowed, together + np.where(parts > 1, form.split_us * 1e-6, 0.0), np.inf)
-    found: Reals = form.start_us * 1e-6 + taken.min(axis=1)
-    return found
+    result: Reals = form.start_us * 1e-6 + taken.min(axis=1)
+    return result
 
 
 def _norm(order: float, *terms: Reals) -> Reals:

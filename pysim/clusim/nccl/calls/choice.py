@@ -230,13 +230,13 @@ class Communicators:
         members = self.of(group)
         key = (id(members), moved.operation, moved.bytes, moved.dtype, wanted)
         if key not in self._choices:
-            found = choose(
+            result = choose(
                 *(members.comm, moved.operation, moved.bytes),
                 element_bytes=element(moved.dtype).size_bytes,
                 wanted=wanted,
             )
             # Keeps the communicator alive while its id is a key.
-            self._choices[key] = members, found
+            self._choices[key] = members, result
         return self._choices[key][1]
 
     def collective(
@@ -276,7 +276,7 @@ def _turned(site: Site, position: Sequence[int]) -> Site:
     """Return a site with its dependencies in the order of the communicator."""
     if site.after is None:
         return site
-    found: list[Iterable[int]] = [()] * len(site.after)
+    result: list[Iterable[int]] = [()] * len(site.after)
     for at, deps in zip(position, site.after, strict=True):
-        found[at] = deps
-    return replace(site, after=found)
+        result[at] = deps
+    return replace(site, after=result)

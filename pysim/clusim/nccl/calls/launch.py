@@ -167,5 +167,5 @@ def iteration_ps(
 
 def engine_start_ps(chip: str) -> int | None:
     """Return an inference kernel's overhead in a CUDA graph [ps]; None for unknown chips."""
-    found = GPUS.get(chip)
-    return None if found is None else parse_time(str(found.architecture.engine_start.value))
+    result = GPUS.get(chip)
+    return None if result is None else parse_time(str(result.architecture.engine_start.value))

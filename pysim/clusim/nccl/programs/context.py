@@ -67,13 +67,13 @@ class Context:
         """
         length = self.writer.stride if self.blocked else self.writer.call.bytes
         if self.choice.parts:
-            found = [
+            result = [
                 Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
                 for part in self.choice.parts
             ]
             # If ranks do not divide the buffer evenly, blocks are rounded to elements and the last is shorter.
-            last = found.pop()
-            return [*found, last._replace(length=length - last.offset)]
+            last = result.pop()
+            return [*result, last._replace(length=length - last.offset)]
         chunk = _chunk(self.choice.chunks.chunk_bytes)
         parts = split(length, self.choice.selection.threads.num_channels)
         return [part._replace(chunk=chunk) for part in parts]
@@ -93,11 +93,11 @@ class Context:
     @cached_property
     def machine_of(self) -> list[int]:
         """Return the node of every position."""
-        found = [0] * self.comm.group.num_ranks
+        result = [0] * self.comm.group.num_ranks
         for number, machine in enumerate(self.comm.machines):
             for rank in machine.ranks:
-                found[rank] = number
-        return found
+                result[rank] = number
+        return result
 
     @cached_property
     def ring_ways(self) -> Ways:
@@ -141,14 +141,14 @@ class Context:
         width = self._width
         if width == 1:
             return self.parts
-        found = []
+        result = []
         for part in self.parts:
             chunk = _chunk(part.chunk // width)
             for member, own in enumerate(split(part.length, width)):
                 way = len(self.comm.channels) * (member + 1) + part.channel
                 at = part.offset + own.offset
-                found.append(Part(part.channel, at, own.length, chunk, way, width))
-        return found
+                result.append(Part(part.channel, at, own.length, chunk, way, width))
+        return result
 
     @cached_property
     def _rail_numbers(self) -> list[list[tuple[int, ...]]]:
@@ -157,15 +157,15 @@ class Context:
             return [[] for _ in self.comm.machines]
         arrays = arrays_of(self.fabric)
         rails = Rails(arrays)
-        found = []
+        result = []
         for machine in self.comm.machines:
             zone = arrays.zone_of(self.comm.ranks[machine.ranks[0]])
             names = [
                 self.fabric.nodes[int(arrays.targets["node"][nic])].name for nic in rails.nics(zone)
             ]
             number = {name: rail for rail, name in enumerate(names)}
-            found.append([tuple(number[name] for name in net) for net in machine.adapters])
-        return found
+            result.append([tuple(number[name] for name in net) for net in machine.adapters])
+        return result
 
     def rail(self, position: int, adapter: int, route: int) -> int:
         """Return the rail of the fabric for a NIC of a position's node.

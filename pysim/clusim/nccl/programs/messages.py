@@ -103,26 +103,26 @@ def rounds(comm: Communicator) -> list[list[int]]:
     if comm.group.num_nodes > 1:
         group = next(size for size in range(min(LANES, local), 0, -1) if local % size == 0)
     groups = total // group
-    found = []
+    result = []
     for far in _quadratic(groups):
         for near in range(group):
             peers = [0] * total
             for place, rank in enumerate(order):
                 other = (place // group + far) % groups
                 peers[rank] = order[other * group + (place % group + near) % group]
-            found.append(peers)
-    return found
+            result.append(peers)
+    return result
 
 
 def _quadratic(count: int) -> list[int]:
     """Return 0 .. count - 1 in the order of growing jumps modulo a power of two: 0, 1, 3, 6, 2, 7, 5, 4."""
     modulus = 1 << max(0, (count - 1).bit_length())
-    found, at = [], 0
+    result, at = [], 0
     for jump in range(modulus):
         at = (at + jump) % modulus
         if at < count:
-            found.append(at)
-    return found
+            result.append(at)
+    return result
 
 
 def _reversed_bits(value: int, bits: int) -> int:
@@ -159,11 +159,11 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
 
 def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
     """Return the least power of two cut like messages of `num_bytes`, on as many channels."""
-    found = 1 << max(0, num_bytes.bit_length() - 1)
+    result = 1 << max(0, num_bytes.bit_length() - 1)
     cut = _cut(comm, fabric, num_bytes)
-    while found > 1 and _cut(comm, fabric, found // 2) == cut:
-        found //= 2
-    return found if _cut(comm, fabric, found) == cut else num_bytes
+    while result > 1 and _cut(comm, fabric, result // 2) == cut:
+        result //= 2
+    return result if _cut(comm, fabric, result) == cut else num_bytes
 
 
 def _cut(comm: Communicator, fabric: Fabric, num_bytes: int) -> tuple[Any, ...]:

@@ -53,15 +53,15 @@ class _Writer:
     def connect(self, sign: int) -> dict[tuple[int, int], int]:
         """Return the connection on which every position sends, by distance, up or down the ranks."""
         channel = self.context.channel(self.part.channel)
-        found = {}
+        result = {}
         for src in range(self.size):
             for distance in self.distances:
                 dst = (src + sign * distance) % self.size
                 ends = self.context.ring_rails(channel, self.part.channel, src, dst)
                 fields = hop_fields(Hop(rail_out=ends[0], rail_in=ends[1]))
                 pipe = self.writer.connect(src, dst, self.part.channel, **fields)
-                found[src, distance] = pipe
-        return found
+                result[src, distance] = pipe
+        return result
 
     def program(
         self, position: int, prims: list[Prim], pipes: list[int], name: str, sm: int

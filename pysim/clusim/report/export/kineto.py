@@ -116,7 +116,7 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
     deps, off = run.inputs.numbers("tasks/deps"), run.inputs.numbers("tasks/deps_off")
     own = {task.number: (place, task) for place, task in enumerate(tasks)}
     before: dict[int, set[int]] = {}
-    found: dict[int, list[TaskRow]] = {}
+    result: dict[int, list[TaskRow]] = {}
     for place, task in enumerate(tasks):
         reached: set[int] = set()
         # Tasks of a replicated block follow the preceding task of their stream.
@@ -129,8 +129,8 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
         for other in sorted(reached, key=lambda number: own[number][0]):
             last[own[other][1].stream] = other
         before[task.number] = set(last.values())
-        found[task.number] = [own[n][1] for stream, n in last.items() if stream != task.stream]
-    return found
+        result[task.number] = [own[n][1] for stream, n in last.items() if stream != task.stream]
+    return result
 
 
 def _sends(run: Run, task: TaskRow) -> bool:

@@ -37,14 +37,14 @@ def varint(value: int) -> bytes:
 def varints(values: Array) -> list[bytes]:
     """Return the `varint` encoding of every number of an array without negative numbers."""
     left = values.astype(np.uint64)
-    found = np.zeros((len(left), 10), np.uint8)
+    result = np.zeros((len(left), 10), np.uint8)
     for place in range(10):
-        found[:, place] = (left & np.uint64(127)) | (np.uint64(128) * (left > 127))
+        result[:, place] = (left & np.uint64(127)) | (np.uint64(128) * (left > 127))
         left >>= np.uint64(7)
         if not left.any():
             break
     # NumPy strips trailing zero bytes of texts, and only the varint of 0 ends with one.
-    return [text or _SMALL[0] for text in found.view("S10").ravel().tolist()]
+    return [text or _SMALL[0] for text in result.view("S10").ravel().tolist()]
 
 
 def reals(values: Array) -> list[bytes]:

@@ -113,10 +113,10 @@ class Run:
     def dtype(self, call: int) -> DataType:
         """Return the type of the elements of a call."""
         word = self.inputs.texts("calls/dtype")[call]
-        found = find_dtype(word)
-        if found is None:
+        result = find_dtype(word)
+        if result is None:
             raise TraceError(f"{self.path}: calls/dtype: {one_line(word)}: not a known type")
-        return found
+        return result
 
     def columns(self) -> RunTasks | None:
         """Return the tasks of `by_rank` as columns; None for synthetic traffic."""
@@ -150,10 +150,10 @@ class Run:
     @property
     def _folds(self) -> Array:
         """Return the mask of pauses that replace blocks."""
-        found, folded = np.zeros(len(self.result.tasks.names), bool), self.result.tasks.folded
+        result, folded = np.zeros(len(self.result.tasks.names), bool), self.result.tasks.folded
         if folded is not None:
-            found[folded.pauses_task] = True
-        return found
+            result[folded.pauses_task] = True
+        return result
 
     def tasks(self) -> list[TaskRow]:
         """Return the tasks that started, by start."""
@@ -248,18 +248,18 @@ def _calls(inputs: Inputs, folded: FoldedBlocks) -> dict[str, Array | list[str]]
         root < 0, -1, folded.ranks_rank[np.minimum(first + root, len(folded.ranks_rank) - 1)]
     )
     own["ranks"] = np.concatenate([np.zeros(0, np.int64), *ranks])
-    found: dict[str, Array | list[str]] = {
+    result: dict[str, Array | list[str]] = {
         f"calls/{name}": np.append(inputs.numbers(f"calls/{name}"), values)
         for name, values in own.items()
     }
     off = inputs.numbers("calls/ranks_off")
-    found["calls/ranks_off"] = np.append(
+    result["calls/ranks_off"] = np.append(
         off, off[-1] + np.cumsum([len(group) for group in ranks], dtype=np.int64)
     )
     for name in ("operation", "algorithm", "protocol", "dtype", "redop"):
         texts = getattr(folded, f"calls_{name}")
-        found[f"calls/{name}"] = [*inputs.texts(f"calls/{name}"), *(texts[call] for call in row)]
-    return found
+        result[f"calls/{name}"] = [*inputs.texts(f"calls/{name}"), *(texts[call] for call in row)]
+    return result
 
 
 def _members(folded: FoldedBlocks) -> dict[int, Array]:

@@ -230,12 +230,12 @@ _COUNTED = {"tasks": "/tasks/name", "instances": "/schedule/instances/task"}
 
 def _schedule(file: Opened) -> dict[str, Array | list[str]]:
     """Return the columns of the schedule by name."""
-    found: dict[str, Array | list[str]] = {}
+    result: dict[str, Array | list[str]] = {}
     for name in file.columns("/schedule"):
         where = f"/schedule/{name}"
         text = file.dtype(where).kind == "S"
-        found[name] = read_texts(file, where) if text else read(file, where)
-    return found
+        result[name] = read_texts(file, where) if text else read(file, where)
+    return result
 
 
 _NEEDED = (

@@ -61,16 +61,16 @@ class Journal:
         """Read at the position what has been written, held back or not."""
         start = self._position
         end = min(start + len(buffer), self._size)
-        found = bytearray(max(0, end - start))
-        stored = os.pread(self._descriptor, len(found), start)
-        found[: len(stored)] = stored
+        result = bytearray(max(0, end - start))
+        stored = os.pread(self._descriptor, len(result), start)
+        result[: len(stored)] = stored
         for (offset, _), block in self._pending.items():
             low, high = max(offset, start), min(offset + len(block), end)
             if low < high:
-                found[low - start : high - start] = block[low - offset : high - offset]
-        buffer[: len(found)] = found
-        self._position = start + len(found)
-        return len(found)
+                result[low - start : high - start] = block[low - offset : high - offset]
+        buffer[: len(result)] = result
+        self._position = start + len(result)
+        return len(result)
 
     def read(self, count: int) -> bytes:
         """Return up to `count` bytes from the position on."""

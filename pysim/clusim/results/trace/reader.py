@@ -56,16 +56,16 @@ def read_folded(file: Opened, start_ps: Array, end_ps: Array) -> FoldedBlocks | 
     """
     if "/folded" not in file:
         return None
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for item in fields(FoldedBlocks):
         name = "/folded/" + item.name.replace("_", "/", 1)
         if item.name == "counters":
-            found[item.name] = {name: read(file, f"/folded/wires/{name}") for name in WIRE_TOTALS}
+            result[item.name] = {name: read(file, f"/folded/wires/{name}") for name in WIRE_TOTALS}
         else:
-            found[item.name] = (
+            result[item.name] = (
                 read_texts(file, name) if item.type == "list[str]" else read(file, name)
             )
-    folded = FoldedBlocks(**found)
+    folded = FoldedBlocks(**result)
     wrong = _wrong(folded, start_ps, end_ps)
     if wrong:
         raise TraceError(f"{file.filename}: /folded: {wrong}")
@@ -222,10 +222,10 @@ def _judge(file: Opened) -> Callable[[Result], Verdict] | None:
         return None
     where = f"{file.filename}: /meta/verdict"
     try:
-        found = Verdict.from_json(json.loads(texts[0]), where)
+        results = Verdict.from_json(json.loads(texts[0]), where)
     except (ValueError, RecursionError):
         raise TraceError(f"{where}: not JSON") from None
-    return lambda result: found
+    return lambda result: results
 
 
 def read_records(path: str | Path) -> dict[str, Array]:
@@ -240,13 +240,13 @@ def read_records(path: str | Path) -> dict[str, Array]:
 
 def progress(file: Opened) -> tuple[int, int, int]:
     """Return how far a trace goes: time [ps], bins in use, records written."""
-    found = read(file, "/meta/progress").tolist()
-    if len(found) != 3:
-        raise TraceError(f"{file.filename}: /meta/progress: {len(found)} values; must be 3")
-    for value, name in zip(found[1:], ("/wires/time", "/primitives/time"), strict=True):
+    result = read(file, "/meta/progress").tolist()
+    if len(result) != 3:
+        raise TraceError(f"{file.filename}: /meta/progress: {len(result)} values; must be 3")
+    for value, name in zip(result[1:], ("/wires/time", "/primitives/time"), strict=True):
         if value > (length(file, name) if name in file else 0):
             raise TraceError(f"{file.filename}: /meta/progress: {value} rows; {name} has fewer")
-    return found[0], found[1], found[2]
+    return result[0], result[1], result[2]
 
 
 def _meta(file: Opened, name: str, default: Any = None) -> Any:
@@ -259,8 +259,8 @@ def _optional(file: Opened, name: str) -> Any:
 
 
 def _around(file: Opened) -> LaunchContext | None:
-    found = {name: _optional(file, name) for name in LaunchContext.__dataclass_fields__}
-    given = {name: value for name, value in found.items() if value is not None}
+    result = {name: _optional(file, name) for name in LaunchContext.__dataclass_fields__}
+    given = {name: value for name, value in result.items() if value is not None}
     # Traces before there were edges have none.
     return LaunchContext(**{"launch_ps": None, "host_ps": None, **given}) if given else None
 
@@ -377,8 +377,8 @@ def _messages(file: Opened, time_ps: int) -> Messages | None:
     if "/messages" not in file:
         return None
     names = ("source", "destination", "bytes", "start", "end")
-    found = Messages(*(read(file, f"/messages/{name}") for name in names))
-    late = found.end_ps[(found.end_ps >= 0) & (found.end_ps < found.start_ps)]
-    if len(late) or found.end_ps.max(initial=-1) > time_ps:
+    result = Messages(*(read(file, f"/messages/{name}") for name in names))
+    late = result.end_ps[(result.end_ps >= 0) & (result.end_ps < result.start_ps)]
+    if len(late) or result.end_ps.max(initial=-1) > time_ps:
         raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")
-    return found
+    return result

@@ -74,10 +74,10 @@ class Opened:
         """Return all values of a column, read at once; unchecked, see `clusim.results.trace.rules.read`."""
         if name not in self.forms:
             raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
-        found = np.empty(*self.forms[name])
-        if found.size:
-            self.items[name].read(h5py.h5s.ALL, h5py.h5s.ALL, found)
-        return found
+        result = np.empty(*self.forms[name])
+        if result.size:
+            self.items[name].read(h5py.h5s.ALL, h5py.h5s.ALL, result)
+        return result
 
     def attribute(self, group: str, name: str) -> Any:
         """Return the handle of an attribute of a column or group, None if it has none of that name."""
@@ -118,20 +118,20 @@ def check_structure(file: Any, path: Path) -> Opened:
         raise TraceError(f"{path}: begins with a block that is not of HDF5; a trace has none")
     needed = 0
     root = h5py.h5g.open(file.id, b"/")
-    found: dict[str, Any] = {"/": root}
+    result: dict[str, Any] = {"/": root}
     forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     pending: list[tuple[str, Any, int]] = [("", root, 0)]
     while pending:
         where, group, depth = pending.pop()
         for key, link in _links(group):
             below = f"{where}/{key.decode(errors='surrogateescape')}"
-            if len(found) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
+            if len(result) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
             if link != h5py.h5l.TYPE_HARD:
                 raise TraceError(
                     f"{path}: {below}: points to somewhere else; a trace holds its data"
                 )
-            item = found[below] = h5py.h5o.open(group, key)
+            item = result[below] = h5py.h5o.open(group, key)
             if isinstance(item, h5py.h5d.DatasetID):
                 kind, shape = item.get_type(), item.shape
                 size = _checked_bytes(item, kind, shape, f"{path}: {below}")
@@ -146,7 +146,7 @@ def check_structure(file: Any, path: Path) -> Opened:
             f"{path}: its columns would take {needed >> 20} MiB of memory; at most {allowed >> 20} MiB for a file of"
             " this size"
         )
-    return Opened(str(path), found, forms)
+    return Opened(str(path), result, forms)
 
 
 def dtype_of(kind: Any) -> np.dtype[Any]:
@@ -162,14 +162,14 @@ def _decoded(kind: bytes) -> np.dtype[Any]:
 
 def _links(group: Any) -> list[tuple[bytes, int]]:
     """Return the names of what is in a group with the types of their links, up to one more than a trace may have."""
-    found: list[tuple[bytes, int]] = []
+    result: list[tuple[bytes, int]] = []
 
     def look(name: bytes, link: Any) -> bool | None:
-        found.append((name, link.type))
-        return True if len(found) > _MOST_OBJECTS else None
+        result.append((name, link.type))
+        return True if len(result) > _MOST_OBJECTS else None
 
     group.links.iterate(look, info=True)
-    return found
+    return result
 
 
 def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:

@@ -75,17 +75,17 @@ def _whole(low: int) -> Callable[[Any], Value]:
 
 def _named(find: Callable[[str], str]) -> Callable[[Any], Value]:
     def read(value: Any) -> Value:
-        found = find(_text(value)[1])
-        return found, found
+        result = find(_text(value)[1])
+        return result, result
 
     return read
 
 
 def _dtype(word: str) -> str:
-    found = find_dtype(word)
-    if found is None:
+    result = find_dtype(word)
+    if result is None:
         raise InputError(f"{word!r}: unknown type; use one of {', '.join(DTYPES)}")
-    return found.name
+    return result.name
 
 
 def _size(value: Any) -> Value:
@@ -121,8 +121,8 @@ def _env(value: Any) -> Value:
         return "", ()
     if not isinstance(value, dict):
         raise InputError(f"{value!r}: must be a mapping of variables, such as {{NCCL_ALGO: Ring}}")
-    found = parse_env_of({name: str(item) for name, item in value.items()})
-    return " ".join(f"{name}={item}" for name, item in found), found
+    result = parse_env_of({name: str(item) for name, item in value.items()})
+    return " ".join(f"{name}={item}" for name, item in result), result
 
 
 def _faults(value: Any) -> Value:
@@ -281,8 +281,8 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
     problems.raise_if_any()
     if not points:
         raise InputError(f"{where}: has no runs; write run: {{topology: ..., size: [...]}}")
-    found = tuple(points.values())
-    return SweepGrid(where, found, _varied(found))
+    result = tuple(points.values())
+    return SweepGrid(where, result, _varied(result))
 
 
 def _blocks(
@@ -334,13 +334,13 @@ def _changes(
     if not isinstance(given, dict):
         problems.add(at, "must be a mapping of keys of the workload, such as parallel.tensor")
         return {}
-    found = {}
+    result = {}
     for name, value in given.items():
         values = value if isinstance(value, list) else [value]
         if not values:
             problems.add((*at, name), "an empty list; give at least one value")
-        found[f"change.{name}"] = [(_shown(item), item) for item in values]
-    return found
+        result[f"change.{name}"] = [(_shown(item), item) for item in values]
+    return result
 
 
 def _shown(value: Any) -> Cell:

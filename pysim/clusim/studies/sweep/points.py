@@ -81,39 +81,39 @@ def _ran(request: Request | TrainRequest) -> dict[str, Cell]:
 def _collected(request: Request) -> dict[str, Cell]:
     """Return the row of a collective: times [us], bandwidths [GB/s], plan, wires, errors."""
     result = result_of(request)
-    found = result.to_json()
+    results = result.to_json()
     algorithm = result.call.algorithm if result.call else ""
     nearest = expected_of(request, algorithm).nearest
     busiest = limit(result)
     return {
-        "time_us": found["time_ps"] / 1e6,
-        "iteration_us": found.get("launched_us"),
-        "algbw_GBps": found["algbw_GBps"],
-        "busbw_GBps": found["busbw_GBps"],
-        "nccl_model_us": found.get("model_time_us"),
+        "time_us": results["time_ps"] / 1e6,
+        "iteration_us": results.get("launched_us"),
+        "algbw_GBps": results["algbw_GBps"],
+        "busbw_GBps": results["busbw_GBps"],
+        "nccl_model_us": results.get("model_time_us"),
         "ran_algorithm": algorithm,
-        "ran_protocol": found["protocol"],
-        "ran_channels": found["channels"],
-        "gpus": found["ranks"],
+        "ran_protocol": results["protocol"],
+        "ran_channels": results["channels"],
+        "gpus": results["ranks"],
         "busiest_wires": busiest.wire_class if busiest is not None else None,
         "busy": busiest.reached if busiest is not None else None,
-        "error_bound": found["error_bound"],
+        "error_bound": results["error_bound"],
         "expected_error_pct": nearest.median_abs_pct if nearest is not None else None,
-        "fingerprint": found["fingerprint"],
+        "fingerprint": results["fingerprint"],
     }
 
 
 def _trained(request: TrainRequest) -> dict[str, Cell]:
     """Return the row of a training step: times [s], throughput, utilisation and memory [GiB]."""
     result = stepped(request)
-    found = result.figures()
+    results = result.figures()
     names = (
         *("gpus", "microbatches", "step_time_s", "tflops_per_gpu", "mfu", "hfu", "compute_s"),
         *("exposed_comm_s", "communication_s", "host_wait_s", "bubble_s", "idle_s"),
     )
-    memory, expected = found["memory_GiB"], result.expected
+    memory, expected = results["memory_GiB"], result.expected
     return {
-        **{name: found[name] for name in names},
+        **{name: results[name] for name in names},
         "per_s": result.samples_per_s,
         "unit": result.plan.model.unit,
         "memory_GiB": memory["total"],

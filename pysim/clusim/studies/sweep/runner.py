@@ -72,11 +72,11 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def _alike(values: Iterable[Cell]) -> list[Cell]:
     """Return values of one type: text for mixed columns, float for integers with floats."""
-    found = list(values)
-    kinds = {type(value) for value in found if value is not None}
+    result = list(values)
+    kinds = {type(value) for value in result if value is not None}
     if len(kinds) < 2 or kinds == {int, float}:
-        return [float(v) if float in kinds and v is not None else v for v in found]
-    return [None if value is None else str(value) for value in found]
+        return [float(v) if float in kinds and v is not None else v for v in result]
+    return [None if value is None else str(value) for value in result]
 
 
 Progress = Callable[[int, int], None]

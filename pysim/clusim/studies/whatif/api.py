@@ -80,14 +80,14 @@ def what_if(
         _refuse_unknown(base, name, change)
     if isinstance(base, PerfRun):
         return _tests(base, asked, title, counted)
-    found = WhatIf(title, _TIMES[type(base)])
+    result = WhatIf(title, _TIMES[type(base)])
     first = _ran(base, None)
-    found.baseline.append(("", first))
+    result.baseline.append(("", first))
     for number, (name, change) in enumerate(asked):
-        found.rows.append(_row(base, first, name, change))
+        result.rows.append(_row(base, first, name, change))
         if counted is not None:
             counted(number + 1, len(asked))
-    return found
+    return result
 
 
 _TIMES = {
@@ -262,18 +262,18 @@ def _tests(
     counted: Counted | None,
 ) -> WhatIf:
     """Run every size of a program of nccl-tests with every change."""
-    found = WhatIf(title, LAUNCHED)
+    result = WhatIf(title, LAUNCHED)
     heads = sized_heads(base.where, base.test, base.options)
     for number, head in enumerate(heads):
         size = format_size(head[0])
         own = row_request(base.where, base.test, base.options, head)
         first = _test_outcome(base, _result(whole(own), None))
-        found.baseline.append((size, first))
+        result.baseline.append((size, first))
         for name, change in asked:
-            found.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
+            result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
         if counted is not None:
             counted(number + 1, len(heads))
-    return found
+    return result
 
 
 def _test_row(

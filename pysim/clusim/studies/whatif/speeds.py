@@ -93,14 +93,14 @@ class Speed:
 
     def machine(self, fabric: Fabric) -> Fabric:
         """Return a system with faster links; raise `InputError` if no link matches."""
-        links, found = [], False
+        links, result = [], False
         for link in fabric.links:
             names = (link.cls, link.name, f"{link.a}-{link.b}", f"{link.b}-{link.a}")
             mine = any(fnmatchcase(name, self.what) for name in names)
-            found |= mine
+            result |= mine
             rate = Fraction(link.rate.num, link.rate.den) * (self.factor if mine else 1)
             links.append(replace(link, rate=Rate(rate.numerator, rate.denominator)))
-        if not found:
+        if not result:
             classes = ", ".join(sorted({link.cls for link in fabric.links}))
             raise InputError(
                 f"{self.what} x{self.factor}: {fabric.name} has no such links; use a class ({classes}), ends such as"

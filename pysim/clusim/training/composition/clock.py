@@ -165,7 +165,7 @@ class Clock(ScheduleBuilder):
                     if ends[task] > start:
                         start = ends[task]
         end = start + took.time_ps
-        found: dict[int, tuple[int, ...]] = {}
+        result: dict[int, tuple[int, ...]] = {}
         for rank in ranks:
             index, rows = len(ends), self.rows[rank]
             if self._hosts:
@@ -176,8 +176,8 @@ class Clock(ScheduleBuilder):
                 self._until[rank] = max(end, self._until.get(rank, 0))
             ends.append(end)
             self._last[rank, stream] = (index,)
-            found[rank] = (index,)
-        return found
+            result[rank] = (index,)
+        return result
 
     def again(self, rank: int, done: Repeated, name: str, start: int) -> int:
         """Repeat earlier work of a rank at a time at which it is `ready`."""

@@ -296,7 +296,7 @@ def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
         for layer in chunk
         for part in ("input", "weight")
     }
-    own = [kernel for found in kernels.values() for kernel in found]
+    own = [kernel for result in kernels.values() for kernel in result]
     time_ps = sum(plan.chip.time_ps(kernel) for kernel in own)
     return sum(kernel.bytes for kernel in own) * 1e12 / max(1, time_ps)
 
@@ -337,17 +337,17 @@ def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
     if any(_uneven(request, plan)):
-        found = whole(request, plan, kept)
+        result = whole(request, plan, kept)
     elif request.granularity == STEP:
-        found = _bounded(replace(request, granularity=COARSE), plan, kept)
-        if found.grain_bound is None or found.grain_bound > WANTED_ERROR:
-            found = _bounded(request, plan, kept)
+        result = _bounded(replace(request, granularity=COARSE), plan, kept)
+        if result.grain_bound is None or result.grain_bound > WANTED_ERROR:
+            result = _bounded(request, plan, kept)
     else:
-        found = _bounded(request, plan, kept)
+        result = _bounded(request, plan, kept)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("an estimate has no step with a checkpoint; simulate it")
-    return replace(found, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
+    return replace(result, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
 
 
 def stepped(request: TrainRequest) -> StepResult:
@@ -399,12 +399,12 @@ def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstim
     A step is a longest path, so that it loses no more where they are shorter.
     """
     parts = StepParts(request.setup, plan, request.granularity, kept)
-    found = _made(request, plan, parts)
+    result = _made(request, plan, parts)
     if not parts.followed:
-        return found
+        return result
     longer = _made(request, plan, replace(parts, longer=True, bounds=[], _known={}))
     return replace(
-        found, followed=parts.followed, followed_ps=longer.step_ps[-1] - found.step_ps[-1]
+        result, followed=parts.followed, followed_ps=longer.step_ps[-1] - result.step_ps[-1]
     )
 
 

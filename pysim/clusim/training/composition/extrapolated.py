@@ -118,11 +118,11 @@ def followed_part(
         return None
     asking = _Asking(plan, ScheduleBuilder(plan.fabric, "part"), only=frozenset(ranks), setup=setup)
     write(asking, {rank: rank for rank in ranks})
-    found = asking.found(granularity)
-    if found is None:
+    result = asking.found(granularity)
+    if result is None:
         return None
     moved = {name: (own.calls, own.sent_bytes) for name, own in asking.traffic.items()}
-    return FollowedPart(*found, moved)
+    return FollowedPart(*result, moved)
 
 
 @dataclass
@@ -188,11 +188,11 @@ class _Asking(Emitter):
 
     def _of_each(self, group: Sequence[int]) -> tuple[int, ...] | None:
         """Return the GPUs of a group per node, by local number; None if nodes differ."""
-        found: Mapping[int, list[int]] = defaultdict(list)
+        result: Mapping[int, list[int]] = defaultdict(list)
         for rank in group:
-            found[self._zones[rank]].append(self._number[rank])
-        own = {tuple(numbers) for numbers in found.values()}
-        if len(found) < self.plan.fabric.num_zones or len(own) > 1 or list(group) != sorted(group):
+            result[self._zones[rank]].append(self._number[rank])
+        own = {tuple(numbers) for numbers in result.values()}
+        if len(result) < self.plan.fabric.num_zones or len(own) > 1 or list(group) != sorted(group):
             return None
         return own.pop()
 

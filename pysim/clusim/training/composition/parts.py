@@ -212,9 +212,9 @@ class StepParts:
                 answer = self._simulate(what, ranks, write, intensity)
                 self.kept.put(question, answer)
             self._known[near] = self._read(answer)
-        found = self._known[near]
-        self.bounds.append(found.bound)
-        return found
+        result = self._known[near]
+        self.bounds.append(result.bound)
+        return result
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
@@ -256,13 +256,13 @@ class StepParts:
         if intensity is not None:
             work_ps = LONGER * self.find(what, ranks, write).took.time_ps
             bytes_there = round(float(intensity) * work_ps / 1e12)
-        found = part.run(work_ps, bytes_there)
-        share = max(0.0, 1 - (found.kernels_ps - work_ps) / found.end_ps) if work_ps else 1.0
+        result = part.run(work_ps, bytes_there)
+        share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
         return {
-            "time_ps": found.end_ps,
+            "time_ps": result.end_ps,
             "share": min(1.0, share),
             "moved": part.moved,
-            "bound": found.bound,
+            "bound": result.bound,
             "followed": part.note,
         }
 

@@ -61,7 +61,7 @@ def _table(table: ClassTable) -> list[str]:
 
 
 def _line(line: ClassLine) -> str:
-    scores = "".join(_figures(found) for found in statistics(line.points).values())
+    scores = "".join(_figures(result) for result in statistics(line.points).values())
     whole = score(line.points)
     name = line.name if len(line.name) < WIDTH else f"{line.name[: WIDTH - 4]}..."
     share = f"{whole.followed / whole.n:>10.0%}" if whole.n else ""
@@ -236,8 +236,8 @@ def _section(table: ClassTable) -> str:
 def _row(line: ClassLine) -> str:
     whole = score(line.points)
     cells = [_plain(line.name), str(whole.n)]
-    for found in statistics(line.points).values():
-        cells += _cells(found)
+    for result in statistics(line.points).values():
+        cells += _cells(result)
     if whole.n:
         cells += [f"{whole.by_spread_pct:.1f}", f"{whole.followed / whole.n:.0%}"]
     return f"| {' | '.join(cells)} |"

@@ -22,7 +22,7 @@ class ClassLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return the scores over all sizes and of every regime."""
-        regimes = {name: found.to_json() for name, found in statistics(self.points).items()}
+        regimes = {name: result.to_json() for name, result in statistics(self.points).items()}
         more = {"remark": self.remark} if self.remark else {}
         return {"name": self.name, **score(self.points).to_json(), **regimes, **more}
 
@@ -58,12 +58,12 @@ def left_out(points: Sequence[Point]) -> list[Point]:
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
     """Return the row sets of the points, each with the sources of the parameters calibrated."""
     names = dict.fromkeys(name for point in points for name in point.row_sets)
-    found: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
+    result: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
     for figure in all_figures():
         for name in figure.rows:
-            if name in found and figure.source not in found[name]:
-                found[name].append(figure.source)
-    return found
+            if name in result and figure.source not in result[name]:
+                result[name].append(figure.source)
+    return result
 
 
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
@@ -107,11 +107,11 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
 
 def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
     """Return a line for every class, separately for one node and for several."""
-    found = []
+    result = []
     for name, own in by(points, key).items():
         for place, some in by(own, lambda p: p.place).items():
-            found.append(ClassLine(f"{name}, {place}", some))
-    return found
+            result.append(ClassLine(f"{name}, {place}", some))
+    return result
 
 
 def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:

@@ -99,22 +99,22 @@ def row_named(rows: Sequence[Row], name: str) -> Row:
     """Return the row of a number, from 1, or of a file and line: ``table.csv:17`` or ``:17``."""
     if name.isdecimal() and 1 <= int(name) <= len(rows):
         return rows[int(name) - 1]
-    found = [row for row in rows if row.where.endswith(name)] if ":" in name else []
-    if not found:
+    result = [row for row in rows if row.where.endswith(name)] if ":" in name else []
+    if not result:
         raise InputError(f"row {name!r}: give a number of 1 to {len(rows)}, or FILE:LINE")
-    return found[0]
+    return result[0]
 
 
 def explained(row: Row, granularity: str | int) -> Explained:
     """Return the parts of a row's time."""
     case = case_of(row, setup_of(row.group), granularity)
-    found = kernel(case)
-    point = point_of(row, case, found)
-    host = found.host or host_of(case.setup.comm)
+    result = kernel(case)
+    point = point_of(row, case, result)
+    host = result.host or host_of(case.setup.comm)
     launch = row.harness.launch
     launch_us = overhead_ps(host, launch) / 1e6
-    host_us = period_ps(host, case.operation, launch, found.channels) / 1e6
-    kernel_us = found.time_ps / 1e6
+    host_us = period_ps(host, case.operation, launch, result.channels) / 1e6
+    kernel_us = result.time_ps / 1e6
     waits_us = point.predicted_us - launch_us - kernel_us
     terms = [
         Term("launch", "from the end of a kernel to the start of the next on all GPUs", launch_us),
@@ -129,7 +129,7 @@ def explained(row: Row, granularity: str | int) -> Explained:
             )
         )
     if case.setup.num_ranks > MOST_RANKS:
-        what = f"{found.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: not taken apart"
+        what = f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: not taken apart"
         return Explained(point, [*terms, Term("followed", what, kernel_us)])
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 

@@ -97,14 +97,14 @@ class CurveGroup:
     @property
     def assumed(self) -> tuple[str, ...]:
         """Return the unknown properties of the measurement, with their assumed values."""
-        found = []
+        result = []
         if not self.nccl_version:
-            found.append(f"release of NCCL not given: {LATEST} assumed")
+            result.append(f"release of NCCL not given: {LATEST} assumed")
         if not self.launch_known:
             gpus = self.launch.gpus_per_thread
             how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
-            found.append(f"launch not given: {how} assumed")
-        return tuple(found)
+            result.append(f"launch not given: {how} assumed")
+        return tuple(result)
 
     @property
     def kind(self) -> str:
@@ -359,10 +359,10 @@ def _release(library: str) -> str:
 
 def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
     """Return the rows by their common properties, in the order of sizes."""
-    found: dict[CurveGroup, list[Row]] = {}
+    result: dict[CurveGroup, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.group, []).append(row)
-    return {group: sorted(own, key=lambda row: row.size_bytes) for group, own in found.items()}
+        result.setdefault(row.group, []).append(row)
+    return {group: sorted(own, key=lambda row: row.size_bytes) for group, own in result.items()}
 
 
 def setup_of(group: CurveGroup) -> Setup:

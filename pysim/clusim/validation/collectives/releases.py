@@ -58,16 +58,16 @@ def with_releases(
             for point in points:
                 case = Request(setup, operation, point.row.size_bytes, granularity=granularity)
                 others[point] = other_releases(case, by_release.values())
-    found = kernels(
+    result = kernels(
         (case for some in others.values() for case in some), jobs=jobs, progress=progress
     )
     widened = {}
     for own in report.by_group().values():
         curve = {point: others[point] for point in own if point in others}
-        out = ruled_out(curve, found)
+        out = ruled_out(curve, result)
         for point, cases in curve.items():
             left = [case for case in cases if case.setup.version not in out]
-            widened[point] = _widened(point, left, found)
+            widened[point] = _widened(point, left, result)
     return replace(report, points=[widened.get(point, point) for point in report.points])
 
 
@@ -93,7 +93,7 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
         Its nodes with other versions, newest first; by default all versions that support its GPUs.
     """
     known = {_what(case)}
-    found = []
+    result = []
     for setup in setups or [replace(case.setup, version=str(v)) for v in _releases(case.setup)]:
         other = replace(case, setup=setup)
         try:
@@ -102,8 +102,8 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
             continue
         if what not in known:
             known.add(what)
-            found.append(other)
-    return found
+            result.append(other)
+    return result
 
 
 def _releases(setup: Setup) -> Iterator[Version]:

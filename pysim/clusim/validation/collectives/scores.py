@@ -58,8 +58,8 @@ def launches(group: CurveGroup) -> list[Launch]:
     if group.launch_known:
         return [group.launch]
     graph, has = group.cuda_graph, group.per_node
-    found = [Launch(has, graph), Launch(1, graph, threads=has), Launch(1, graph), Launch(1, True)]
-    return list(dict.fromkeys([group.launch, *found]))
+    result = [Launch(has, graph), Launch(1, graph, threads=has), Launch(1, graph), Launch(1, True)]
+    return list(dict.fromkeys([group.launch, *result]))
 
 
 def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[float]:
@@ -214,7 +214,7 @@ def statistics(points: Sequence[Point]) -> dict[str, Score]:
 
 def by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
     """Return the points by key, sorted by its value."""
-    found: dict[str, list[Point]] = {}
+    result: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(key(point), []).append(point)
-    return dict(sorted(found.items()))
+        result.setdefault(key(point), []).append(point)
+    return dict(sorted(result.items()))

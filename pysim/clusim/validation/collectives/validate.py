@@ -65,10 +65,10 @@ class Report:
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by their common properties."""
-        found: dict[CurveGroup, list[Point]] = {}
+        result: dict[CurveGroup, list[Point]] = {}
         for point in self.points:
-            found.setdefault(point.row.group, []).append(point)
-        return found
+            result.setdefault(point.row.group, []).append(point)
+        return result
 
     def worst(self, count: int = 10) -> list[Point]:
         """Return the points with the largest errors, as a ratio."""
@@ -76,13 +76,13 @@ class Report:
 
     def curves(self) -> list[Curve]:
         """Return the points as curves for drawings."""
-        found = []
+        result = []
         for group, points in self.by_group().items():
             sizes = [point.row.size_bytes for point in points]
             measured = [point.row.time_us for point in points]
             predicted = [point.predicted_us for point in points]
-            found.append(Curve(group.system, group.title, sizes, measured, predicted, group.kind))
-        return found
+            result.append(Curve(group.system, group.title, sizes, measured, predicted, group.kind))
+        return result
 
     def to_json(self) -> dict[str, Any]:
         """Return every point, groups, scores by class, and omitted rows."""
@@ -114,7 +114,7 @@ def _off(point: Point) -> float:
 
 
 def _scores(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    return {name: found.to_json() for name, found in statistics(points).items()}
+    return {name: result.to_json() for name, result in statistics(points).items()}
 
 
 def _point_json(point: Point) -> dict[str, Any]:
@@ -217,11 +217,11 @@ def validate(
             continue
         for row in thinned(own, sizes) if sizes else own:
             cases[row] = case_of(row, setup, granularity)
-    found = kernels(cases.values(), jobs=jobs, progress=progress)
+    result = kernels(cases.values(), jobs=jobs, progress=progress)
     points: list[Point] = []
     failed: list[tuple[Row, str]] = []
     for row, case in cases.items():
-        kernel = found[case]
+        kernel = result[case]
         if isinstance(kernel, Failure):
             failed.append((row, kernel.reason))
         else:
@@ -272,15 +272,15 @@ LEAST = 8
 
 def _classes(points: Sequence[Point]) -> list[ErrorClass]:
     """Return the errors of every class with enough rows."""
-    found: dict[tuple[str, str, str, str, str], list[Point]] = {}
+    result: dict[tuple[str, str, str, str, str], list[Point]] = {}
     for point in left_out(points):
         group = point.row.group
         place, regime = point.place, regime_of(point.row.size_bytes)
         for system, family, where in places_of(point.family, group.system, place):
             for algorithm in (point.algorithm, ANY):
-                found.setdefault((system, family, where, regime, algorithm), []).append(point)
+                result.setdefault((system, family, where, regime, algorithm), []).append(point)
     classes = []
-    for key, own in sorted(found.items()):
+    for key, own in sorted(result.items()):
         if len(own) >= LEAST:
             said = score(own)
             errors = (said.median_abs_pct, said.mean_abs_pct, said.bias_pct)

@@ -129,12 +129,12 @@ def _preset(row: StepRow) -> str:
 
 def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
     """Return the parameters in the words of a row that differ from the chip's."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     rate, power = _RATE.search(row.hardware), _POWER.search(row.hardware)
     if rate is not None:
-        found["memory_rate"] = f"{float(rate[1]) * 1000:g} GB/s"
+        result["memory_rate"] = f"{float(rate[1]) * 1000:g} GB/s"
     if power is not None:
-        found["power"] = float(power[1])
+        result["power"] = float(power[1])
     for size in _SIZE.finditer(row.hardware):
         there = parse_size(str(gpu.figures["memory"].value))
         said = int(size[1]) * 10**9
@@ -145,8 +145,8 @@ def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
                 f"hardware {row.hardware!r}: {gpu.name} has {there / 2**30:.0f} GiB, not {size[1]} GB; name another"
                 " chip, or say the rate of its memory (TB/s)"
             )
-        found["memory"] = f"{size[1]}GB"
-    return found
+        result["memory"] = f"{size[1]}GB"
+    return result
 
 
 @lru_cache(maxsize=64)
@@ -271,14 +271,14 @@ def case_of(row: StepRow) -> StepCase:
     try:
         workload = Workload.model_validate(spec)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        raise InputError(f"{'.'.join(map(str, found['loc']))}: {found['msg'].lower()}") from None
+        result = error.errors(include_url=False)[0]
+        raise InputError(f"{'.'.join(map(str, result['loc']))}: {result['msg'].lower()}") from None
     return StepCase(row, machines, nodes, workload, tuple(notes))
 
 
 def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
-    found = {name: getattr(row, name) or 1 for name in ("tensor", "pipeline", "context", "expert")}
-    others = found["tensor"] * found["pipeline"] * found["context"]
+    result = {name: getattr(row, name) or 1 for name in ("tensor", "pipeline", "context", "expert")}
+    others = result["tensor"] * result["pipeline"] * result["context"]
     data, rest = divmod(row.n_gpus, others)
     if rest or not data:
         raise InputError(
@@ -286,7 +286,7 @@ def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
         )
     if row.data and row.data != data:
         notes.append(f"data {row.data} does not go with the number of GPUs: {data} simulated")
-    return {**found, "data": data}
+    return {**result, "data": data}
 
 
 def _micro(row: StepRow, notes: list[str]) -> int:
@@ -297,9 +297,9 @@ def _micro(row: StepRow, notes: list[str]) -> int:
 
 def _precision(row: StepRow, notes: list[str]) -> str:
     word = row.precision.lower()
-    found = [name for name in PRECISIONS if name in word]
-    if found:
-        return min(found, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
+    result = [name for name in PRECISIONS if name in word]
+    if result:
+        return min(result, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
     if word in ("", "not stated", "unknown"):
         notes.append("precision not said: bf16 assumed")
         return "bf16"
@@ -426,9 +426,9 @@ def framework_of(row: StepRow) -> str:
     word, mode = row.framework.lower(), row.compile.lower()
     if mode.startswith("cuda-graph") and "part" not in mode:
         return "cuda-graph"
-    for names, found in _FRAMEWORKS:
+    for names, result in _FRAMEWORKS:
         if any(name in word for name in names):
-            return found
+            return result
     if "compile" in mode and not mode.startswith(("eager", "no")):
         return "torch-compile"
     return "pytorch"

@@ -208,23 +208,28 @@ def model_spec(row: StepRow) -> dict[str, Any]:
     card = next((card for card in _CARDS if name.startswith(card.begins)), None)
     if card is None:
         raise InputError(f"model {row.model!r}: its dimensions are not known")
-    found: dict[str, Any] = {"base": card.base, **card.changes}
+    result: dict[str, Any] = {"base": card.base, **card.changes}
     if not (row.layers and row.hidden) and not {"layers", "hidden"} <= card.changes.keys():
         raise InputError(f"model {row.model!r}: give its layers and hidden size")
     for key in ("layers", "hidden", "heads", "kv_heads", "vocab"):
         if getattr(row, key):
-            found[key] = getattr(row, key)
-    if card.base == "gpt2" and "kv_heads" not in found:
-        found["kv_heads"] = found.get("heads", 12)
-    if "head_size" not in found and row.hidden and row.heads and card.base != "deepseek-v3":
-        found["head_size"] = row.hidden // row.heads
+            result[key] = getattr(row, key)
+    if card.base == "gpt2" and "kv_heads" not in result:
+        result["kv_heads"] = result.get("heads", 12)
+    if "head_size" not in result and row.hidden and row.heads and card.base != "deepseek-v3":
+        result["head_size"] = row.hidden // row.heads
     inner = whole(row.intermediate.split()[0] if row.intermediate else "", 1, 1 << 40)
     if inner and "expert" not in row.intermediate.partition(" dense")[0]:
-        found["intermediate"] = inner
+        result["intermediate"] = inner
     elif row.hidden and card.base in ("gpt2", "gpt3-175b"):
-        found["intermediate"] = 4 * row.hidden
+        result["intermediate"] = 4 * row.hidden
     if card.base == "gpt2" and row.seq:
-        found["positions"] = max(1024, row.seq)
-    if "dense_layers" not in found and card.base == "deepseek-v3" and row.layers and row.layers < 8:
-        found["dense_layers"] = 1 if "one dense layer" in row.notes else 0
-    return found
+        result["positions"] = max(1024, row.seq)
+    if (
+        "dense_layers" not in result
+        and card.base == "deepseek-v3"
+        and row.layers
+        and row.layers < 8
+    ):
+        result["dense_layers"] = 1 if "one dense layer" in row.notes else 0
+    return result

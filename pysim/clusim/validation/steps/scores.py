@@ -152,10 +152,10 @@ GROUPS: dict[str, Callable[[StepPoint], str]] = {
 def step_groups(points: Iterable[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:
     """Return the points by every word of `GROUPS`: (by, name, points)."""
     own = list(points)
-    found: list[tuple[str, str, list[StepPoint]]] = []
+    result: list[tuple[str, str, list[StepPoint]]] = []
     for by, key in GROUPS.items():
         names: dict[str, list[StepPoint]] = {}
         for point in own:
             names.setdefault(key(point), []).append(point)
-        found += [(by, name, names[name]) for name in sorted(names)]
-    return found
+        result += [(by, name, names[name]) for name in sorted(names)]
+    return result

@@ -120,13 +120,13 @@ def section(report: StepReport, command: str) -> str:
 
 
 def _row(name: str, points: Sequence[StepPoint]) -> str:
-    found = step_score(points)
-    if not found.n:
+    result = step_score(points)
+    if not result.n:
         return f"| {_plain(name)} | 0 | | | | |"
-    tau = "" if found.kendall_tau is None else f"{found.kendall_tau:.2f}"
+    tau = "" if result.kendall_tau is None else f"{result.kendall_tau:.2f}"
     return (
-        f"| {_plain(name)} | {found.n} | {found.mean_abs_pct:.1f} | {found.median_abs_pct:.1f} |"
-        f" {found.bias_pct:+.1f} | {tau} |"
+        f"| {_plain(name)} | {result.n} | {result.mean_abs_pct:.1f} | {result.median_abs_pct:.1f} |"
+        f" {result.bias_pct:+.1f} | {tau} |"
     )
 
 

@@ -196,19 +196,19 @@ def validate_steps(
     """
     chosen = _spread(rows, most)
     work = partial(predicted, granularity=granularity)
-    found: list[StepPoint | Unpredicted] = []
+    result: list[StepPoint | Unpredicted] = []
 
     def keep(made: StepPoint | Unpredicted) -> None:
-        found.append(made)
+        result.append(made)
         if tell is not None:
-            tell(made, len(found), len(chosen))
+            tell(made, len(result), len(chosen))
 
     with workers(jobs, len(chosen)) as spread:
         for made in map(work, chosen) if spread is None else spread.each(work, chosen):
             keep(made)
     return StepReport(
-        [item for item in found if isinstance(item, StepPoint)],
-        [item for item in found if isinstance(item, Unpredicted)],
+        [item for item in result if isinstance(item, StepPoint)],
+        [item for item in result if isinstance(item, Unpredicted)],
         len(rows) - len(chosen),
         str(granularity),
     )
@@ -226,13 +226,13 @@ LEAST = 4
 
 def write_step_data(report: StepReport, target: Path, measurements: Sequence[Path]) -> None:
     """Write the classes of a validation and their origin."""
-    found: dict[tuple[str, str], list[StepPoint]] = {}
+    result: dict[tuple[str, str], list[StepPoint]] = {}
     for point in report.left_out:
         framework = framework_of(point.row)
         for key in ((point.chip, framework), (point.chip, ""), ("", framework)):
-            found.setdefault(key, []).append(point)
+            result.setdefault(key, []).append(point)
     classes = []
-    for key, own in sorted(found.items()):
+    for key, own in sorted(result.items()):
         said = step_score(own)
         if said.n >= LEAST and said.mean_abs_pct is not None and said.bias_pct is not None:
             classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])

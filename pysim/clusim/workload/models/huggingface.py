@@ -56,12 +56,12 @@ MOST_BYTES = 4 << 20
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raise `ValueError` if a key is repeated."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"key {twice!r} twice")
-    return found
+    return result
 
 
 def read_config(path: str | Path) -> Transformer:
@@ -152,7 +152,7 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
     tied = own.flag("tie_word_embeddings")
     if tied is None:
         raise own.missing(WORDS["tied"])
-    found = Transformer(
+    result = Transformer(
         name or kind or "model",
         own.need("layers"),
         hidden,
@@ -174,10 +174,10 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
         **_experts(own, inner),
     )
     try:
-        found.check_numbers()
+        result.check_numbers()
     except InputError as error:
         raise own.wrong(str(error)) from None
-    return found
+    return result
 
 
 def _check_kind(own: _Config, kind: str) -> None:

@@ -109,11 +109,11 @@ class Recorder:
         self._back.append(self._cast(backward))
 
     def _cast(self, steps: list[Step]) -> list[Step]:
-        found: list[Step] = []
+        result: list[Step] = []
         for step in steps:
-            found += casts(step, self.shard.precision) if isinstance(step, Kernel) else ()
-            found.append(step)
-        return found
+            result += casts(step, self.shard.precision) if isinstance(step, Kernel) else ()
+            result.append(step)
+        return result
 
     def memory(
         self,
@@ -221,15 +221,15 @@ class Recorder:
 
     def _while_parts_come(self, name: str, kernel: Kernel, size: int) -> list[Step]:
         """Return a kernel per part of the tokens; during each the next part arrives [bytes]."""
-        found: list[Step] = []
+        result: list[Step] = []
         for _ in range(self.shard.tensor - 1):
             key = self._key(name)
-            found += [
+            result += [
                 Comm("tensor", "sendrecv", size, name, key, kernel.part),
                 kernel,
                 Wait(key, kernel.part),
             ]
-        return [*found, kernel]
+        return [*result, kernel]
 
     def _columns_of_whole(self, name: str, m: int, n: int, k: int) -> None:
         """Add a layer with some columns on each rank, whose input gradient is a partial sum.

@@ -145,12 +145,12 @@ class Transformer:
         self.check(shard)
         dense = self._block(shard, moe=False) if self.dense_layers or not self.experts else None
         moe = self._block(shard, moe=True) if self.experts else None
-        found = [self._embedding(shard)]
+        result = [self._embedding(shard)]
         for index in range(self.layers):
             block = moe if moe is not None and index >= self.dense_layers else dense
             assert block is not None
-            found.append(block)
-        return [*found, self._head(shard)]
+            result.append(block)
+        return [*result, self._head(shard)]
 
     def _norm(self, name: str) -> list[Tensor]:
         return [Tensor(f"{name}.weight", self.hidden)] + [

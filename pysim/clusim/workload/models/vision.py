@@ -47,7 +47,7 @@ class Perceptron:
 
     def build(self, shard: Shard) -> list[Layer]:
         """Return the layers of a rank."""
-        found = []
+        result = []
         for index, (inner, outer) in enumerate(pairwise(self.sizes)):
             rec, m, t, e = Recorder(shard), shard.batch, shard.tensor, shard.precision.bytes
             rows = t > 1 and index % 2 == 1 and shard.style == "paired"
@@ -66,8 +66,8 @@ class Perceptron:
             gathered = shard.style == "column" and index > 0
             kept = m * (inner // t if rows or gathered else inner) * e
             acts = Activations(kept + m * wide * e, kept + m * wide * e, kept)
-            found.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
-        return found
+            result.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ class ResNet:
         if shard.tensor > 1 or shard.expert > 1 or shard.context > 1:
             raise InputError(f"{self.name}: only data and pipeline parallelism")
         side = self.image // 4
-        found = [self._stem(shard)]
+        result = [self._stem(shard)]
         channels = 64
         for stage, count in enumerate(self.blocks):
             width = 64 << stage
             for index in range(count):
                 stride = 2 if stage and not index else 1
-                found.append(self._bottleneck(shard, channels, width, side, stride))
+                result.append(self._bottleneck(shard, channels, width, side, stride))
                 side, channels = side // stride, 4 * width
         rec = Recorder(shard)
         rec.memory(
@@ -121,8 +121,8 @@ class ResNet:
             Tensor("classifier bias", self.classes),
         ]
         kept = shard.batch * channels * shard.precision.bytes
-        found.append(rec.layer("classifier", "head", tensors, 0, Activations(kept, kept, kept)))
-        return found
+        result.append(rec.layer("classifier", "head", tensors, 0, Activations(kept, kept, kept)))
+        return result
 
     def _stem(self, shard: Shard) -> Layer:
         rec, half = Recorder(shard), self.image // 2

@@ -44,8 +44,8 @@ class BlockEmitter(Emitter):
             if not folder.wanted():
                 self._run_on(stage, ranks, steps, name)
             elif talks:
-                found = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
-                self._fold(ranks, found, name, self._issue_of(steps))
+                result = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
+                self._fold(ranks, result, name, self._issue_of(steps))
             else:
                 self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
 
@@ -93,10 +93,10 @@ class BlockEmitter(Emitter):
         one = values[ranks[0]]
         if all(values[rank] == one for rank in ranks):
             return [(tuple(ranks), one)]
-        found: dict[Any, list[int]] = {}
+        result: dict[Any, list[int]] = {}
         for rank in ranks:
-            found.setdefault(values[rank], []).append(rank)
-        return [(tuple(own), value) for value, own in found.items()]
+            result.setdefault(values[rank], []).append(rank)
+        return [(tuple(own), value) for value, own in result.items()]
 
     def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
         """Add a block of kernels only; every rank starts independently."""
@@ -110,10 +110,10 @@ class BlockEmitter(Emitter):
         tasks: dict[int, int] = {}
         for own, after in self._alike(ranks, waits, issue):
             tasks |= dict.fromkeys(own, self._pause(own, time_ps, name, (after, issue)))
-        found = self.folder.kernels(
+        result = self.folder.kernels(
             ranks, (time_ps, sum(kernel.bytes for kernel in kernels), flops)
         )
-        self._folded(FoldedBlock(tasks, waits, found, self.folder.last, coupled=False))
+        self._folded(FoldedBlock(tasks, waits, result, self.folder.last, coupled=False))
 
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
@@ -165,14 +165,14 @@ class BlockEmitter(Emitter):
 
         own_key = exchange.dim, exchange.operation, exchange.bytes
         key = (*own_key, exchange.algorithm, exchange.dtype, exchange.channels)
-        found = self.folder.find(key, ranks, alone)
+        result = self.folder.find(key, ranks, alone)
         tasks: dict[int, int] = {}
-        for own, end_ps in self._alike(ranks, found.end_ps, None):
+        for own, end_ps in self._alike(ranks, result.end_ps, None):
             task = self.builder.delay(
                 own[0], end_ps, stream=stream, name=f"{exchange.name}{SUFFIX}", after=_all(waits)
             )
             tasks |= dict.fromkeys(own, task)
-        self._folded(FoldedBlock(tasks, waits, found, self.folder.last, message=True))
+        self._folded(FoldedBlock(tasks, waits, result, self.folder.last, message=True))
         return {rank: (task,) for rank, task in tasks.items()}
 
     def _pause(

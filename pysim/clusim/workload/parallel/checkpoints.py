@@ -72,16 +72,16 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
     shares = [_share(plan, stage) for stage in range(plan.mesh.pipeline)]
     copied = tuple(round(share * plan.model.parameters * moved) for share in shares)
     rate = host_way(plan.fabric).rate_Bps
-    found = Checkpoint(plan.model.parameters * each, copied, rate, float(spec.write))
-    if found.write_s > LONGEST_S:
+    result = Checkpoint(plan.model.parameters * each, copied, rate, float(spec.write))
+    if result.write_s > LONGEST_S:
         place = (
             ("checkpoint",)
             if plan.workload.checkpoint is not None
             else ("reliability", "checkpoint")
         )
-        message = f"{found.bytes:,} bytes take {found.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
+        message = f"{result.bytes:,} bytes take {result.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
         raise complain(plan.workload, (*place, "write"), message)
-    return found
+    return result
 
 
 def _share(plan: ParallelPlan, stage: int) -> Fraction:

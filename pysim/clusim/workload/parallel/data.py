@@ -44,7 +44,7 @@ def fill_buckets(
     expert: bool = False,
 ) -> list[Bucket]:
     """Return the buckets of a stage in the order of filling; layers are (chunk, index)."""
-    found: list[Bucket] = []
+    result: list[Bucket] = []
     layers: set[tuple[int, int]] = set()
     elements, factors, limit = 0, 0, first_bytes
     for chunk in range(len(chunks) - 1, -1, -1):
@@ -56,11 +56,11 @@ def fill_buckets(
                 elements += tensor.elements
                 factors += tensor.elements if tensor.factor else 0
                 if elements * element_bytes >= limit:
-                    found.append(Bucket(frozenset(layers), elements, expert, factors))
+                    result.append(Bucket(frozenset(layers), elements, expert, factors))
                     layers, elements, factors, limit = set(), 0, 0, bucket_bytes
     if elements:
-        found.append(Bucket(frozenset(layers), elements, expert, factors))
-    return found
+        result.append(Bucket(frozenset(layers), elements, expert, factors))
+    return result
 
 
 class DataParallel:
@@ -128,19 +128,19 @@ class Unfilled:
 
     def filled(self, chunk: int, index: int) -> list[int]:
         """Return the buckets that are complete with this layer, and were not before."""
-        found = []
+        result = []
         for number, missing in enumerate(self._missing):
             if (chunk, index) in missing:
                 missing.discard((chunk, index))
-                found += [] if missing else [number]
-        return found
+                result += [] if missing else [number]
+        return result
 
     def rest(self) -> list[int]:
         """Return the buckets that still wait, in their present state."""
-        found = [number for number, missing in enumerate(self._missing) if missing]
-        for number in found:
+        result = [number for number, missing in enumerate(self._missing) if missing]
+        for number in result:
             self._missing[number].clear()
-        return found
+        return result
 
 
 class Replicated(DataParallel):
@@ -190,14 +190,14 @@ class Replicated(DataParallel):
         size = bucket.elements * self.plan.element_bytes_reduced
         dim = self._dim(bucket)
         exchange = Exchange(dim, operation, size, "gradients", algorithm, dtype)
-        found = self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))
+        result = self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))
         if not self.scatter or not (last or not self.own.accumulate):
-            return found
+            return result
         mesh, dim = self.plan.mesh, "expert_copy" if bucket.expert else "copy"
         parts = mesh.expert_shards if bucket.expert else mesh.shards
         part = Exchange(dim, "allreduce", -(-size // parts), "gradients", None, dtype)
         groups = self.emitter.groups(dim, self.stage)
-        return found | self.emitter.collectives(part, groups, "data copies", found)
+        return result | self.emitter.collectives(part, groups, "data copies", result)
 
     def _dim(self, bucket: Bucket) -> str:
         """Return the dimension over which a bucket is reduced."""

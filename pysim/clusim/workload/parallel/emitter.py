@@ -130,10 +130,10 @@ class Emitter:
         """Return the groups of a dimension in a stage, without groups of one."""
         key = (dim, stage)
         if key not in self._groups:
-            found = [group for group in self.plan.mesh.groups(dim, stage) if len(group) > 1]
+            result = [group for group in self.plan.mesh.groups(dim, stage) if len(group) > 1]
             if self.only is not None:
-                found = [group for group in found if set(group) <= self.only]
-            self._groups[key] = found
+                result = [group for group in result if set(group) <= self.only]
+            self._groups[key] = result
         return self._groups[key]
 
     def ranks(self, stage: int) -> list[int]:
@@ -275,7 +275,7 @@ class Emitter:
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Add delays of the minimum CTA time of a communication, parallel to its messages."""
-        found: Tails = {}
+        result: Tails = {}
         for rank in group if step.least_ps else ():
             task = self.builder.delay(
                 rank,
@@ -284,8 +284,8 @@ class Emitter:
                 name=step.name,
                 after=self.tail.get(rank, ()),
             )
-            found[rank] = (task,)
-        return found
+            result[rank] = (task,)
+        return result
 
     def join(self, done: Tails) -> None:
         """Make the next kernels of ranks wait for these tasks."""
@@ -354,11 +354,11 @@ class Emitter:
         after: Tails | None = None,
     ) -> Tails:
         """Add one collective for each group, in parallel; ranks not in `after` wait for their last tasks."""
-        found: Tails = {}
+        result: Tails = {}
         for group in groups:
             waits = {r: (after or {}).get(r, self.tail.get(r, ())) for r in group}
-            found |= self.collective(exchange, group, stream, waits)
-        return found
+            result |= self.collective(exchange, group, stream, waits)
+        return result
 
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
@@ -379,7 +379,7 @@ class Emitter:
 
     def _options(self, dim: str, operation: str, size_bytes: int) -> dict[str, Any]:
         """Return the workload's settings of a collective."""
-        found: dict[str, Any] = {"dtype": self.plan.precision.dtype}
+        result: dict[str, Any] = {"dtype": self.plan.precision.dtype}
         spec = self.plan.workload.communicator(dim)
         if spec is not None:
             wanted = {
@@ -387,11 +387,11 @@ class Emitter:
                 "protocol": spec.protocol,
                 "algorithm": (spec.algorithm or {}).get(operation),
             }
-            found |= {name: value for name, value in wanted.items() if value is not None}
+            result |= {name: value for name, value in wanted.items() if value is not None}
         if operation == "send":
-            found.setdefault("channels", self._message_channels(size_bytes))
-            found["dtype"] = "uint8"
-        return found
+            result.setdefault("channels", self._message_channels(size_bytes))
+            result["dtype"] = "uint8"
+        return result
 
     def _machines(self, algorithm: str, group: Sequence[int]) -> SpannedMachines:
         count = len({self._zones[rank] for rank in group})
@@ -482,12 +482,12 @@ def _communicators(fabric: Fabric) -> Communicators:
 
 def _turns(steps: Iterable[Step]) -> list[list[Step]]:
     """Split steps after every communication that the next step waits for."""
-    found: list[list[Step]] = [[]]
+    result: list[list[Step]] = [[]]
     for step in steps:
-        found[-1].append(step)
+        result[-1].append(step)
         if isinstance(step, Comm) and not step.key:
-            found.append([])
-    return found
+            result.append([])
+    return result
 
 
 def dim_of(dim: str) -> str:

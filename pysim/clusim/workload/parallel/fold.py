@@ -149,11 +149,11 @@ class Folder:
         place = self.places.of(ranks)
         if (key, place.key) not in self._found:
             self._found[key, place.key] = (ranks, self._simulate(ranks, alone()))
-        origin, found = self._found[key, place.key]
+        origin, result = self._found[key, place.key]
         if origin != ranks:
-            found = replace(self._moved(found, origin, ranks), same=place.proved)
-        self._alias[exact] = found
-        return found
+            result = replace(self._moved(result, origin, ranks), same=place.proved)
+        self._alias[exact] = result
+        return result
 
     def kernels(self, ranks: tuple[int, ...], each: tuple[int, int, int]) -> Folded:
         """Return a block of kernels, the same on each rank.

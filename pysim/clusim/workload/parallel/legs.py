@@ -26,10 +26,10 @@ class ExchangeLeg(NamedTuple):
 
 def spread(group: Sequence[int], zones: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the ranks of a group by node, in the order of the group."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for rank in group:
-        found.setdefault(zones[rank], []).append(rank)
-    return [tuple(ranks) for ranks in found.values()]
+        result.setdefault(zones[rank], []).append(rank)
+    return [tuple(ranks) for ranks in result.values()]
 
 
 def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[ExchangeLeg]:

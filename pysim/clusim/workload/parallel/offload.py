@@ -82,9 +82,9 @@ class Away:
         delay_ps = round(size / self.rate_Bps * 1e12)
         stream = TO_HOST if name.endswith("to host") else name
         there = self._gone.pop(place, {})
-        found: Tails = {}
+        result: Tails = {}
         for rank in self.ranks:
             after = (*self.emitter.tail.get(rank, ()), *there.get(rank, ()))
             task = self.emitter.builder.delay(rank, delay_ps, stream=stream, name=name, after=after)
-            found[rank] = (task,)
-        return found
+            result[rank] = (task,)
+        return result

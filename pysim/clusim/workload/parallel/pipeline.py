@@ -277,13 +277,13 @@ class StepWriter:
 
     def _needs(self, stage: int, actions: Sequence[Action]) -> list[Message]:
         """Return the messages that passes need from others."""
-        found: list[Message] = []
+        result: list[Message] = []
         for action in actions:
             made = action.gives
             source = self._near(stage, made)[0]
             if source is not None:
-                found.append((self.boards[source].worker(made.microbatch), stage, made))
-        return found
+                result.append((self.boards[source].worker(made.microbatch), stage, made))
+        return result
 
     def _near(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
         """Return the input stage of a pass, and stage and part of its output; None: same stage."""
@@ -301,14 +301,14 @@ class StepWriter:
 
     def _makes(self, stage: int, actions: Sequence[Action]) -> list[Message]:
         """Return the messages with the results of passes for other stages."""
-        found: list[Message] = []
+        result: list[Message] = []
         for action in actions:
             made = action.gives
             target = self._near(stage, made)[1]
             if target is not None:
                 there = self.boards[target[0]].worker(made.microbatch)
-                found.append((stage, there, Action(made.kind, made.microbatch, target[1])))
-        return found
+                result.append((stage, there, Action(made.kind, made.microbatch, target[1])))
+        return result
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
         """Send and receive between two passes, after a wait for the other sides."""
@@ -461,14 +461,14 @@ class StepWriter:
 
 def _pieces(layers: Sequence[Layer], indices: Iterable[int]) -> list[list[int]]:
     """Split a pass into blocks of at most `BLOCK_LAYERS` equal layers, so that blocks repeat."""
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for index in indices:
-        last = found[-1] if found else []
+        last = result[-1] if result else []
         if last and layers[last[-1]] is layers[index] and len(last) < BLOCK_LAYERS:
             last.append(index)
         else:
-            found.append([index])
-    return found
+            result.append([index])
+    return result
 
 
 def _tagged(steps: list[Step], index: int | str) -> list[Step]:

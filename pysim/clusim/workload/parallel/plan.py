@@ -252,19 +252,19 @@ class ParallelPlan:
 
     def _communicators(self) -> list[tuple[int, int, bool]]:
         """Return (channels, peers, one direction per peer) of the communicators of a rank."""
-        mesh, found = self.mesh, []
+        mesh, result = self.mesh, []
         all_of = mesh.data * mesh.context
         sizes = [("tensor", mesh.tensor), ("context", mesh.context), ("data", mesh.shards)]
         for dim, size in [*sizes, ("data", all_of // mesh.shards)]:
             if size > 1:
-                found.append((self.channels(dim) or self.fabric.num_channels("ring"), 2, True))
+                result.append((self.channels(dim) or self.fabric.num_channels("ring"), 2, True))
         if mesh.expert > 1:
-            found.append(
+            result.append(
                 (self.channels("expert") or self.fabric.num_channels("p2p"), mesh.expert - 1, False)
             )
         if mesh.pipeline > 1:
-            found.append((self.channels("pipeline") or 2, 2, False))
-        return found
+            result.append((self.channels("pipeline") or 2, 2, False))
+        return result
 
     def channels(self, dim: str) -> int | None:
         """Return the channels that the workload requests in a dimension."""
@@ -463,8 +463,8 @@ def _microbatches(workload: Workload, mesh: Mesh) -> int:
             f" use a multiple of {batch.micro * mesh.data}"
         )
         raise complain(workload, ("batch", "global"), message)
-    found = batch.all // (batch.micro * mesh.data)
-    if found > MOST_MICROBATCHES:
-        message = f"{found:,} microbatches per step; at most {MOST_MICROBATCHES:,} are simulated"
+    result = batch.all // (batch.micro * mesh.data)
+    if result > MOST_MICROBATCHES:
+        message = f"{result:,} microbatches per step; at most {MOST_MICROBATCHES:,} are simulated"
         raise complain(workload, ("batch", "global"), message)
-    return found
+    return result

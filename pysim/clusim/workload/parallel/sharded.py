@@ -36,7 +36,7 @@ class Sharded(DataParallel):
     def _sum_copies(self, chunk: int, index: int, scattered: Tails) -> Tails:
         """Sum the parts of a layer's gradients over the copies, after their scatter."""
         element, mesh = self.plan.element_bytes_reduced, self.plan.mesh
-        found = dict(scattered)
+        result = dict(scattered)
         for expert, dim, parts in (
             (False, "copy", mesh.shards),
             (True, "expert_copy", mesh.expert_shards),
@@ -48,8 +48,8 @@ class Sharded(DataParallel):
             groups = self.emitter.groups(dim, self.stage) if elements else []
             tasks = self.emitter.collectives(exchange, groups, "data copies", scattered)
             for rank, own in tasks.items():
-                found[rank] = (*found.get(rank, ()), *own)
-        return found
+                result[rank] = (*result.get(rank, ()), *own)
+        return result
 
     def before(self, kind: str, chunk: int, index: int) -> None:
         """Wait for the weights of a layer, and start the gathers of the next layers."""
@@ -75,7 +75,7 @@ class Sharded(DataParallel):
             self._reduced.append(scattered)
 
     def _collect(self, chunk: int, index: int, operation: str) -> Tails:
-        found: Tails = {}
+        result: Tails = {}
         scatter = operation == "reduce_scatter"
         element = self.plan.element_bytes_reduced if scatter else self.plan.precision.bytes
         dtype = "float32" if element == 4 else None
@@ -87,8 +87,8 @@ class Sharded(DataParallel):
             name, stream = ("gradients", "data scatter") if scatter else ("weights", "data")
             exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
             for rank, own in self.emitter.collectives(exchange, groups, stream).items():
-                found[rank] = (*found.get(rank, ()), *own)
-        return found
+                result[rank] = (*result.get(rank, ()), *own)
+        return result
 
     def complete(self) -> None:
         """Wait for all gradients."""

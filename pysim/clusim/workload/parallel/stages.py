@@ -128,8 +128,8 @@ def stages_of(
             LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)
             for time_ps, layer in zip(times, layers, strict=True)
         ]
-        found = replicated(costs, _rates(ground), ground.microbatches)
-        crew, counts = Crew(tuple(own for _, own in found)), [count for count, _ in found]
+        result = replicated(costs, _rates(ground), ground.microbatches)
+        crew, counts = Crew(tuple(own for _, own in result)), [count for count, _ in result]
     layout = layout_of(own.schedule, crew.stages, own.chunks)
     if own.partition == "balanced":
         counts = balanced(times, own.replicas or [1] * layout.parts)
@@ -173,12 +173,12 @@ def divide(
         raise InputError(
             f"layers {list(counts)}: must be {parts} numbers, whose sum is {len(blocks)}"
         )
-    found = _cut(blocks, counts)
-    found[0] = first + found[0]
-    found[-1] = found[-1] + last
-    if not all(found):
+    result = _cut(blocks, counts)
+    result[0] = first + result[0]
+    result[-1] = result[-1] + last
+    if not all(result):
         raise InputError(f"layers {list(counts)}: a part has no layer at all")
-    return found
+    return result
 
 
 def _cut(layers: Sequence[Layer], counts: Sequence[int]) -> list[list[Layer]]:

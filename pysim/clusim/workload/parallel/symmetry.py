@@ -136,13 +136,13 @@ class _Network:
 
     def switches(self, machines: dict[int, int]) -> dict[str, str]:
         """Return the switches at the images of nodes, by the switches at the nodes."""
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         for old, new in machines.items():
             ports = (
                 sorted(self._ports.get(zone, []), key=lambda port: port[0]) for zone in (old, new)
             )
-            found |= {one[1]: two[1] for one, two in zip(*ports, strict=False)}
-        return found
+            result |= {one[1]: two[1] for one, two in zip(*ports, strict=False)}
+        return result
 
     def around(self, zones: tuple[int, ...]) -> EqualPlace:
         """Return the links of nodes to the network and, across switches, to each other."""
@@ -221,10 +221,10 @@ def switched_machines(fabric: Fabric) -> frozenset[int]:
             if other in crossbars and own in links:
                 shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
                 links[own].append(shape)
-    found: dict[int, set[Any]] = {}
+    result: dict[int, set[Any]] = {}
     for gpu in gpus:
         own_links = tuple(sorted(map(repr, links[gpu.name])))
-        found.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
+        result.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
     return frozenset(
-        zone for zone, shapes in found.items() if len(shapes) == 1 and next(iter(shapes))[0]
+        zone for zone, shapes in result.items() if len(shapes) == 1 and next(iter(shapes))[0]
     )

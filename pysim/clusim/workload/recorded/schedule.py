@@ -143,7 +143,7 @@ class _Writer:
     def _predecessors(self) -> list[tuple[int, ...]]:
         """Return the dependencies of every event: its stream, and its named ones."""
         last: dict[tuple[int, str], tuple[int, ...]] = {}
-        found: list[tuple[int, ...]] = [()] * len(self.recording.events)
+        result: list[tuple[int, ...]] = [()] * len(self.recording.events)
         bunch_before: dict[Hashable, tuple[int, ...]] = {}
         kept = set(self.kept)
         for number in self.kept:
@@ -156,9 +156,9 @@ class _Writer:
                 bunch = (*key, event.bunch)
                 together = own if bunch in bunch_before else ()
                 own = bunch_before.setdefault(bunch, own)
-            found[number] = tuple(dict.fromkeys((*own, *(d for d in event.deps if d in kept))))
+            result[number] = tuple(dict.fromkeys((*own, *(d for d in event.deps if d in kept))))
             last[key] = (*together, number)
-        return found
+        return result
 
     def _units(self) -> tuple[list[WrittenUnit], dict[int, int]]:
         """Return the units, and the unit of every event."""
@@ -353,17 +353,17 @@ class _Writer:
     def _messages(self, unit: WrittenUnit, event: Event) -> None:
         """Write a launch; if a rank has several messages in it, each message separately."""
         group = self._group(event)
-        found: dict[tuple[int, int, int, int, int], list[int]] = {}
+        result: dict[tuple[int, int, int, int, int], list[int]] = {}
         for number in unit.events:
-            found.setdefault(self.ends(number), []).append(number)
+            result.setdefault(self.ends(number), []).append(number)
         taken = set(self.source.values())
-        lonely = sum(len(numbers) < 2 and numbers[0] not in taken for numbers in found.values())
+        lonely = sum(len(numbers) < 2 and numbers[0] not in taken for numbers in result.values())
         if lonely:
             self.notes[
                 "messages of which only one end is recorded: the other one is assumed ready"
             ] += lonely
         sizes = {
-            ends: max(self.recording.events[n].bytes for n in ns) for ends, ns in found.items()
+            ends: max(self.recording.events[n].bytes for n in ns) for ends, ns in result.items()
         }
         after: dict[int, tuple[int, ...]] = {}
         for number in unit.events:

@@ -191,12 +191,12 @@ def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
     if chip is not None:
         return gpu(chip)
     name = str(record["gpu"]["name"])
-    found = gpu_by_product(name)
-    if found is None:
+    result = gpu_by_product(name)
+    if result is None:
         raise InputError(
             f"no chip has the product name {name!r}; name the nearest one with --preset"
         )
-    return found
+    return result
 
 
 def overlay(record: dict[str, Any], chip: str | None = None) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def _figures(record: dict[str, Any], own: Gpu) -> dict[str, float]:
 
 
 def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str, Any]]:
-    found = []
+    result = []
     family = str(own.architecture.kernels.value)
     for kind in dict.fromkeys(str(row["kind"]) for row in record["products"]):
         if kind not in _PEAKS:
@@ -264,7 +264,7 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
         assert before is not None, "files of architectures have products of bf16"
         form = fit_form(metal, rows, before.form, STEPS)
         apart = np.log(form_s(form, metal, shapes, _SIZES[kind]) / seconds)
-        found.append(
+        result.append(
             {
                 "kind": kind,
                 "library": "torch",
@@ -276,7 +276,7 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
                 "ratios": fit_ratios(form, metal, [rows]),
             }
         )
-    return found
+    return result
 
 
 def _check_rates(rows: ProductRows, own: Gpu, kind: str) -> None:

@@ -73,15 +73,15 @@ class Torch:
                 for _ in range(count):
                     work()
 
-        found = []
+        result = []
         for _ in range(4):
             start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
             start.record()
             replay()
             end.record()
             end.synchronize()
-            found.append(start.elapsed_time(end) * 1e3 / count)
-        return float(min(found[1:]))
+            result.append(start.elapsed_time(end) * 1e3 / count)
+        return float(min(result[1:]))
 
     def launch_us(self, *, graph: bool) -> float:
         """Return the time between two empty kernels."""
