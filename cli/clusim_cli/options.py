@@ -69,7 +69,7 @@ def nodes() -> Decorator[Any]:
         "--nodes",
         type=click.IntRange(1, 65_536),
         metavar="N",
-        help="Join N of these nodes by the network they usually have.",
+        help="Simulate N nodes, joined by the preset's default network.",
     )
 
 
@@ -89,8 +89,8 @@ def algorithm(said: str) -> Decorator[Any]:
         "--algorithm",
         type=ALGORITHM,
         default="",
-        help="Algorithm: nccl is NCCL's choice, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++; an unknown word"
-        " lists those of the operation.",
+        help="Algorithm: nccl is NCCL's choice, a name, or an MSCCL (.xml) or MSCCL++ (.json) file;"
+        " an unknown name lists the algorithms of the operation.",
         said=said,
     )
 
@@ -166,7 +166,7 @@ def symmetric() -> Decorator[Any]:
     return _option(
         "--symmetric",
         is_flag=True,
-        help="Buffers are registered as symmetric windows: NCCL takes its kernels for them.",
+        help="Register buffers as symmetric windows, so that NCCL can use its symmetric kernels.",
     )
 
 

@@ -30,7 +30,7 @@ LINES = [
     f"{DEAD}: 32 wires at 0.00 of 25.00 GB/s from the start",
     f"{HALF}: 4 wires at 12.50 of 25.00 GB/s from the start",
 ]
-PLANNED = "planned without what is down from the start: channels 20 instead of 24"
+PLANNED = "planned without the links that are down at time 0: channels 20 instead of 24"
 
 
 def shipped(name: str) -> str:
@@ -65,7 +65,7 @@ CROSSOVER = ("crossover", "--size", "64K", "--jobs", "1", "--no-progress")
 def test_explain_plans_without_what_is_down(broken: str) -> None:
     found, lines = data(*EXPLAIN, broken), text(*EXPLAIN, broken).splitlines()
     assert found["faults"] == LINES
-    assert found["notes"] == ["without effect here: NCCL_DEBUG (logs and dumps)", PLANNED]
+    assert found["notes"] == ["no effect on the simulation: NCCL_DEBUG (logs and dumps)", PLANNED]
     assert found["channels"]["coll"] == found["choices"][0]["channels"] == 20
     assert lines[-4:] == [
         *(f"fault: {line}" for line in LINES),
@@ -83,7 +83,7 @@ def test_nccl_tests_has_faults_and_notes_before_its_table(broken: str) -> None:
     found = data(*TESTS, broken)
     assert found["faults"] == LINES
     (note,) = found["notes"]
-    assert note.startswith("planned without what is down from the start: ")
+    assert note.startswith("planned without the links that are down at time 0: ")
     shown = text(*TESTS, broken).splitlines()
     wanted = [*(f"# fault: {line}" for line in LINES), f"# note:  {note}"]
     assert shown[5:8] == wanted
@@ -140,7 +140,7 @@ class TestTraining:
         assert found["faults"] == [*LINES, slow]
         assert len(found["broken_wires"]) == 36
         (note,) = found["notes"]
-        assert note.startswith("planned without what is down from the start: ")
+        assert note.startswith("planned without the links that are down at time 0: ")
         assert "channels 20 instead of " in note
         shown = text(*words).splitlines()
         for line in found["faults"]:
@@ -185,7 +185,7 @@ class TestOneRule:
 
     def test_a_change_of_several_collectives_is_counted(self) -> None:
         one, two = Way("Ring", "LL", 24), Way("Tree", "LL", 20)
-        head = "planned without what is down from the start: "
+        head = "planned without the links that are down at time 0: "
         assert plan_change([one, one], [one, one]).endswith(
             "2 collectives, as on the whole machine"
         )

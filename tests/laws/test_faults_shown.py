@@ -70,7 +70,7 @@ def test_a_plan_that_a_dead_plane_changes_says_how(algorithm: str) -> None:
     words = (*RUN, "--algorithm", algorithm)
     before, after = data(*words), data(*words, "--fault", "plane nvswitch2 down")
     (note,) = after["notes"]
-    head = "planned without what is down from the start: "
+    head = "planned without the links that are down at time 0: "
     changed = [key for key in ("algorithm", "protocol", "channels") if before[key] != after[key]]
     if changed:
         said = ", ".join(f"{key} {after[key]} instead of {before[key]}" for key in changed)

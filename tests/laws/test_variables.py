@@ -118,7 +118,7 @@ def test_a_variable_that_is_read_changes_a_plan(variable: str) -> None:
 
 @pytest.mark.parametrize("variable", ["NCCL_IB_MERGE_NICS", "NCCL_DEBUG"])
 def test_a_variable_without_effect_is_said_in_text_and_json(variable: str) -> None:
-    said = f"without effect here: {variable} ({VARIABLES[variable].reason})"
+    said = f"no effect on the simulation: {variable} ({VARIABLES[variable].reason})"
     word = f"{variable}=1"
     run = ("run", "a100x4-mesh", "--size", "64KiB", "--algorithm", "nccl", "--env", word)
     perf = ("nccl-tests", "all_reduce_perf", "a100x4-mesh", "-b", "8", "-e", "8")

@@ -444,7 +444,7 @@ def test_what_sharing_costs_is_said() -> None:
     assert ring.sharing.sms == 24.0
     assert nvls.sharing.sms < ring.sharing.sms
     assert 0 < nvls.kernel_slowdown_s < ring.kernel_slowdown_s
-    assert "lost to sharing" in training_report(ring)
+    assert "SM sharing" in training_report(ring)
     alone = quick(small("data: {kind: naive}"), A100, steps=1)
     assert alone.kernel_slowdown_s < 1e-9
 

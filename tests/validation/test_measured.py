@@ -325,7 +325,7 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        ("none", "not known without a host"),
+        ("none", "unknown without a host model"),
         ("megatron-deepspeed", "published steps on a100-sxm4-80gb and megatron-deepspeed (bias"),
         ("jax", "published steps on a100-sxm4-80gb (bias"),
     ],

@@ -14,7 +14,9 @@ from clusim_cli.outputs import GuardedCommand
 @click.command(
     "cache", cls=GuardedCommand, short_help="Show or clear the parts that estimates keep."
 )
-@click.option("--clear", is_flag=True, help="Remove them, those of other versions of clusim too.")
+@click.option(
+    "--clear", is_flag=True, help="Remove them, including those made by other versions of clusim."
+)
 @options.as_json("clusim_cli.forms:CacheJson")
 def command(clear: bool, as_json: bool) -> int:
     """Show the place and number of the parts of training steps that "clusim train --estimate" simulated.

@@ -11,7 +11,7 @@ from clusim_cli.outputs import OUTPUT, GuardedGroup
 from clusim_cli.params import CHIP
 
 
-@click.group("calibrate", cls=GuardedGroup, short_help="Measure figures of one's own hardware.")
+@click.group("calibrate", cls=GuardedGroup, short_help="Measure figures of the hardware at hand.")
 def command() -> None:
     """Measure figures of one's own hardware, which presets can only guess."""
 

@@ -20,7 +20,7 @@ from clusim_cli.progress import counted_progress
 @options.collective()
 @options.sizes("1 KiB to 1 GiB, times 4")
 @click.option(
-    "--gpus", type=click.IntRange(1), help="GPUs of each node that take part.  [default: all]"
+    "--gpus", type=click.IntRange(1), help="Participating GPUs of each node.  [default: all]"
 )
 @options.nccl_version()
 @options.env()

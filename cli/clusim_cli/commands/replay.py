@@ -60,7 +60,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @options.env()
 @options.nccl_version("the log's")
 @options.faults()
-@click.option("--replan", is_flag=True, help="Let rings, trees and algorithms be chosen anew.")
+@click.option("--replan", is_flag=True, help="Re-plan rings, trees and algorithms.")
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--ranks",
     type=RANKS,
     default=None,
-    help="GPUs that take part, e.g. 0-7 or 0,2,4-6.  [default: all]",
+    help="Participating GPUs, e.g. 0-7 or 0,2,4-6.  [default: all]",
 )
 @options.channels("NCCL's choice, or the fabric's of a named algorithm")
 @options.protocol("NCCL's choice, or the first of a named algorithm")

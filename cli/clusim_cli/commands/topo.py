@@ -56,7 +56,7 @@ def list_topologies(as_json: bool) -> None:
 @options.nodes()
 @click.option("--svg", type=OUTPUT, metavar="FILE", help="Also draw it as SVG.")
 @click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
-@click.option("--figures", is_flag=True, help="Print every figure and where it comes from.")
+@click.option("--figures", is_flag=True, help="Print every figure with its source.")
 @click.option("--no-sources", is_flag=True, help="With --figures: leave out the sources.")
 @options.as_json("clusim_cli.forms:MachineJson")
 def show(

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
               help="Steps; the last one is reported.")  # fmt: skip
 @options.granularity("step")
 @click.option("--fold", type=one_of("auto", "all", "proved", "none"), default=None,
-              help="Simulate equal blocks of work once: all, the proved ones, or as affordable.")  # fmt: skip
+              help="Simulate equal blocks of work once: all, proved, or as affordable.")  # fmt: skip
 @click.option("--estimate", is_flag=True,
               help="Put the step together from parts that were simulated before.")  # fmt: skip
 @click.option("--layers", is_flag=True,
               help="Only show compute, traffic and memory of every layer, without simulation.")  # fmt: skip
-@click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")
+@click.option("--strict-memory", is_flag=True, help="Fail if memory does not suffice.")
 @click.option("--scaling", type=one_of("strong", "weak"), default=None,
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",

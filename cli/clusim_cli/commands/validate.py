@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--sizes", type=click.IntRange(1), metavar="N",
               help="Most sizes per group of rows that are predicted.  [default: all]")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), metavar="N",
-              help="Of tables of training steps, predict so many rows, spread over them.  [default: all]")  # fmt: skip
+              help="Predict N rows of tables of training steps, spread evenly.  [default: all]")  # fmt: skip
 @options.jobs()
 @options.executor()
 @options.granularity("quick")
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
               help="Only this row, by its number or as FILE:LINE, with the parts of its time.")  # fmt: skip
 @click.option("--plot", type=OUTPUT,
               help="Draw measured against predicted: a file, or a directory with a PNG per system.")  # fmt: skip
-@click.option("--markdown", type=OUTPUT, help="Write the page of the accuracy, all of it.")
+@click.option("--markdown", type=OUTPUT, help="Write the accuracy page.")
 @click.option("--data", type=OUTPUT,
               help="Write the errors by class, from which other commands take expected errors.")  # fmt: skip
 @options.strict("Rows of which words are unknown, or that failed.")

@@ -202,7 +202,7 @@ class FaultedWay(Protocol):
 
 def plan_change(healthy: Sequence[FaultedWay], planned: Sequence[FaultedWay]) -> str:
     """Return how collectives planned on `known_at_start` differ from those of the whole fabric, for people."""
-    head = "planned without what is down from the start:"
+    head = "planned without the links that are down at time 0:"
     pairs = list(zip(healthy, planned, strict=True))
     changed = [changes for before, after in pairs if (changes := _changes(before, after))]
     if not changed:

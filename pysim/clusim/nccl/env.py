@@ -415,6 +415,6 @@ def notes_on_variables(settings: Settings) -> list[str]:
     for name in dict.fromkeys(settings.without_effect):
         reasons.setdefault(VARIABLES[name].reason, []).append(name)
     words = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
-    lines = ["without effect here: " + "; ".join(words)] if words else []
+    lines = ["no effect on the simulation: " + "; ".join(words)] if words else []
     unread = [f"{name} ({VARIABLES[name].releases})" for name in dict.fromkeys(settings.unread)]
     return [*lines, "not read by this release: " + ", ".join(unread)] if unread else lines

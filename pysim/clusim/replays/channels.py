@@ -25,7 +25,7 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
     rings = _whole_rings(log.rings(logged), len(position))
     trees = _whole_trees(log.trees_of(logged), len(position))
     if not rings and not trees:
-        return Members(comm, position, "no whole ring or tree in the log: planned anew")
+        return Members(comm, position, "no complete ring or tree in the log: re-planned")
     counts = channels_of(log.members(logged))
     number = max(len(rings), len(trees), min(counts.get("coll", 0), 64))
     number = min(number, 64)

@@ -342,7 +342,7 @@ def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> No
     ):
         found.notes.append(f"times are what nccl-tests prints with {flags}, as its header says")
     if not request.version and not log.facts.versions:
-        found.notes.append(f"the log names no release of NCCL: {LATEST} assumed")
+        found.notes.append(f"no NCCL version in the log: {LATEST} assumed")
     elif log.facts.library == "RCCL" and not request.version:
         found.notes.append(f"RCCL: treated as NCCL {LATEST}")
     found.notes += [note for members in job.known() for note in members.comm.notes]

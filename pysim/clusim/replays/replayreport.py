@@ -155,7 +155,7 @@ def _totals(found: Replay) -> list[str]:
             f"  against {len(errors)} measured sizes: {mean:.1%} off on average, {max(errors):.1%} at most"
         )
     if any(not c.from_log and c.algorithm != "P2P" for c in found.calls):
-        lines.append("  * chosen by the tuner, as the recording does not say it")
+        lines.append("  * chosen by NCCL's tuner; not in the recording")
     if found.wires:
         shown = ", ".join(f"{name} {part:.1%}" for name, part in found.wires)
         lines.append(f"  busiest wires: {shown}")

@@ -73,5 +73,5 @@ def expected_text(chip: str, framework: str) -> str:
     if result is not None:
         return result.text()
     if framework == "none":
-        return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
-    return "not known: no published step is like it"
+        return "unknown without a host model; add 'host: {framework: pytorch}' to the workload"
+    return "unknown: no comparable published step"

@@ -116,7 +116,7 @@ def _numbers(result: StepResult) -> list[str]:
         lost = format_time(round(result.kernel_slowdown_s * 1e12))
         rows.append(
             (
-                "lost to sharing",
+                "SM sharing",
                 f"{lost} of compute: communication holds {result.sharing.sms:.1f} of {plan.chip.sms} SMs, and memory",
             )
         )

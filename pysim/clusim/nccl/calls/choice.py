@@ -181,7 +181,7 @@ class Members:
 
     comm: Communicator
     position: tuple[int, ...]
-    used: str = "rings and trees planned anew"
+    used: str = "rings and trees re-planned"
 
 
 GroupLike = Sequence[int] | Members
