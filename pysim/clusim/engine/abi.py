@@ -1,8 +1,8 @@
 """Constants, enums and struct layouts of ``csrc/include/clusim.h``.
 
-The header is the only place where they are written down. Names are repeated here for the type checker, and for
-readers; a class whose names are not those of its enum, or a struct that NumPy could not keep as it is, fails
-when this module is imported. Values and layouts are what the C compiler found.
+The header is their only definition. Names are repeated here for the type checker and for readers. The import
+of this module fails if names of a class differ from its enum, or if NumPy cannot represent the layout of a
+struct. Values and layouts are those that the C compiler found.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from clusim._engine import ffi, lib
 from clusim.base.errors import InternalError
 
 NONE: int = lib.CLUSIM_NONE
-"""Marks an absent index."""
+"""Absent index."""
 
 KINDS: int = lib.CLUSIM_SIZE_KINDS
 """Packet kinds, members of `Kind`."""
 
 OPCODE_SLOTS: int = lib.CLUSIM_SIZE_OPCODES
-"""Entries of a cost table; there are at most so many opcodes."""
+"""Entries of a cost table, and largest number of opcodes."""
 
 E = TypeVar("E", bound=IntEnum)
 
 
 def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
-    """Return what checks that a class has every member of an enum of the header, and no other."""
+    """Return a decorator that checks a class against the members of a header enum."""
 
     def check(found: type[E]) -> type[E]:
         prefix = f"{enum.upper()}_"
@@ -44,7 +44,7 @@ def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
 
 @_all_of("clusim_stop")
 class Stop(IntEnum):
-    """Why `Engine.run` returned."""
+    """Reasons for the return of `Engine.run`."""
 
     DONE = lib.CLUSIM_STOP_DONE
     TIME = lib.CLUSIM_STOP_TIME
@@ -67,7 +67,7 @@ class State(IntEnum):
 
 @_all_of("clusim_cause")
 class Cause(IntEnum):
-    """The last thing that kept a slice from passing its gate."""
+    """Last cause of the wait of a slice at its gate."""
 
     NONE = lib.CLUSIM_CAUSE_NONE
     RECV = lib.CLUSIM_CAUSE_RECV
@@ -76,7 +76,7 @@ class Cause(IntEnum):
 
 @_all_of("clusim_beyond")
 class Beyond(IntEnum):
-    """Source of an overflow (contract, section 1) or of an inconsistent aggregation (section 6).
+    """Source of an overflow (contract, section 1) or inconsistent aggregation (section 6).
 
     Of several the first, of the lowest id.
     """
@@ -201,7 +201,7 @@ def _scalar(ctype: Any) -> str:
 
 
 def _layout(ctype: Any) -> np.dtype[Any]:
-    """Return a C type's layout: a whole number, or a struct of them and of arrays of them."""
+    """Return a C type's layout: an integer, or a struct of integers, structs and their arrays."""
     if ctype.kind != "struct":
         return np.dtype(_scalar(ctype))
     end, members = 0, []
@@ -225,13 +225,13 @@ TABLES: dict[str, np.dtype[Any]] = {
     for name, member in ffi.typeof("clusim_image").fields
     if member.type.kind == "pointer"
 }
-"""Layout of a row of every table of an image, by name, in the header's order; ``op_flags`` is the first."""
+"""Row layout of every table of an image, in the header's order; ``op_flags`` is first."""
 
 WIRE_COUNTERS = _layout(ffi.typeof("clusim_wire_counters"))
 """Counters of one wire, cumulative since time 0, as defined in the timing contract."""
 
 RECORD = _layout(ffi.typeof("clusim_record"))
-"""Completion of slice number `seq` of an instance, and why it was not earlier (contract, section 7)."""
+"""Completion of slice `seq` of an instance, with its cause (contract, section 7)."""
 
 INSTANCE_STATE = _layout(ffi.typeof("clusim_instance_state"))
-"""Position of an instance: `prim` is an index into the image's prims, `conn` into its conns or NONE."""
+"""Position of an instance: `prim` indexes the image's prims, `conn` its conns or NONE."""

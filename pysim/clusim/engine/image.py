@@ -1,7 +1,7 @@
-"""The image: a fabric and a schedule as flat arrays, the one input of both engines.
+"""The image: a topology and a schedule as flat arrays, the only input of both engines.
 
-Tables and fields are those of ``clusim_image`` in ``clusim.h``, with the units of ``docs/model/contract.md``. All
-times are int64 ps.
+Tables and fields are those of ``clusim_image`` in ``clusim.h``, with the units of ``docs/model/contract.md``.
+All times are int64 ps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clusim.engine.abi import TABLES
 from clusim.engine.opcodes import OP_FLAGS
 
 DTYPES = {name: dtype for name, dtype in TABLES.items() if name != "op_flags"}
-"""Layout of every table of an image but the opcodes' flags, by name; ``clusim.h`` says what the fields are."""
+"""Layout of every table of an image except ``op_flags``; fields as in ``clusim.h``."""
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ def _default(name: str) -> Any:
 
 @dataclass(slots=True)
 class Image:
-    """Everything a run needs, as arrays whose dtypes are `DTYPES`; see the contract for their meaning."""
+    """Input of a run, as arrays with the dtypes `DTYPES`; the contract defines their meaning."""
 
     nvc: int = 1
     seed: int = 0
@@ -67,11 +67,11 @@ class Image:
     faults: Array = _default("faults")
 
     def tables(self) -> dict[str, Array]:
-        """Return all tables by name, with the opcodes' flags, as `clusim.engine.ranges.first_illegal` wants them."""
+        """Return all tables by name, including ``op_flags``."""
         return {"op_flags": OP_FLAGS} | {name: getattr(self, name) for name in DTYPES}
 
     def digest(self) -> bytes:
-        """Return 32 bytes that only an image of the same tables, byte for byte, and the same seed has."""
+        """Return a 32-byte digest of the tables, byte for byte, and the seed."""
         result = blake2b(f"{self.nvc} {self.seed}".encode(), digest_size=32)
         for name in DTYPES:
             table = getattr(self, name)

@@ -1,4 +1,4 @@
-"""The primitives of the program IR: their numbers, names, and what the engine does for each."""
+"""The primitives of the program IR: their numbers, names, and actions of the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusim.engine.abi import OPCODE_SLOTS, Op
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """One primitive of the program IR: its number, name and what the engine does for it."""
+    """One primitive of the program IR: its number, name and actions of the engine."""
 
     number: int
     name: str
@@ -44,10 +44,10 @@ OPCODES: dict[str, Opcode] = {
     name: Opcode(number, name, int(flags))
     for number, (name, flags) in enumerate(_OPCODE_FLAGS.items())
 }
-"""Opcodes by name. A ``read`` of the IR is a ``recv``-family primitive on a read connection."""
+"""Opcodes by name. A ``read`` is a ``recv``-family primitive on a read connection."""
 
 if len(OPCODES) > OPCODE_SLOTS:
     raise InternalError(f"{len(OPCODES)} opcodes; clusim.h has room for {OPCODE_SLOTS}")
 
 OP_FLAGS = np.array([opcode.flags for opcode in OPCODES.values()], np.uint32)
-"""Flags of the opcodes by number, as the engine wants them."""
+"""Flags of the opcodes by number, in the engine's layout."""

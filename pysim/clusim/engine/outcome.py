@@ -30,7 +30,7 @@ _WHY = {
 
 
 def range_exceeded(what: Beyond, index: int) -> RangeExceeded:
-    """Return the error of a run that an engine refused to go on with."""
+    """Return the error of a run that an engine refused to continue."""
     return RangeExceeded(what.name.lower(), index, f"{_WHY[what]}; simulate less at once")
 
 
@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 
 class Engine(Protocol):
-    """A simulation in progress: `clusim.engine.simulation.Simulation` in C, or the reference's in Python."""
+    """A simulation in progress, of the C engine or the reference."""
 
     @property
     def now_ps(self) -> int:
@@ -84,8 +84,8 @@ class Engine(Protocol):
         ...
 
     def check_conservation(self) -> None:
-        """After DONE: let what is still under way drain, then raise `InternalError` unless all balances.
+        """Drain traffic in flight after DONE; raise `InternalError` unless all balances.
 
-        Also if a law of physics was broken. What is read afterwards is still as it was at the end of the run.
+        Also if a physical law was broken. Values read afterwards are still those at the end of the run.
         """
         ...

@@ -1,9 +1,10 @@
-"""The legal ranges of what an engine computes with, in one place.
+"""Legal ranges of all numbers of an image, in one place.
 
-`RANGES` has every number of an image, with its lowest and highest legal value; `ROWS` how many rows its tables
-may have. The C engine's check loops over a copy of both (`csrc/ranges.h`, written by `csrc/bindings/write_ranges.py`);
-`first_illegal` is the same check over NumPy columns. Inside the ranges no sum or product of one step of an engine
-leaves its type, given what the checks of several fields refuse (`csrc/model_check_sizes.c`, `model_check_bounds.c`).
+`RANGES` has every number of an image, with its lowest and highest legal value; `ROWS` the number of rows of
+its tables. The C engine's check loops over a copy of both (`csrc/ranges.h`, written by
+`csrc/bindings/write_ranges.py`); `first_illegal` is the same check over NumPy columns. Inside the ranges no
+sum or product of one step of an engine leaves its type, given the checks across several fields
+(`csrc/model_check_sizes.c`, `model_check_bounds.c`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from clusim.engine import abi
 from clusim.engine.abi import NONE
 
 TIME_END_PS = 1 << 62
-"""No time of a run reaches this [ps]: 53 days of simulated time. A run that would is refused."""
+"""Exclusive limit of simulated time [ps]: 53 days. A run that reaches it is refused."""
 
 DURATION_END_PS = 1 << 61
 """Every duration and start in an image is below this [ps]."""
 
 LATENCY_END_PS = 1 << 56
-"""Every latency and timer is below this [ps], 20 hours: a packet adds several of them to a time."""
+"""Exclusive limit of a latency or timer [ps], 20 hours: packets add several to a time."""
 
 PACKETS_END = 1 << 32
 """A transfer has fewer packets (or bursts) than this."""
@@ -41,10 +42,16 @@ SLICES_END = 1 << 32
 """An instance has fewer slices than this."""
 
 OWED_256_END = 1 << 62
-"""A wire owes fewer control bytes than this [1/256 byte]; a run in which one would not is refused."""
+"""Exclusive limit of control bytes owed by a wire [1/256 byte].
+
+A run that reaches it is refused.
+"""
 
 MEM_BYTES_256_END = 1 << 64
-"""Communication charges less than this to a memory [1/256 byte]; a run in which it would not is refused."""
+"""Exclusive limit of a memory's communication bytes [1/256 byte].
+
+A run that reaches it is refused.
+"""
 
 ANY32 = 0xFFFFFFFF
 MOST_BYTES = 1 << 52
@@ -52,7 +59,7 @@ MOST_BYTES = 1 << 52
 
 
 def packets_refused(size_bytes: int, packet_bytes: int) -> str:
-    """Return why a transfer of a size has too many packets of another [bytes]; empty if it has not."""
+    """Return the error of a transfer with too many packets; empty if it is legal."""
     packets = -(-size_bytes // packet_bytes)
     if packets < PACKETS_END:
         return ""
@@ -60,10 +67,10 @@ def packets_refused(size_bytes: int, packet_bytes: int) -> str:
 
 
 TABLES = tuple(abi.TABLES)
-"""The tables in the order in which they are checked. ``op_flags`` is the engine's own, not an image's."""
+"""The tables in the order of their checks; ``op_flags`` belongs to the engine."""
 
 OFFSETS = {"group_off": "group_wires", "path_off": "path_wires", "mgroup_off": "mgroup_members"}
-"""Tables of offsets, from 0 ascending to the length of the table they cut; no part is empty."""
+"""Tables of offsets, ascending strictly from 0 to the length of the table that they cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +82,13 @@ class Range:
     lo, hi : int
         Lowest and highest value. For an index `hi` is only the highest that any image may have.
     why : str
-        Why the bounds are what they are.
+        Reason of the bounds.
     into : str
         The table that an index points into; empty for a number.
     none : bool
-        Whether `NONE` is legal besides.
+        True if `NONE` is legal in addition.
     end : bool
-        Whether the index may also be the table's length, as the end of a range of its rows.
+        True if the index may also be the table's length, as the end of a range of its rows.
     """
 
     lo: int
@@ -334,7 +341,7 @@ RANGES: dict[str, dict[str, Range]] = {
 }
 """Range of every field of every table; the field of a table of plain numbers is called ''."""
 
-_EVENT_NUMBERS = (1 << 24) - 1  # an event has 25 bits for what it is about
+_EVENT_NUMBERS = (1 << 24) - 1  # the subject of an event has 25 bits
 ROWS = {name: (0, NONE - 1) for name in TABLES} | {
     "op_flags": (0, abi.OPCODE_SLOTS),
     "nodes": (0, _EVENT_NUMBERS),
@@ -345,7 +352,7 @@ ROWS = {name: (0, NONE - 1) for name in TABLES} | {
     "sources": (0, (1 << 31) - 1),
     **{name: (1, NONE - 1) for name in OFFSETS},
 }
-"""Least and most rows of a table: ids have 32 bits, of which the last value is NONE."""
+"""Least and most rows of a table: ids have 32 bits, and the last value is NONE."""
 
 NVC = (1, 8)
 """Least and most virtual channels."""
@@ -361,7 +368,7 @@ def lengths(tables: Columns, nvc: int) -> dict[str, int]:
 
 
 def first_illegal(tables: Columns, nvc: int) -> str | None:
-    """Say which number of an image is outside its range, in one line; None if none is.
+    """Return one line on the first number of an image outside its range, or None.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ __version__: str = ffi.string(lib.clusim_version()).decode()
 
 
 def _c_image(image: Image, keep: list[Any]) -> Any:
-    """Return a ``clusim_image *`` that borrows the arrays of `image`; `keep` holds what must live."""
+    """Return a ``clusim_image *`` that borrows the arrays of `image`, kept alive by `keep`."""
     out = ffi.new("clusim_image *")
     members = dict(ffi.typeof("clusim_image").fields)
     out.seed = image.seed
@@ -39,7 +39,7 @@ def _c_image(image: Image, keep: list[Any]) -> Any:
 
 
 def _destroyer(model: Any) -> Callable[[Any], None]:
-    """Return what ends a sim and then the model that it reads."""
+    """Return a function that destroys a sim, then the model that the sim reads."""
 
     def destroy(sim: Any) -> None:
         lib.clusim_sim_destroy(sim)
@@ -54,24 +54,23 @@ class Simulation:
     Parameters
     ----------
     image : Image
-        What to simulate; copied.
+        Input, which is copied.
     records : bool
         Keep completion records for `records()`. The fingerprint does not depend on it.
     windows : bool or None
-        Let switches, NICs and endpoints work in windows of time where the image allows it, or never; None: as
-        it is faster. Results are the same.
+        Let switches, NICs and endpoints work in windows of time where the image allows it, or never; None:
+        the faster of both. Results are the same.
     threads : int
-        Most threads that work off what nodes do in windows; they sleep while there is little to do. Results are the
-        same.
+        Most threads that process windows; they sleep while there is little work. Results are the same.
     least_shared : int or None
-        Events of a window from which on threads share it; None: from which on it pays.
+        Minimum events of a window for threads to share it; None: the engine's default.
 
     Raises
     ------
     ScheduleError
         The image contradicts itself; the message names array and row.
     MemoryError
-        The image is too big for this machine.
+        The image is too big for the memory of this computer.
     """
 
     def __init__(
@@ -104,17 +103,17 @@ class Simulation:
         """Nodes that work in windows."""
         least = lib.CLUSIM_NONE if least_shared is None else least_shared
         self.threads = lib.clusim_sim_use_threads(self._sim, max(1, threads), least)
-        """Number of threads: fewer than requested if there is nothing to share."""
+        """Number of threads: fewer than requested without work to share."""
         self._raise_failure(self.threads)
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
-        """Advance the simulation and say why it stopped."""
+        """Advance the simulation and return the reason of its stop."""
         status = lib.clusim_sim_run(self._sim, until_ps, max_events)
         self._raise_failure(status)
         return Stop(status)
 
     def _raise_failure(self, status: int) -> None:
-        """Raise what a negative status of an advancing engine means."""
+        """Raise the error of a negative status of an advancing engine."""
         if status == lib.CLUSIM_ERR_RANGE:
             what, index = ffi.new("uint32_t *"), ffi.new("uint32_t *")
             lib.clusim_sim_beyond(self._sim, what, index)
@@ -183,7 +182,7 @@ class Simulation:
         return int(lib.clusim_sim_fingerprint(self._sim))
 
     def check_conservation(self) -> None:
-        """After DONE: drain what is under way, then raise `InternalError` unless all balances."""
+        """Drain traffic in flight after DONE; raise `InternalError` unless all balances."""
         error = ffi.new("clusim_error *")
         status = lib.clusim_sim_check(self._sim, error)
         self._raise_failure(status)

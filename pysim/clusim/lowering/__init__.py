@@ -1,8 +1,8 @@
-"""Lowering: a fabric and a schedule become an image, the flat arrays both engines take.
+"""Lowering of a topology and a schedule to an image, the flat arrays of both engines.
 
-What is decided here and nowhere else: packets and bursts, read or write connections, the flight
-times of head and tail counters, CTA costs, and how many bursts buffers hold at least.
-``docs/model/contract.md`` says what the engines do with it.
+Only this package decides packets and bursts, read or write connections, the latencies of head and tail
+counters, CTA costs, and the least number of bursts that buffers hold.
+``docs/model/contract.md`` defines how the engines interpret the image.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Aggregation trees: which switches between machines reduce for a group of ranks, and over which wires.
+"""Aggregation trees: switches between nodes that reduce for a group of ranks.
 
-**Hardware** SHARP: the subnet manager lays trees over the InfiniBand switches; leaves reduce what their hosts send,
-switches above reduce what leaves send, and the root's result comes back the same way. **Model** One tree per group:
-the members' leaf switches, and above them the switches with a reduction unit from which all leaves are reached over
-the fewest hops; groups take turns among equal roots and parallel cables. Switches that only one branch passes take no
-part. A member may have as many packets under way as a vertex has slots, so that trees never wait for each other in a
-circle. **Not modelled** Limits on the number of trees. **Parameters** The units' slots.
+**Hardware** SHARP: the subnet manager lays trees over the InfiniBand switches; leaves reduce the data of their hosts,
+switches above reduce the results of the leaves, and the root's result returns along the tree. **Model** One tree per
+group: the members' leaf switches, and above them the switches with a reduction unit from which all leaves are reached
+over the fewest hops; groups take turns among equal roots and parallel cables. Switches with a single branch are not
+vertices of the tree. A member may have as many packets in flight as a vertex has slots, so that trees never wait for
+each other in a circle. **Not modelled** Limits on the number of trees. **Parameters** The units' slots.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clusim.engine.image import empty
 from clusim.topology.arrays import FabricArrays
 
 DEFAULT_SLOTS = 64
-"""Open packets of a tree at a switch whose unit does not say."""
+"""Open packets of a tree at a switch with a unit that does not define `slots`."""
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ class Trees:
     Attributes
     ----------
     paths : list of list of int
-        Explicit paths of the image; those of trees are appended here.
+        Explicit paths of the image; the paths of trees are appended here.
     """
 
     def __init__(self, arrays: FabricArrays, paths: list[list[int]]) -> None:
@@ -76,7 +76,7 @@ class Trees:
         return vertex_of
 
     def hops(self, endpoint: int, nic: int) -> int:
-        """Return the wires a packet of a member and its result cross, those between switches left out."""
+        """Return the wires of a member's packet and its result, except between switches."""
         return 2 * len(self._way_up(endpoint, nic))
 
     def way_up(self, endpoint: int, nic: int) -> list[int]:
@@ -164,7 +164,10 @@ class Trees:
         return result
 
     def _over(self, leaves: tuple[int, ...], turn: int) -> dict[int, int]:
-        """Return parents of the tree over switches; the root is its own parent. Groups take turns among equals."""
+        """Return the parents in tree `turn`, modulo their number, among the equal trees.
+
+        The parent of the root is the root.
+        """
         if leaves not in self._shapes:
             self._shapes[leaves] = self._all_over(leaves)
         choices = self._shapes[leaves]
@@ -186,7 +189,7 @@ class Trees:
         return [self._from_root(root, leaves) for root in roots]
 
     def _from_root(self, root: int, leaves: tuple[int, ...]) -> dict[int, int]:
-        """Return the shortest-path tree from `root`, cut to what leads to `leaves`."""
+        """Return the shortest-path tree from `root`, cut to the branches to `leaves`."""
         graph, parents, queue = self._graph(), {root: root}, deque([root])
         while queue:
             node = queue.popleft()

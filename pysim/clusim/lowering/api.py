@@ -1,7 +1,7 @@
-"""From a fabric and a schedule to an image; how finely, and buffers that hold its bursts.
+"""Lowering of a topology and a schedule to an image; its granularity and buffers.
 
-Whatever is asked for, bursts are no larger than buffers allow that reads and writes share (`clusim.lowering.buffers`),
-but by the factors of `clusim.lowering.grain` where the run would be too long.
+At any granularity, bursts are no larger than the buffers shared by reads and writes allow
+(`clusim.lowering.buffers`), except by the factors of `clusim.lowering.grain` where the run would be too long.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """An image, and what was decided while making it.
+    """An image and the decisions of its lowering.
 
     Attributes
     ----------
     grain : Grain
-        How finely it is cut.
+        Granularity.
     owner : list of int
-        Connection of the schedule each of the image's belongs to; the first ones are the schedule's own.
+        Connection of the schedule of each connection of the image; the schedule's connections are the first rows.
     proxy_of : list of int
-        Instance of the schedule for which each of the image's further instances is a proxy.
+        Instance of the schedule for which each further instance of the image is a proxy.
     least_ps : int
-        No run of the image takes less [ps]: what comes to each endpoint, at the rate of all its wires.
+        Lower bound of the time of any run [ps]: the bytes received by each endpoint at the rate of all its wires.
     """
 
     image: Image
@@ -75,16 +75,16 @@ def lower(
     Parameters
     ----------
     granularity : str or int
-        ``"packet"``, a word of `clusim.lowering.grain.RULES` or the size of a burst [bytes].
+        ``"packet"``, a key of `clusim.lowering.grain.RULES` or the size of a burst [bytes].
     seed : int
-        Seed of whatever is random in the run: packet replays, and which path flows are hashed to.
+        Seed of all randomness of the run: packet replays and the hashed paths of flows.
     faults : iterable of Fault
-        What breaks when.
+        Faults of the run, with their times.
 
     Raises
     ------
     ScheduleError
-        The schedule cannot run on this fabric: a missing path, protocol or reduction unit, too many CTAs.
+        The schedule cannot run on this topology: a missing path, protocol or reduction unit, too many CTAs.
     """
     if schedule.num_ranks > fabric.num_ranks:
         raise ScheduleError(
@@ -126,7 +126,7 @@ def lower(
 
 
 def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -> int:
-    """Return a lower bound of every run: bytes written to or read by each endpoint, over all its wires [ps]."""
+    """Return a lower bound of any run [ps]: bytes of each endpoint over all its wires."""
     conns = image.conns
     moves = (conns["kind"] == ConnKind.WRITE) | (conns["kind"] == ConnKind.READ)
     moves &= conns["src"] != conns["dst"]
@@ -144,7 +144,7 @@ def arriving_ps(image: Image, nominal: Array, endpoint: Array, size_bytes: Array
 
 
 def _check_alive(fabric: Fabric, schedule: Schedule, dead: Sequence[int]) -> None:
-    """Refuse a schedule that uses a rank all of whose links are down from the start."""
+    """Reject a schedule that uses a rank with all links down from the start."""
     if not dead:
         return
     arrays = arrays_of(fabric)
@@ -192,7 +192,7 @@ class _Cut:
         return [item.packets(packet) * item.hops for item, packet in pairs]
 
     def used(self) -> list[Packets]:
-        """Return the distinct (payload limit, burst, formats) of what moves over wires."""
+        """Return the distinct (payload limit, burst, formats) of connections with traffic."""
         rows = zip(self.packets, self.bursts, self.forms, self.traffic, strict=True)
         kinds = {row[:3] for row in rows if row[3].wire_bytes}
         result = [Packets(packet, burst, forms) for packet, burst, forms in kinds]
@@ -216,7 +216,7 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
 
         cut.bursts = forced(cut.hops(), asked)
         return cut
-    # What carries nothing, as flags, has no bursts.
+    # Only connections with payload have bursts; flags do not.
     moving = [number for number, item in enumerate(cut.traffic) if item.slices]
 
     def limits(factor: int) -> list[int]:
@@ -248,8 +248,10 @@ def _factor(leg: Leg, word: str | int, factor: int) -> int:
 def _within(
     links: LinkLowering, numbers: Sequence[int], bursts: Sequence[int], factor: int
 ) -> list[int]:
-    """Return bursts of these connections no larger than shared buffers allow, `factor` times that at most, and never
-    more than the last of `FACTORS`: larger bursts stall in the buffer."""
+    """Return the bursts of these connections, at most `factor` times the buffer limit.
+
+    `factor` counts at most as the last of `FACTORS`: larger bursts stall in the buffer.
+    """
     share = BURSTS_PER_BUFFER // min(factor, FACTORS[-1])
     legs = {id(leg): leg for leg in links.leg_of}
     most = largest_bursts(links.arrays, list(legs.values()), links.fabric.window_bytes, share)

@@ -1,9 +1,9 @@
-"""Buffers, reduction units and thresholds that hold the packets of a run, which may be bursts.
+"""Buffers, reduction units and thresholds sized for the packets or bursts of a run.
 
-Buffers grow with bursts, so that flows do not block each other as packets never do (`clusim.lowering.links`). Where
-reads with a window share wires with writes, as data staged in host memory do, buffers may not grow: requests
-queue behind writes, a larger buffer is a longer queue, and a window is moved once per round trip. There bursts are
-limited to what the buffers hold often enough.
+Buffers grow with bursts, so that flows do not block each other in ways that packets never do
+(`clusim.lowering.links`). Where reads with a window share wires with writes, as for data staged in host
+memory, buffers may not grow: requests queue after writes, a larger buffer is a longer queue, and a window is
+moved once per round trip. There, the size of bursts is limited so that a minimum number of bursts fits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 class Packets(NamedTuple):
-    """Packets of connections: payload limit [bytes], packets per burst, formats of the wires on their paths."""
+    """Packets of connections: payload limit [bytes], packets per burst, wire formats."""
 
     packet_bytes: int
     burst: int
@@ -34,7 +34,7 @@ class Packets(NamedTuple):
 
 
 def _wire_bytes(form: Any, packet_bytes: int, burst: int) -> int:
-    """Return the most a burst takes on a wire of a format, cut at the format's limits [bytes]."""
+    """Return the largest size of a burst on a wire, cut at the format's limits [bytes]."""
     flit, payload = int(form["flit_bytes"]), packet_bytes * burst
     most = 0
     for header, limit in zip(
@@ -50,9 +50,10 @@ def _wire_bytes(form: Any, packet_bytes: int, burst: int) -> int:
 def largest_bursts(
     arrays: FabricArrays, legs: Sequence[Leg], window_bytes: int, share: int = BURSTS_PER_BUFFER
 ) -> list[int | None]:
-    """Return the most packets per burst of every leg, a power of two, so that slices have no rest; None is no limit.
+    """Return the most packets per burst of every leg, a power of two; None is no limit.
 
-    On wires of a format that reads with a window and writes share, `share` bursts fit into the buffer.
+    Powers of two divide slices without a remainder. On wires of a format that is shared by reads with a window and by
+    writes, `share` bursts fit into the buffer.
     """
     reading: set[int] = set()
     writing: set[int] = set()
@@ -79,10 +80,10 @@ def largest_bursts(
 
 
 def roomy_wires(arrays: FabricArrays, wires: Array, packets: Sequence[Packets]) -> Array:
-    """Return `wires` with receive buffers, and thresholds to pause and to mark, that suit the largest bursts.
+    """Return `wires` with receive buffers, pause and mark thresholds for the largest bursts.
 
-    A buffer that pauses keeps the room above its threshold at least as large as before; thresholds grow with it. What
-    errors would hit one packet hits a burst as often as its packets together.
+    A buffer that pauses keeps at least its headroom above the threshold; thresholds grow with the buffer.
+    Errors hit a burst with the joint probability of its packets.
     """
     for index, form in enumerate(arrays.formats):
         crossing = [item for item in packets if index in item.forms]
@@ -107,12 +108,12 @@ def roomy_wires(arrays: FabricArrays, wires: Array, packets: Sequence[Packets]) 
 
 
 def growth(wires: Array, before: Array) -> float:
-    """Return by how much the receive buffer of a wire is larger than before, at most; 1 is not at all."""
+    """Return the largest growth factor of a receive buffer of `wires`, at least 1."""
     return float((wires["buffer_bytes"] / np.maximum(1, before["buffer_bytes"])).max(initial=1.0))
 
 
 def _hit_bursts(wires: Array, own: Array, burst: int) -> None:
-    """Raise the probability of an error from that of a packet to that of a burst."""
+    """Raise error probabilities per packet to probabilities per burst."""
     rows = np.flatnonzero(own & (wires["error_threshold"] > 0))
     if burst > 1 and len(rows):
         single = wires["error_threshold"][rows] / 2**32
@@ -121,7 +122,7 @@ def _hit_bursts(wires: Array, own: Array, burst: int) -> None:
 
 
 def _grow_pausing(wires: Array, rows: Array, least: int, coarse: int) -> None:
-    """Raise the thresholds of buffers that pause to the room for bursts, and add the headroom that bursts need."""
+    """Raise pause thresholds to the size for bursts, and add headroom for bursts."""
     if not len(rows) or not least:
         return
     xoff = wires["xoff_bytes"][rows]

@@ -1,11 +1,11 @@
-"""CTAs beside each other: when each of a kernel starts, how they share a GPU's memory, how many warps ask for data.
+"""Start times of the CTAs of a kernel, memory contention, and warps that issue reads.
 
-**Hardware** A kernel of NCCL has a thread block for every channel that is used, numbered without gaps, and they start
-one after the other. Loads of many CTAs wait longer in L2 and memory than those of one, so that each copies more
-slowly: a CTA of sends and receives moves 21 GB/s where 4 are at work and 18.9 where 16 are (8 H100).
-**Model** CTAs start `cta_skew` apart in the order of their channels. A byte costs a CTA ``1 + crowding x (CTAs -
-1) x rate / memory rate`` times what it costs one that is alone, with the rate of a CTA that sends.
-**Not modelled** That CTAs come and go in a kernel; what else uses the memory; copies of a rank to itself.
+**Hardware** A kernel of NCCL has a thread block for every used channel, numbered without gaps, and they start
+one after the other. Loads of many CTAs wait longer in L2 and memory than loads of a single CTA, so that each copies
+more slowly: a CTA of sends and receives moves 21 GB/s with 4 active CTAs and 18.9 GB/s with 16 (8 H100).
+**Model** CTAs start `cta_skew` apart in the order of their channels. The cost of a byte grows by the factor
+``1 + crowding x (CTAs - 1) x rate / memory rate``, with the rate of a CTA that sends.
+**Not modelled** CTAs that start and end within a kernel; other users of the memory; copies of a rank to itself.
 **Parameters** ``crowding`` of a protocol.
 """
 
@@ -15,11 +15,11 @@ from clusim.schedule.ir import ABSENT, CTA_WARPS, Schedule
 from clusim.topology.model import Protocol
 
 CROWD_ONE = 1024
-"""The cost of a byte, against that of a CTA alone, where no other CTA is in its way."""
+"""Cost factor of a byte without contention by other CTAs, in 1/1024."""
 
 
 def start_order(schedule: Schedule) -> list[int]:
-    """Return, per instance, how many CTAs of its kernel start before its own."""
+    """Return, per instance, the number of CTAs of its kernel that start earlier."""
     used: dict[int, set[int]] = {}
     for item in schedule.instances:
         used.setdefault(item.task, set()).add(item.channel)
@@ -28,7 +28,7 @@ def start_order(schedule: Schedule) -> list[int]:
 
 
 def exchanging(schedule: Schedule) -> dict[int, int]:
-    """Return, per task, how many CTAs exchange data with other ranks."""
+    """Return, per task, the number of CTAs that exchange data with other ranks."""
     moves = [
         any(prim.send != ABSENT or prim.recv != ABSENT for prim in template.prims)
         for template in schedule.templates
@@ -41,7 +41,7 @@ def exchanging(schedule: Schedule) -> dict[int, int]:
 
 
 def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
-    """Return the cost of a byte for one of several CTAs, in 1/1024 of its cost for one alone.
+    """Return the cost of a byte for one of `ctas` CTAs, in 1/1024 of a single CTA's.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
 
 
 def asking_warps(schedule: Schedule) -> list[float]:
-    """Return, per connection, how many of a CTA's warps work at its receiver, which asks for data that are pulled."""
+    """Return, per connection, the warps of the receiver's CTA, which request read data."""
     warps: list[float] = [CTA_WARPS] * len(schedule.connections)
     for item in schedule.instances:
         if item.warps < CTA_WARPS:

@@ -1,8 +1,8 @@
-"""Faults of a run: wires that break, narrow or err, ranks that slow down, and what is known of them at the start.
+"""Faults of a run: failed or degraded wires, slow ranks, and the known topology.
 
 A fault at time 0 is known at the start: routes are computed without the wire, and collectives are planned on
-what `known_at_start` leaves of the fabric. One that comes later is not: what uses the wire goes on over what is left
-or stands still.
+the remaining topology, `known_at_start`. A later fault is not known: its traffic continues over the remaining wires
+or stalls.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from clusim.topology.arrays import lower as lower_fabric
 from clusim.topology.model import Fabric
 
 REPLAY_PS = 1_000_000
-"""Time a replay takes on links that do not say: a timeout and the way there and back [ps]."""
+"""Replay time of links without `replay_ps`, in addition to a round trip [ps]."""
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that breaks or slows down at `time_ps`.
+    """A failure or slow-down of a wire or rank at `time_ps`.
 
     Attributes
     ----------
     wire : str or int or None
-        Name or id of a wire whose rate becomes `factor` times the nominal one (0 = down), or
+        Name or id of a wire that gets `factor` times its nominal rate (0 = down), or
     rank : int or None
-        the rank whose CTAs and kernels take `factor` times as long.
+        the rank with CTAs and kernels that take `factor` times as long.
     bit_errors : float
-        Bit error rate of the wire, in the whole run; packets with an error are sent again.
+        Bit error rate of the wire during the full run; packets with an error are sent again.
     text : str
-        The words it was asked for with, for people.
+        The user's text of the fault, for messages.
     """
 
     time_ps: int
@@ -88,7 +88,7 @@ def dead_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> list[int]:
 
 
 def without_wires(fabric: Fabric, dead: Sequence[int]) -> FabricArrays:
-    """Return a fabric as arrays whose routes use none of `dead`."""
+    """Return a topology as arrays with routes that avoid the wires in `dead`."""
     if not dead:
         return arrays_of(fabric)
     try:
@@ -98,9 +98,9 @@ def without_wires(fabric: Fabric, dead: Sequence[int]) -> FabricArrays:
 
 
 def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
-    """Return the wires of a fabric, with how often packets are sent again on those with bit errors.
+    """Return the wires of a topology, with the replay probability of wires with bit errors.
 
-    A packet is hit with the probability that one of the bits of the largest packet of the wire's format is.
+    The probability is that of at least one bit error in the largest packet of the wire's format.
     """
     wires = arrays.wires.copy()
     for fault in faults:
@@ -119,7 +119,7 @@ def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
 
 
 def known_at_start(fabric: Fabric, faults: Iterable[Fault]) -> Fabric:
-    """Return the fabric that planning sees: without links of which a direction is down from the start."""
+    """Return the topology that planning sees: no link with a direction down at the start."""
     arrays = arrays_of(fabric)
     dead = dead_wires(arrays, faults)
     if not dead:
@@ -143,12 +143,12 @@ def known_at_start(fabric: Fabric, faults: Iterable[Fault]) -> Fabric:
 def describe_faults(
     arrays: FabricArrays, faults: Iterable[Fault], texts: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return a line for every fault: its text and what it does to which rates, and when.
+    """Return a line for every fault: its text, the changed rates and the time.
 
     Parameters
     ----------
     texts : iterable of str
-        What was asked for; one that no row of `faults` is left of was less bad than others of the same time.
+        Requested faults; one without rows in `faults` was hidden by worse faults of the same time.
     """
     groups: dict[str, list[Fault]] = {" ".join(text.split()): [] for text in texts}
     for fault in faults:
@@ -189,7 +189,7 @@ class FaultedWay(Protocol):
 
     @property
     def algorithm(self) -> str:
-        """Its name."""
+        """Name of the algorithm."""
 
     @property
     def protocol(self) -> str:
@@ -201,7 +201,7 @@ class FaultedWay(Protocol):
 
 
 def plan_change(healthy: Sequence[FaultedWay], planned: Sequence[FaultedWay]) -> str:
-    """Return how collectives planned on `known_at_start` differ from those of the whole fabric, for people."""
+    """Return a message on the changes of plans by the faults known at the start."""
     head = "planned without the links that are down at time 0:"
     pairs = list(zip(healthy, planned, strict=True))
     changed = [changes for before, after in pairs if (changes := _changes(before, after))]

@@ -1,22 +1,23 @@
-"""Faults in words: ``link gpu3:nvl5 down at 2ms``, as on the command line and in topology files.
+"""Text form of faults, on the command line and in topology files.
+
+Example: ``link gpu3:nvl5 down at 2ms``.
 
 =================================  =====================================================================
 ``link LINK down``                 both directions stop; ``A->B.k`` is one direction only
-``lanes LINK 1/2``                 a part of the rate is left
+``lanes LINK 1/2``                 the remaining part of the rate
 ``plane SWITCH down``              all links of a switch stop
-``node NODE down``                 all links of any node stop
-``errors LINK 1e-7``               bit error rate; packets with an error are sent again; for the whole run
+``node NODE down``                 all links of any graph node stop
+``errors LINK 1e-7``               bit error rate for the full run; packets with an error are sent again
 ``rank N slow x1.3``               CTAs and kernels of a rank (a number or a name) take longer
-``nic NIC flap``                   all links of a NIC stop and come back, ``for`` a time
+``nic NIC flap``                   all links of a NIC stop and recover, ``for`` a time
 =================================  =====================================================================
 
-All but ``errors`` may end in ``at TIME`` (0 if left out) and ``for TIME`` (for ever if left out). A link is ``A-B.k``
-(number k of the parallel links, from 0; all of them without it), or ``NODE:nvl5``, the fifth NVLink of a node, from
-1 (all of them without a number); in the same way ``pcie``, ``c2c``, ``xgmi`` and ``net``.
+All but ``errors`` may end in ``at TIME`` (default 0) and ``for TIME`` (default: for ever). A link is ``A-B.k``
+(number k of the parallel links, from 0; without k, all of them), or ``NODE:nvl5``, the fifth NVLink of a graph node,
+from 1 (without a number, all of them); ``pcie``, ``c2c``, ``xgmi`` and ``net`` work in the same way.
 
-Where faults of a wire or rank overlap in time, the worst of them counts until it ends.
-
-Faults of a run: those of the topology file and those requested for the run, as one list.
+Where faults of a wire or rank overlap in time, the worst counts until it ends. `Broken` joins the faults of the
+topology file and the faults requested for the run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FORMS = {
     "rank": ("RANK slow x1.3", "slow"),
     "nic": ("NIC flap for TIME", "flap"),
 }
-"""Kind -> what is written behind it, and its last word if that is always the same."""
+"""Kind -> form of its arguments, and the last word if it is fixed."""
 
 MAX_TEXT = 400
 """Characters of a fault; two names of nodes, a class and two times have less."""
@@ -59,7 +60,7 @@ _MEANT = {
     **dict.fromkeys(("slow", "straggler"), "rank"),
     **{"lane": "lanes", "ber": "errors", "hca": "nic", "adapter": "nic"},
 }
-"""Words people begin with, and the kind that is meant."""
+"""Words at the start of users' texts, and the intended kinds."""
 
 _TAIL = re.compile(
     r"^(?P<body>.*?)(?:\s+at\s+(?P<at>\S+(?:\s*[a-z]+)?))?(?:\s+for\s+(?P<for>.+))?$"
@@ -71,7 +72,7 @@ _LEAST_ERRORS = 1e-18
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A wire or rank that is not as it should be from `start_ps` until `end_ps` (None: for ever)."""
+    """A faulty wire or rank from `start_ps` until `end_ps` (None: for ever)."""
 
     start_ps: int
     end_ps: int | None
@@ -82,22 +83,22 @@ class _Span:
     bit_errors: float = 0.0
 
     def covers(self, time_ps: int) -> bool:
-        """Return True if it is so at a time."""
+        """Return True if the span includes a time."""
         return self.start_ps <= time_ps and (self.end_ps is None or time_ps < self.end_ps)
 
 
 def parse_faults(fabric: Fabric, texts: Iterable[str]) -> list[Fault]:
-    """Return what several texts ask for; where they overlap, the worst counts."""
+    """Return the faults of several texts; of overlapping faults, the worst counts."""
     return _changes([span for text in texts for span in _spans(fabric, text)])
 
 
 def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
-    """Return the faults that `text` asks for; raises `InputError` with one line that says what would be right."""
+    """Return the faults of `text`; raise `InputError` with the correct form."""
     return parse_faults(fabric, [text])
 
 
 def _changes(spans: Sequence[_Span]) -> list[Fault]:
-    """Return at which times the wires and ranks change, and to what."""
+    """Return the changes of wires and ranks, with times and factors."""
     result = [
         Fault(0, span.factor, wire=span.wire, bit_errors=span.bit_errors, text=span.text)
         for span in spans
@@ -126,7 +127,7 @@ def _changes(spans: Sequence[_Span]) -> list[Fault]:
 
 
 def _meant(kind: str) -> str:
-    """Return which kind is meant; ``gpu3`` is a node."""
+    """Return the intended kind; ``gpu3`` is a node."""
     return suggest(kind.rstrip("0123456789:.->"), FORMS, _MEANT)
 
 
@@ -174,7 +175,7 @@ def _spans(fabric: Fabric, text: str) -> list[_Span]:
 
 
 class _Reader:
-    """Finds the names of one text on a fabric."""
+    """Parser of one fault text on a topology."""
 
     def __init__(self, fabric: Fabric, text: str) -> None:
         self.fabric, self.text = fabric, text
@@ -185,7 +186,7 @@ class _Reader:
         return InputError(f"fault {self.text!r}: {problem}")
 
     def time(self, text: str | None) -> int:
-        """Return a time [ps]; 0 if there is none."""
+        """Return a time [ps]; 0 without `text`."""
         if text is None:
             return 0
         try:
@@ -203,7 +204,7 @@ class _Reader:
         return value
 
     def part(self, text: str) -> Fraction:
-        """Return the part of the rate that is left."""
+        """Return the remaining part of the rate."""
         value = self._number(text, "a part such as 1/2")
         if not 0 <= value <= 1:
             raise self.error(f"{text} of the lanes: must be from 0 to 1; 1/2 leaves half of them")
@@ -268,7 +269,7 @@ class _Reader:
         return sorted({*there, *(int(self.arrays.wires["reverse"][wire]) for wire in there)})
 
     def _numbered(self, name: str, arrow: str) -> tuple[tuple[str, str], int | None]:
-        """Return the two nodes of ``A-B.k`` and k; names of nodes may have ``-`` and ``.`` in them."""
+        """Return the two graph nodes of ``A-B.k`` and k; names may contain ``-`` and ``.``."""
         forms: list[tuple[str, int | None]] = [(name, None)]
         head, _, tail = name.rpartition(".")
         if head and tail.isdecimal() and len(tail) < 6:
@@ -346,12 +347,12 @@ class _Reader:
 
 @dataclass(frozen=True)
 class Broken:
-    """All faults of a run on a fabric.
+    """All faults of a run on a topology.
 
     Attributes
     ----------
     own : sequence
-        What breaks besides the fabric's own faults: texts, or `Fault`.
+        Faults in addition to the topology's faults: texts, or `Fault`.
     """
 
     fabric: Fabric
@@ -363,7 +364,7 @@ class Broken:
 
     @cached_property
     def faults(self) -> list[Fault]:
-        """Faults by wire and rank; raises `InputError` for a text that is no fault here."""
+        """Faults by wire and rank; raises `InputError` for an invalid text."""
         return [
             *parse_faults(self.fabric, self._texts),
             *(item for item in self.own if not isinstance(item, str)),
@@ -371,10 +372,10 @@ class Broken:
 
     @cached_property
     def known(self) -> Fabric:
-        """Topology that planning sees; the topology itself if nothing is down from the start."""
+        """Topology that planning sees; unchanged if all links are up at the start."""
         return known_at_start(self.fabric, self.faults)
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """A line for every fault, with the rates that are left."""
+        """Line for every fault, with the remaining rates."""
         return describe_faults(arrays_of(self.fabric), self.faults, self._texts)

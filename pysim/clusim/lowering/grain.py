@@ -1,9 +1,9 @@
 """Granularity of a run: the one meaning of `auto`, for collectives and for messages.
 
-Granularity ``auto``: exact packets as long as the run's packet-hops are estimated at `EXACT_HOPS` or fewer; else the
+Granularity ``auto``: exact packets if the run's packet-hops are estimated at `EXACT_HOPS` or fewer; otherwise the
 smallest power of two of packets per burst that gets the estimate to `TARGET_HOPS`, within the limits of every stream
-(1/`SLICE_SHARE` of its mean slice). Where that leaves more than `MOST_HOPS` (rings over hundreds of ranks, whose slices
-are small), bursts grow on, to at most `FACTORS` times their limits. ``docs/granularity.md`` has what that costs.
+(1/`SLICE_SHARE` of its mean slice). Where more than `MOST_HOPS` remain (rings over hundreds of ranks, whose slices
+are small), bursts grow further, to at most `FACTORS` times their limits. ``docs/granularity.md`` lists the errors.
 """
 
 from __future__ import annotations
@@ -20,59 +20,72 @@ EXACT_HOPS = 32_000_000
 """Packet-hops up to which ``auto`` simulates exact packets."""
 
 TARGET_HOPS = 16_000_000
-"""Hops of bursts that ``auto`` aims at otherwise: about a second."""
+"""Target of ``auto`` otherwise [burst-hops]: about a second."""
 
 QUICK = "quick"
-"""Granularity of many runs at once: the rule of ``auto`` with `QUICK_HOPS` for its numbers of hops."""
+"""Granularity of many runs at once: the rule of ``auto`` with `QUICK_HOPS`."""
 
 QUICK_HOPS = 2_000_000
-"""Packet-hops up to which ``quick`` simulates exact packets, and that it aims at otherwise: a quarter of a second.
-Where more than twice as many are left, bursts exceed their limits as `FACTORS` says."""
+"""Limit of ``quick`` for exact packets, and its target otherwise: a quarter of a second.
+
+Where more than twice as many remain, bursts exceed their limits by `FACTORS`.
+"""
 
 STEP = "step"
 """Granularity of training steps: exact up to `EXACT_HOPS`, then the bursts of ``quick``."""
 
 COARSE = "coarse"
-"""Granularity of what hardly counts: the rule of ``auto`` with `COARSE_HOPS`, and bursts of up to whole slices."""
+"""Granularity of minor parts: ``auto`` with `COARSE_HOPS`, bursts of up to full slices."""
 
 COARSE_HOPS = 500_000
-"""Packet-hops up to which ``coarse`` simulates exact packets, and that it aims at otherwise."""
+"""Limit of ``coarse`` for exact packets, and its target otherwise [packet-hops]."""
 
 SLICE_SHARE = 24
-"""``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
+"""Divisor of a connection's mean slice that limits the bursts of ``auto``."""
 
 MOST_HOPS = 150_000_000
-"""Hops of bursts beyond which ``auto`` gives up some accuracy (1% for a ring over 256 ranks): a minute or two."""
+"""Burst-hops beyond which ``auto`` gives up some accuracy: a minute or two.
+
+The loss is 1% for a ring over 256 ranks.
+"""
 
 FACTORS = (1, 2, 4)
-"""By how much bursts may exceed their limits until the run has no more than `MOST_HOPS`."""
+"""Factors by which bursts may exceed their limits until the run has at most `MOST_HOPS`."""
 
 MAX_BURST_BYTES = 1 << 30
-"""Coarsest granularity that can be asked for [bytes]."""
+"""Coarsest granularity that users may request [bytes]."""
 
 AUTO_ERROR = 0.08
-"""Error limit of the time in bursts that ``auto`` chose; the largest error found is 0.071 (docs/granularity.md)."""
+"""Error limit of the time in bursts of ``auto``; largest error found: 0.071.
+
+Source: docs/granularity.md.
+"""
 
 MOST_GROWTH = 3.0
-"""Growth of buffers for bursts up to which `AUTO_ERROR` is known. Larger buffers let flows pass that block each
-other in exact packets: 172 random runs with growth up to 2.25 were off by 0.071 at most, 8 of 53 from 4.06 on by 0.1
-to 0.23."""
+"""Growth of buffers for bursts up to which `AUTO_ERROR` is known.
+
+Larger buffers let flows pass that block each other in exact packets: 172 random runs with growth up to 2.25 had
+errors of at most 0.071, 8 of 53 from 4.06 on had errors of 0.1 to 0.23.
+"""
 
 STEP_ERROR, COARSE_ERROR = 0.2, 0.5
-"""Error limits of a training step with ``step`` and ``coarse``, as a part of its exposed communication; the largest
-errors found are 0.12 and 0.43, in small steps on 8 H100 (docs/granularity.md)."""
+"""Error limits of a training step with ``step`` and ``coarse``.
+
+Relative to its exposed communication; the largest errors found are 0.12 and 0.43, in small steps on 8 H100
+(docs/granularity.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GrainRule:
-    """Rule of a granularity that is a word.
+    """Rule of a named granularity.
 
     Attributes
     ----------
     exact_hops, target_hops : int
-        Packet-hops up to which packets are exact; hops of bursts aimed at otherwise.
+        Packet-hops up to which packets are exact; target of burst-hops otherwise.
     most_hops : int
-        Hops of bursts beyond which these exceed their limits by the next of `factors`.
+        Burst-hops beyond which bursts exceed their limits by the next of `factors`.
     error : float or None
         Error limit of a run's time against exact packets; None is not known.
     step_error : float or None
@@ -95,7 +108,7 @@ RULES = {
         *(COARSE_HOPS, COARSE_HOPS, 2 * COARSE_HOPS, (1, 2, 4, 8, 24)), None, COARSE_ERROR
     ),
 }
-"""The words, and what they mean."""
+"""Rules of the named granularities."""
 
 Limits = Callable[[int], Sequence[int]]
 """Most packets per burst of every stream, for a factor of `FACTORS`."""
@@ -108,7 +121,7 @@ class Grain:
     Attributes
     ----------
     requested : str
-        What was asked for: ``auto``, ``packet`` or a size in bytes.
+        Requested granularity: ``auto``, ``packet`` or a size in bytes.
     burst : int
         Packets of the largest burst.
     burst_bytes : tuple of int
@@ -116,9 +129,9 @@ class Grain:
     packet_hops : int
         Estimated packet-hops of the run in exact packets.
     grant_hops : int
-        The same in bursts: what the engine has to simulate.
+        Estimated burst-hops: the work of the engine.
     least_hops : int
-        The same in the largest bursts that the rule allows without giving up accuracy.
+        Estimated burst-hops in the largest bursts that the rule allows without loss of accuracy.
     buffer_growth : float
         Largest receive buffer of a wire, relative to that for exact packets.
     """
@@ -133,7 +146,7 @@ class Grain:
 
     @property
     def exact(self) -> bool:
-        """True if every packet is simulated by itself."""
+        """True if no burst has more than one packet."""
         return self.burst == 1
 
     @property
@@ -146,11 +159,11 @@ class Grain:
 
     @property
     def step_error(self) -> float | None:
-        """Error limit of a training step, as a part of its exposed communication; None is not known."""
+        """Error limit of a step, relative to its exposed communication; None is not known."""
         return step_error(self.requested, self.burst)
 
     def describe(self) -> str:
-        """Say in one line how finely the run is simulated, and how far off that may be."""
+        """Return one line on the granularity of the run and its error limit."""
         if self.exact:
             return f"exact packets ({self.packet_hops:,} packet-hops estimated)"
         low, high = self.burst_bytes
@@ -161,13 +174,13 @@ class Grain:
 
 
 def step_error(granularity: str, burst: int) -> float | None:
-    """Return `Grain.step_error` of a run with bursts of so many packets at most."""
+    """Return `Grain.step_error` of a run with bursts of at most `burst` packets."""
     rule = RULES.get(granularity)
     return 0.0 if burst == 1 else None if rule is None else rule.step_error
 
 
 def checked(granularity: str | int) -> str | int:
-    """Return a granularity that has a meaning: ``packet``, a word of `RULES` or a size [bytes]."""
+    """Return a valid granularity: ``packet``, a key of `RULES` or a size [bytes]."""
     if isinstance(granularity, int):
         if granularity < 1:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
@@ -184,7 +197,7 @@ def checked(granularity: str | int) -> str | int:
 
 
 def forced(hops: Sequence[int], limits: Limits) -> list[int]:
-    """Return the largest bursts within `limits`, for bursts of a size that was asked for.
+    """Return the largest bursts within `limits`, for a requested burst size.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from clusim.topology.node import HostTraits, NicTraits
 
 
 def protocol_of(fabric: Fabric, name: str) -> Protocol:
-    """Return the fabric's protocol called `name`."""
+    """Return the topology's protocol called `name`."""
     result = fabric.protocols.get(name)
     if result is None:
         known = ", ".join(fabric.protocols) or "none"
@@ -32,19 +32,19 @@ class Leg:
     src, dst : int
         Endpoints.
     tail_ps, head_ps : int
-        Flight times of the flags [ps].
+        Latencies of the flags [ps].
     hops : int
-        Wires a packet crosses, requests and responses counted.
+        Wires that a packet crosses, including requests and responses.
     packet_bytes : int
         Payload limit of its packets [bytes].
     width : int
-        First wires it may spread over.
+        First wires over which it may spread.
     forms : frozenset of int
-        Formats of the wires it crosses.
+        Formats of the wires that it crosses.
     adaptive : bool or None
-        Whether its packets choose their ways; None leaves the policy to the schedule.
+        True if its packets choose their paths adaptively; None leaves the policy to the schedule.
     nic : NicTraits or None
-        Adapter that sends, for rate control; `line_wire` is its first wire into the network.
+        Sending NIC, for rate control; `line_wire` is its first wire into the network.
     """
 
     src: int
@@ -71,13 +71,13 @@ class Proxied:
     Attributes
     ----------
     endpoint : int
-        Where it has its data.
+        Endpoint that holds its data.
     thread : int
         Endpoint of the GPU whose host thread it is.
     nic, host : NicTraits, HostTraits
-        Its adapter, and what threads take there.
+        Its NIC, and the costs of host threads there.
     ask_ps : int
-        Part of the last leg's `head_ps` that eager messages do not wait for: the receiver's word to send [ps].
+        Part of the last leg's `head_ps` for which eager messages do not wait: the receiver's ready message [ps].
     """
 
     endpoint: int
@@ -89,7 +89,7 @@ class Proxied:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The way of a connection: one leg, or two with a proxy between them."""
+    """Path of a connection: one leg, or two with a proxy between them."""
 
     name: PlaceName
     legs: tuple[Leg, ...]

@@ -1,7 +1,7 @@
-"""Connections on a fabric: what every connection of a schedule becomes in the image, and what it carries.
+"""Connections on a topology: rows of the image for a schedule, and their traffic.
 
-A connection of the schedule becomes one row with its own number; one between machines, whose way has two legs,
-becomes that row for the receiving side and a second row, behind all others, for the sending side
+A connection of the schedule becomes one row with its own number. A connection between nodes has two legs: that row is
+the receiving side, and a second row, after all others, is the sending side
 (`clusim.lowering.rank_paths` chooses the legs, `clusim.lowering.proxies` joins them).
 """
 
@@ -33,21 +33,23 @@ from clusim.topology.model import Fabric
 from clusim.topology.node import NicTraits
 
 WINDOW_BURSTS = 2
-"""Least number of bursts per first wire that read windows hold; multimem windows hold one, as in exact packets they
-are what limits a CTA."""
+"""Least number of bursts per first wire that read windows hold.
+
+Multimem windows hold one: as with exact packets, they limit the rate of a CTA.
+"""
 
 PACKETS_PER_BUFFER = 3
 """Least number of exact packets that receive buffers and reduction units hold."""
 
 BURSTS_PER_BUFFER = 32
-"""Least number of bursts, of more than one packet each, that they hold.
+"""Least number of bursts, of several packets each, in receive buffers and reduction units.
 
-With three, flows that share a switch block each other as exact packets never do, and lose up to a quarter of
-their rate (8 GPUs behind 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 on that effect is gone.
+With three, flows that share a switch block each other, unlike exact packets, and lose up to a quarter of
+their rate (8 GPUs with 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 on that effect is gone.
 """
 
 AGGREGATION_BURSTS = 8
-"""Least number of bursts, of more than one packet each, that an aggregation tree holds open at a switch."""
+"""Least number of bursts, of several packets each, open per tree at a switch."""
 
 Array = NDArray[Any]
 
@@ -55,21 +57,21 @@ _POLICIES = {policy.name.lower(): policy for policy in Policy}
 
 
 def least_buffer(burst: int, burst_bytes: int) -> int:
-    """Return the least room for bursts of `burst` packets that take `burst_bytes` each [bytes]."""
+    """Return the smallest buffer for bursts of `burst` packets and `burst_bytes` each [bytes]."""
     return burst_bytes * (BURSTS_PER_BUFFER if burst > 1 else PACKETS_PER_BUFFER)
 
 
 class LinkLowering:
-    """Lowers the connections of a schedule onto a fabric.
+    """Lowering of the connections of a schedule onto a topology.
 
     Attributes
     ----------
     leg_of : list of Leg
-        Leg of every connection of the image; those of the schedule first.
+        Leg of every connection of the image; the schedule's connections first.
     owner : list of int
-        Connection of the schedule each of them belongs to.
+        Connection of the schedule for each of them.
     links : dict
-        The connections between machines that need a proxy.
+        The connections between nodes that need a proxy.
     by_proxy : set of int
         Connections whose receiving (`to_proxy`) or sending (`from_proxy`) program a NIC's proxy runs.
     """
@@ -172,7 +174,7 @@ class LinkLowering:
         )
 
     def _add_tree(self, key: int, own: dict[int, int]) -> None:
-        """Lay the tree of a group: rank -> connection of each member."""
+        """Add the tree of a group; `own` maps ranks to the connections of the members."""
         first = self.schedule.connections[next(iter(own.values()))]
         nics = [self._adapter(rank, first.channel)[0] for rank in first.members]
         ends = [self.places.endpoint(rank) for rank in first.members]
@@ -206,7 +208,7 @@ class LinkLowering:
         return self._unit_wires[rank]
 
     def _reaches_all(self, switch: int, rank: int) -> bool:
-        """Return True if a switch has a way to every GPU that a rank reduces with; a broken one has not."""
+        """Return True if a switch has a path to every GPU with which a rank reduces."""
         members = map(self.places.endpoint, self._partners.get(rank, ()))
         return all(self.places.reaches(switch, member) for member in members)
 
@@ -367,7 +369,7 @@ class LinkLowering:
         return len(self._paths) - 1
 
     def groups(self) -> tuple[Array, Array]:
-        """Return the route groups, with those of multimem connections behind the fabric's."""
+        """Return the route groups: the topology's, then the groups of multimem connections."""
         own = [self.unit_wires(rank) for rank in self._unit_groups]
         ends = int(self.arrays.group_off[-1]) + np.cumsum(
             [len(wires) for wires in own], dtype=np.int64
@@ -379,7 +381,7 @@ class LinkLowering:
         )
 
     def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Array]:
-        """Return connections, route groups, explicit paths, multicast groups, trees and rate controls."""
+        """Return connections, route groups, paths, multicast groups, trees, rate controls."""
         result = {"conns": self.conns(packets, bursts)}
         result["group_off"], result["group_wires"] = self.groups()
         for name, body, lists in (
@@ -394,7 +396,7 @@ class LinkLowering:
 
 
 def control_row(nic: NicTraits, line_Bps: float) -> tuple[int, ...]:
-    """Return the row of a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
+    """Return a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
     control = nic.rate_control
     assert control is not None
 
@@ -423,7 +425,7 @@ def _policy(connection: Connection, leg: Leg) -> int:
 
 
 class _Sums:
-    """Adds up what programs send; programs with the same template and sizes share the work.
+    """Totals of the data that programs send, cached per template and sizes.
 
     Attributes
     ----------
@@ -464,7 +466,7 @@ def _multimem_hops(connection: Connection, op: str) -> int:
 
 
 def _proxied_flags(schedule: Schedule) -> dict[int, str]:
-    """Return the flags of programs that aggregate, by connection: whether the proxy receives or sends it."""
+    """Return the flags of aggregating programs by connection: ``recv`` or ``send``."""
     result: dict[int, str] = {}
     aggregating = [
         any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)

@@ -1,4 +1,4 @@
-"""The wires between the places of a fabric, and what packets and flags meet on them; looked up once each."""
+"""Cached lookup of the wires between places of a topology and their properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusim.topology.rails import Rails
 
 
 class WireWays:
-    """Shortest ways on a fabric from ranks, and the machines ranks are in.
+    """Shortest paths on a topology from ranks, and the nodes of ranks.
 
     Attributes
     ----------
@@ -39,26 +39,26 @@ class WireWays:
         self._live: dict[int, frozenset[int]] = {}
 
     def live(self, zone: int) -> frozenset[int]:
-        """Return the rails of a machine that are on the network, remembered."""
+        """Return the rails of a node that are on the network; cached."""
         if zone not in self._live:
             self._live[zone] = frozenset(self.rails.live((zone,)))
         return self._live[zone]
 
     def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the first shortest way from a node over targets, remembered."""
+        """Return the first shortest path from a graph node over targets; cached."""
         key = (node, *targets)
         if key not in self._ways:
             self._ways[key] = tuple(self.arrays.steps(node, targets))
         return self._ways[key]
 
     def reaches(self, node: int, target: int) -> bool:
-        """Return True if there is a way from a node to a target, remembered."""
+        """Return True if there is a path from a graph node to a target; cached."""
         if (node, target) not in self._reached:
             self._reached[node, target] = self.arrays.distance(node, target) >= 0
         return self._reached[node, target]
 
     def back(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return the way from one rank's destination back to it."""
+        """Return the path from one rank's destination back to it."""
         return self.steps(self.arrays.node_of(dst), (self.endpoint(src),))
 
     def group(self, node: int, target: int) -> list[int]:
@@ -70,9 +70,9 @@ class WireWays:
         return frozenset(int(self.arrays.wires["format"][wire]) for wire in wires)
 
     def packet_limit(self, rank: int, way: Sequence[int]) -> int:
-        """Return the payload limit of packets a rank makes, on all wires of a way [bytes].
+        """Return the payload limit of packets of a rank, on all wires of a way [bytes].
 
-        What passes a root complex from PCIe to PCIe is cut to its peer payload.
+        Packets that pass a root complex from PCIe to PCIe are cut to its peer payload.
         """
         requester = "sm" if self.fabric.nodes[self.arrays.node_of(rank)].kind == "gpu" else "nic"
         return self.limit(requester, way)
@@ -98,7 +98,7 @@ class WireWays:
         return self._memory[rank]
 
     def host(self, rank: int) -> HostTraits:
-        """Return what threads take on the processor whose memory is nearest to a rank."""
+        """Return the thread costs of the processor with the memory nearest to a rank."""
         memory = self.memory(rank)
         if memory == NONE:
             return HostTraits()
@@ -110,7 +110,7 @@ class WireWays:
         return self._flight(rank)
 
     def to_gpu(self, rank: int) -> int:
-        """Return the time from a host's write of a flag until a GPU that polls it has seen it [ps]."""
+        """Return the time from a host's write of a flag until a polling GPU has seen it [ps]."""
         memory = self.memory(rank)
         if memory == NONE:
             return 0
@@ -130,9 +130,9 @@ class WireWays:
         return int(self.arrays.rank_endpoint[rank])
 
     def zone(self, rank: int) -> int:
-        """Return the machine of a rank."""
+        """Return the node of a rank."""
         return self._zones[rank]
 
     def ranks_in(self, zone: int) -> list[int]:
-        """Return the ranks of a machine."""
+        """Return the ranks of a node."""
         return self._members[zone]

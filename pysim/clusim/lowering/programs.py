@@ -1,17 +1,15 @@
-"""Programs and tasks on a fabric: instances, templates, costs and kernels, and the proxies of NICs.
+"""Programs and tasks on a topology, with their costs, and the proxies of NICs.
 
-Proxies come behind the schedule's own instances, in tasks of their own behind the schedule's tasks, which start with
-those of their senders.
+Proxies follow the schedule's instances, in tasks of their own after the schedule's tasks; these start with
+the tasks of their senders.
 
-What a slice between machines waits for: counters and places that lie in the host's memory.
-
-**Hardware** A CTA and the host's thread that serves its rank tell each other of steps through a FIFO in the host's
-memory. Before a slice of Simple is copied, a GPU's thread loads from there how the step lies, and where, if buffers are
-shared by connections, as those of sends and receives are; the fence of a sender waits until the size of the step is
-written there (NCCL, ``src/device/prims_simple.h``: ``waitPeer``, ``postPeer``). **Model** Each of them takes a slice
-the time in which a GPU reads the host's memory. The loads of a sender that receives in the same slice go on while it
-waits for the data. **Not modelled** Loads that queue behind the data an adapter reads; the fences of LL128; gdrcopy,
-with which counters lie in the GPU's memory. **Parameters** None of its own: the latency between GPU and host.
+**Hardware** A CTA and the host thread of its rank exchange steps through a FIFO in host memory. Before a
+slice of Simple is copied, a GPU thread loads from there the state of the step, and its offset if connections
+share buffers, as for sends and receives; the fence of a sender waits until the size of the step is written
+there (NCCL, ``src/device/prims_simple.h``: ``waitPeer``, ``postPeer``). **Model** Each of these costs a
+slice the time in which a GPU reads host memory. The loads of a sender that receives in the same slice
+overlap its wait for the data. **Not modelled** Loads that queue after data read by a NIC; the fences of
+LL128; gdrcopy, with which counters are in GPU memory. **Parameters** The latency between GPU and host.
 """
 
 from __future__ import annotations
@@ -51,24 +49,24 @@ from clusim.topology.model import Fabric
 from clusim.topology.node import COST_ONE
 
 LOADS = 1
-"""Loads of a step from the FIFO: how it lies."""
+"""Loads from the FIFO per step: its state."""
 
 SHARED_LOADS = 1
-"""Further loads where buffers are shared: where it lies."""
+"""Further loads with shared buffers: the offset of the step."""
 
 FENCES = 1
-"""Fences of a sender behind its size."""
+"""Fences of a sender after it writes the size of a step."""
 
 
 def host_trips(item: Instance, connections: Sequence[Connection], proxied: Container[int]) -> int:
-    """Return how often a slice of a program waits for the host's memory, there and back.
+    """Return the number of round trips to host memory for which a slice of a program waits.
 
     Parameters
     ----------
     connections : sequence of Connection
-        Those of the schedule.
+        Connections of the schedule.
     proxied : container of int
-        Which of them lead to another machine by a proxy.
+        Connections that lead to another node by a proxy.
     """
     if item.protocol != "simple":
         return 0
@@ -93,10 +91,10 @@ _MODES = {mode.name.lower(): mode for mode in Mode}
 
 
 class _Cost(NamedTuple):
-    """A row of costs: of a protocol for so many warps, its fixed cost divided by `fixed`; else of a thread [ps].
+    """Row of costs of a protocol for `warps`, fixed cost over `fixed`, or of a thread [ps].
 
-    `after_ps` is what a thread does afterwards, or what a slice takes beside the protocol's fixed cost.
-    `crowd_1024` is what a byte costs beside the other CTAs of a kernel, in 1/1024 of what it costs one alone.
+    `after_ps` is a thread's work after a message, or an addition to the protocol's fixed cost of a slice.
+    `crowd_1024` is the cost of a byte next to the other CTAs of a kernel, in 1/1024 of the cost for a single CTA.
     """
 
     protocol: str
@@ -108,7 +106,7 @@ class _Cost(NamedTuple):
 
 
 class ProgramLowering:
-    """Lowers the instances, templates and tasks of a schedule."""
+    """Lowering of the instances, templates and tasks of a schedule."""
 
     def __init__(self, fabric: Fabric, schedule: Schedule, links: LinkLowering) -> None:
         self.fabric = fabric
@@ -159,7 +157,7 @@ class ProgramLowering:
         return result
 
     def endpoints(self) -> Array:
-        """Return the endpoints, with room for all programs and proxies."""
+        """Return the endpoints, with CTA slots for all programs and proxies."""
         rows = self.arrays.endpoints.copy()
         used = {link.proxy.endpoint for item in self.proxies for link in item.links}
         full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
@@ -197,7 +195,7 @@ class ProgramLowering:
         return np.array(rows, layout), np.array(conns, empty("inst_conns").dtype)
 
     def _ends(self, item: Instance) -> Sequence[int]:
-        """Return the image's connections of an instance: senders to another machine use the one to their proxy."""
+        """Return the image's connections of an instance; inter-node sends use the proxy's."""
         links = self.links.links
         if not links:
             return item.connections
@@ -210,7 +208,7 @@ class ProgramLowering:
         ]
 
     def _posting(self, item: Instance) -> int:
-        """Return the cost row of a program that a NIC's proxy runs; its primitives share the time to post."""
+        """Return the cost row of a program of a NIC's proxy; primitives share the post time."""
         post_ps = self.links.post_ps(item.rank, item.channel)
         prims = len(self.schedule.templates[item.template].prims)
         return self._row(_Cost("", post_ps // prims))
@@ -228,14 +226,14 @@ class ProgramLowering:
         return self._costs.setdefault(cost, len(self._costs))
 
     def _served(self, item: Instance, link: ProxiedConnection) -> int:
-        """Return the cost row of a proxy: what the thread does with a message, and per byte of LL."""
+        """Return the cost row of a proxy: the thread's work per message, and per byte of LL."""
         host = link.proxy.host
         look_ps = host.look_ps if item.protocol == "ll" else 0
         after_ps = host.thread_after_ps + link.proxy.nic.progress_ps
         return self._row(_Cost("", host.thread_ps, after_ps, look_ps))
 
     def costs(self) -> Array:
-        """Return the cost rows that the instances named; those of proxies have no protocol and only a fixed cost."""
+        """Return the cost rows of all instances; proxies have no protocol and only a fixed cost."""
         rows = empty("costs", len(self._costs))
         for cost, index in self._costs.items():
             row = rows[index]
@@ -297,7 +295,7 @@ class ProgramLowering:
         return rows, np.array(flat, empty("succ").dtype)
 
     def _kernel(self, task: Task) -> tuple[int, int]:
-        """Return the SMs of a kernel and its time with all of them [ps]."""
+        """Return the SMs of a kernel and its time with all of these [ps]."""
         endpoint = self.fabric.nodes[self.arrays.node_of(task.rank)].endpoint
         assert endpoint is not None
         sms = min(task.sms or endpoint.sms, endpoint.sms)
@@ -315,7 +313,7 @@ class ProgramLowering:
 def _instance_row(
     item: Instance, start_ps: int, where: tuple[int, int, int, int, int], cost: int, sm: int
 ) -> tuple[int, ...]:
-    """Return an instance's row; `where` is task, endpoint, template, rotation and first connection."""
+    """Return an instance's row for `where`: task, endpoint, template, rotation, connection."""
     sizes = (
         start_ps,
         item.offset,

@@ -1,13 +1,14 @@
-"""Proxies: what the host does for connections between machines, slice by slice.
+"""Proxies: the host's work for connections between nodes, slice by slice.
 
-**Hardware** A proxy thread polls the flags of GPUs, posts sends, watches completions and hands slots on (NCCL,
-``src/proxy.cc``, ``src/transport/net.cc``). **Model** One instance per connection, at the endpoint that holds the
-data: for each message it waits for its flag, and sends it over the NIC. A message is a slice of Simple, a step of LL
-and LL128. It repeats the sender's primitives on that connection. Its work, posting and what comes with a message
-later, and with LL a look at every line, is done by the host thread of its rank, one message after the other. It holds
-no SM; one CTA slot. If there are more than `MOST_PROGRAMS` at an endpoint, the connections of one sending program share
-a proxy, which then serves them in the sender's order. **Not modelled** What looking at connections without work costs;
-the receiver's own messages in the order in which they come: their time is that of the thread's sends.
+**Hardware** A proxy thread polls the flags of GPUs, posts sends, polls completions and passes FIFO slots on
+(NCCL, ``src/proxy.cc``, ``src/transport/net.cc``). **Model** One instance per connection, at the endpoint
+that holds the data: for each message it waits for its flag, and sends it over the NIC. A message is a slice
+of Simple, a step of LL and LL128. It repeats the sender's primitives on that connection. The host thread of
+its rank does its work, one message after the other: posting, later work per message, and with LL the check
+of every line. It holds no SM; one CTA slot. If there are more than `MOST_PROGRAMS` at an endpoint, the
+connections of one sending program share a proxy, which serves them in the sender's order. **Not modelled**
+The cost of polling connections without work; the receiver's messages in their order of arrival: their time
+is that of the thread's sends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clusim.topology.model import Fabric
 
 @dataclass(frozen=True, slots=True)
 class ProxiedConnection:
-    """A connection between machines: connection of the schedule, the image's two, and its way."""
+    """A connection between nodes: the schedule's, the image's two, and its path."""
 
     connection: int
     first: int
@@ -33,7 +34,7 @@ class ProxiedConnection:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy instance: it forwards what `instance` sends on `links`."""
+    """A proxy instance, which forwards the data that `instance` sends on `links`."""
 
     instance: int
     links: tuple[ProxiedConnection, ...]
@@ -43,9 +44,9 @@ class Proxy:
 def plan_proxies(
     schedule: Schedule, links: dict[int, ProxiedConnection], room: Sequence[int]
 ) -> list[Proxy]:
-    """Return the proxies of all connections between machines, in order of the sending instances.
+    """Return the proxies of all connections between nodes, in order of the sending instances.
 
-    `room` is how many flows each endpoint has left beside the schedule's own programs.
+    `room` is the number of flows that each endpoint has left in addition to the schedule's programs.
     """
     if not links:
         return []
@@ -96,7 +97,7 @@ def _fits(
     proxies: Sequence[tuple[int, list[tuple[int, ProxiedConnection]]]],
     room: Sequence[int],
 ) -> bool:
-    """Return True if the proxies of each call fit beside the programs."""
+    """Return True if the proxies of each call fit in addition to the programs."""
     count: dict[tuple[int, int], int] = {}
     for index, own in proxies:
         key = schedule.tasks[schedule.instances[index].task].call, own[0][1].proxy.endpoint
@@ -105,7 +106,7 @@ def _fits(
 
 
 def _forwarding(template: Template, slots: tuple[int, ...]) -> Template:
-    """Return the program of a proxy: what `template` sends on `slots`, received on 2i and sent on 2i + 1."""
+    """Return a proxy's program: sends of `template` on `slots`, as recv 2i and send 2i + 1."""
     place = {slot: number for number, slot in enumerate(slots)}
     prims = [
         Prim(
@@ -130,7 +131,7 @@ def proxy_connections(proxy: Proxy) -> list[int]:
 
 
 def whole_messages(item: Instance) -> Instance:
-    """Return a sending program as its proxy cuts it: a message is a slice of Simple, or a step of LL or LL128."""
+    """Return a sending program cut to messages: a slice of Simple, or a step of LL, LL128."""
     if item.protocol == "simple":
         return item
     return replace(item, slices=1, slots_per_slice=item.slices * item.slots_per_slice)
@@ -139,7 +140,7 @@ def whole_messages(item: Instance) -> Instance:
 def largest_messages(
     schedule: Schedule, links: Mapping[int, ProxiedConnection], fabric: Fabric
 ) -> dict[int, int]:
-    """Return the largest message [bytes on the wire] of every connection between machines."""
+    """Return the largest message [bytes on the wire] of every connection between nodes."""
     result: dict[int, int] = {}
     if not links:
         return result

@@ -1,15 +1,14 @@
 """Data path and flag latency between two ranks.
 
-**Hardware** NCCL decides per pair of GPUs (``src/graph/paths.cc``, ``src/transport/*.cc``): NVLink if there is any;
-PCIe peer-to-peer below PCIe switches; host memory (SHM) where PCIe would pass a root complex; between machines a NIC,
+**Hardware** NCCL decides per pair of GPUs (``src/graph/paths.cc``, ``src/transport/*.cc``): NVLink if present;
+PCIe peer-to-peer below PCIe switches; host memory (SHM) where PCIe would pass a root complex; between nodes a NIC,
 which reads and writes GPU memory if it is near (GPUDirect), is reached over NVLink and a GPU that is near it (PXN),
-or else sends from host memory. **Model** The same choices from the class of the way (`clusim.topology.rails.PathType`),
-as one or two *legs*, each of which becomes a connection of the image; between the two a proxy forwards slice by
-slice. A flag to the host takes the latency of a write to host memory (its poll is in the NIC's figures); a flag to a
-GPU waits for a poll over PCIe, a round trip. **Not modelled** Intra-machine traffic over NICs, copy engines, GDRCopy.
+or otherwise sends from host memory. **Model** The same choices from the class of the path
+(`clusim.topology.rails.PathType`), as one or two *legs*, each of which becomes a connection of the image; between the
+two, from GPU to proxy and from proxy to the other node, a proxy forwards slice by slice. A flag to the host takes the
+latency of a write to host memory (its poll is in the NIC's parameters); a flag to a GPU waits for a poll over PCIe, a
+round trip. **Not modelled** Intra-node traffic over NICs, copy engines, GDRCopy.
 **Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`, `Fabric.gdr_read`, `Fabric.pxn`, `Fabric.shm`.
-
-Connections between machines have legs from GPU to proxy and from proxy to the other machine.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from clusim.topology.rails import PathType, path_type
 
 
 class Networked:
-    """The way of one connection over one rail."""
+    """Path of one connection over one rail."""
 
     def __init__(
         self, ways: WireWays, connection: Connection, protocol: Protocol, rail: int
@@ -46,7 +45,7 @@ class Networked:
         self.adapters = [node.nic or NicTraits() for node in nodes]
 
     def _choose(self, rail: int) -> tuple[int, int]:
-        """Return the rails of sender and receiver: `rail`, or where it is not on the network the nearest that is."""
+        """Return the rails of sender and receiver: `rail`, or the nearest one on the network."""
         rails, zone = self.ways.rails, self.ways.zone(self.dst)
         theirs = rails.nics(zone)
         live = rails.live((zone,))
@@ -76,7 +75,7 @@ class Networked:
         )
 
     def _without_pxn(self, theirs: list[int], rail: int) -> int:
-        """Return the sender's own rail; raise `ScheduleError` if no network joins it and the receiver's."""
+        """Return the sender's rail; raise `ScheduleError` if no network joins it with `rail`."""
         rails, arrays = self.ways.rails, self.arrays
         own = rails.choice(self.src, self.connection.channel)
         nics = rails.nics(self.ways.zone(self.src))
@@ -109,7 +108,7 @@ class Networked:
         return Place("network", (first, self._second_leg(at)), proxy)
 
     def _near(self, rank: int, side: int) -> bool:
-        """Return True if the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
+        """Return True if the NIC of the sender (0) or receiver (1) accesses its GPU's memory."""
         able = self.adapters[1].gpudirect if side else self._reads()
         direct = able and self.ways.rails.direct(rank, self.rails[side])
         return direct or self._is_host(rank)
@@ -119,7 +118,7 @@ class Networked:
         return self.adapters[0].gpudirect and self.arrays.fabric.gdr_read
 
     def _post_to_flag(self) -> int:
-        """Return the time of a flag alone from NIC to the receiving GPU [ps]."""
+        """Return the time of a flag without data from NIC to the receiving GPU [ps]."""
         return self._message_ps(0) + self.adapters[1].completion_ps + self.ways.to_gpu(self.dst)
 
     def _message_ps(self, sender: int) -> int:
@@ -127,7 +126,7 @@ class Networked:
         return self._network_ps() + self.adapters[sender].transit_ps
 
     def _ask_ps(self) -> int:
-        """Return the time of the receiver's word that it waits for a message, from its host to the sender's [ps]."""
+        """Return the time of the ready message, from the receiver's host to the sender's [ps]."""
         return self._network_ps() + self.adapters[1].ack_ps
 
     def _network_ps(self) -> int:
@@ -138,8 +137,8 @@ class Networked:
     def _first_leg(self, helper: int) -> tuple[Leg, int]:
         """Return the leg to the proxy, and the endpoint at which the proxy has its data.
 
-        LL is sent from host memory, where the proxy looks at its lines: no flag follows the data. A slot is free when
-        the adapter reports that the message has arrived.
+        LL is sent from host memory, where the proxy checks its lines: no flag follows the data. A slot is free when
+        the NIC reports that the message has arrived.
         """
         ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
         own = ways.endpoint(src)
@@ -171,7 +170,7 @@ class Networked:
         return leg, target
 
     def _second_leg(self, proxy: int) -> Leg:
-        """Return the leg from the proxy's memory over both NICs to the receiver, or to host memory near it."""
+        """Return the leg from the proxy over both NICs to the receiver, or to host memory near it."""
         ways, arrays, dst = self.ways, self.arrays, self.dst
         own = ways.endpoint(dst)
         adapter = self.adapters[1]
@@ -231,7 +230,7 @@ class Networked:
         return -1
 
     def _memory(self, rank: int, nic: int) -> int:
-        """Return the host memory a rank can reach that is nearest to a NIC of its machine, or NONE."""
+        """Return the host memory reachable by a rank and nearest to a NIC of its node, or NONE."""
         key = rank, nic
         if key not in self.ways.stages:
             self.ways.stages[key] = self._find_memory(rank, nic)
@@ -260,11 +259,11 @@ class Networked:
 
 
 MOST_KEPT = 1 << 16
-"""Ways that are kept with a fabric; a run with more of them does not leave them to the next."""
+"""Cached paths of a topology above which the next run starts an empty cache."""
 
 
 def places_of(arrays: FabricArrays) -> Places:
-    """Return what finds the ways on a fabric: of a whole one the same for all its runs, so that each is found once."""
+    """Return the path finder of a topology, shared by all runs without faults."""
     known = arrays.fabric.derived
     if known.get("arrays") is not arrays:
         return Places(arrays)
@@ -275,7 +274,7 @@ def places_of(arrays: FabricArrays) -> Places:
 
 
 class Places(WireWays):
-    """Finds the ways of connections on a fabric."""
+    """Path finder of connections on a topology."""
 
     def __init__(self, arrays: FabricArrays) -> None:
         super().__init__(arrays)
@@ -284,11 +283,11 @@ class Places(WireWays):
 
     @property
     def full(self) -> bool:
-        """True if it has found so many ways that it is better forgotten."""
+        """True if more than `MOST_KEPT` paths are cached, so that the next run drops them."""
         return len(self._known) > MOST_KEPT
 
     def of(self, connection: Connection) -> Place:
-        """Return the way of a data or flag connection; raises `ScheduleError` if there is none."""
+        """Return the path of a data or flag connection; raise `ScheduleError` without one."""
         src, dst = connection.src, connection.dst
         rail = turn = -1
         zone = self.zone(dst)
@@ -337,7 +336,7 @@ class Places(WireWays):
         return Place("staged", (self._staged(connection, protocol, memory),))
 
     def _over_pcie(self, kind: PathType, memory: int) -> bool:
-        """Return True if P2P may use PCIe; without host memory it has to, unless no level allows it."""
+        """Return True if P2P may use PCIe; it must without host memory, if a level allows it."""
         return kind <= self.p2p_level or (memory == NONE and self.p2p_level > PathType.LOC)
 
     def _over_nvlink(self, way: Sequence[int]) -> bool:
@@ -348,7 +347,7 @@ class Places(WireWays):
         return self.p2p_level >= PathType.NVL and all(node.kind != "gpu" for node in between)
 
     def _check_staged(self, src: int, dst: int, memory: int) -> None:
-        """Raise `ScheduleError` if two ranks of a node have no transport: no P2P, and no host memory to share."""
+        """Raise `ScheduleError` if two ranks of a node have neither P2P nor shared host memory."""
         nodes = [self.arrays.node_of(rank) for rank in (src, dst)]
         if memory == NONE or not all(self.reaches(node, memory) for node in nodes):
             why = "there is no host memory that both reach"
@@ -363,7 +362,7 @@ class Places(WireWays):
         )
 
     def _direct(self, connection: Connection, protocol: Protocol, way: Sequence[int]) -> Leg:
-        """Return the leg over NVLink, or over any fabric that has no hosts in between."""
+        """Return the leg over NVLink, or over any network without hosts in between."""
         read = self.is_read(connection)
         back = self.back(connection.src, connection.dst)
         leg = self.plain(connection, way, back, read)
@@ -381,7 +380,7 @@ class Places(WireWays):
         return self.with_flags(leg, connection, *ends, protocol)
 
     def _staged(self, connection: Connection, protocol: Protocol, memory: int) -> Leg:
-        """Return the leg through host memory near the receiver: the sender writes, the receiver reads."""
+        """Return the leg through host memory near the receiver: one writes, the other reads."""
         arrays = self.arrays
         src, dst = connection.src, connection.dst
         there = self.steps(arrays.node_of(src), (memory,))
@@ -427,13 +426,16 @@ class Places(WireWays):
     def with_flags(
         self, leg: Leg, connection: Connection, there_ps: int, back_ps: int, protocol: Protocol
     ) -> Leg:
-        """Return a leg whose flags fly for `there_ps` and `back_ps`; those of LL and LL128 travel in the data."""
+        """Return a leg with the flag latencies `there_ps` and `back_ps`.
+
+        Data of LL and LL128 contain their flags, so that `there_ps` does not count for them.
+        """
         in_data = connection.kind == "data" and connection.protocol != "simple"
         tail = protocol.tail_fence_ps + (0 if in_data else there_ps)
         return replace(leg, tail_ps=tail, head_ps=back_ps + protocol.head_fence_ps)
 
     def is_read(self, connection: Connection) -> bool:
-        """Return True if the receiver pulls the data of a connection over NVLink; LL and LL128 always push."""
+        """Return True if the receiver pulls the data over NVLink; LL and LL128 always push."""
         return (
             (connection.moved == "pull" if connection.moved else self.fabric.p2p == "read")
             and connection.kind == "data"

@@ -1,16 +1,17 @@
-"""Route keys: which of several equal paths a flow takes between machines.
+"""Route keys: the choice of a flow among equal paths between nodes.
 
-**Hardware** InfiniBand switches forward by the destination's address alone; the subnet manager spreads destinations
-over the paths upwards in the order in which they hang on their leaf switches (d-mod-k: Zahavi, "Fat-tree routing and
-node ordering providing contention free traffic for MPI global collectives", 2012; OpenSM's ``ftree``). Ethernet
-switches hash addresses and the UDP port, which is the queue pair's (ECMP): flows meet at random. A queue pair stays on
-one port of its adapter; drivers deal queue pairs out to ports in turn. Parallel links inside a machine take turns.
-**Model** One key per connection. A node with n equal outputs takes the key's last digit of base n and passes the rest
-on, so that a key is made of the digits for the sending machine and its adapter (the channel), for the network (the
-destination's number on InfiniBand; elsewhere a hash of both adapters, both ranks, the channel and the seed of the
-run), and for the receiving machine (the channel).
-**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per port
-(LMC), subnet managers with other routing engines, weighted and resilient hashing.
+**Hardware** InfiniBand switches forward by the destination address only; the subnet manager spreads
+destinations over the upward paths in the order of their ports on the leaf switches (d-mod-k: Zahavi,
+"Fat-tree routing and node ordering providing contention free traffic for MPI global collectives", 2012;
+OpenSM's ``ftree``). Ethernet switches hash addresses and the UDP port, which is the queue pair's (ECMP):
+flows meet at random. A queue pair stays on one port of its NIC; drivers assign queue pairs to ports in turn.
+Parallel links inside a node take turns.
+**Model** One key per connection. A graph node with n equal outputs takes the key's last digit of base n and
+passes the rest on. A key therefore consists of the digits for the sending node and its NIC (the channel), for
+the network (the destination's number on InfiniBand; otherwise a hash of both NICs, both ranks, the channel
+and the seed of the run), and for the receiving node (the channel).
+**Not modelled** Several queue pairs per connection (``NCCL_IB_QPS_PER_CONNECTION``), several addresses per
+port (LMC), subnet managers with other routing engines, weighted and resilient hashing.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ from clusim.topology.arrays import FabricArrays
 Array = NDArray[Any]
 
 BY_DESTINATION = "infiniband"
-"""Packet format of the networks whose switches forward by destination."""
+"""Packet format of the networks with switches that forward by destination."""
 
 MOST_CHANNELS = 1024
-"""Above any number of channels: keeps pairs of ranks apart in what is hashed."""
+"""Upper bound of the number of channels, which keeps pairs of ranks distinct in hashes."""
 
 
 def flow_hash(source: Array, destination: Array, number: Array, seed: int) -> Array:
-    """Return a well mixed 32-bit number for every (source, destination, number) and `seed` [uint32, same shape]."""
+    """Return a 32-bit hash of every (source, destination, number) and `seed`.
+
+    The result is a uint32 array of the same shape.
+    """
     x = source.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x ^= destination.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
     x += number.astype(np.uint64) * np.uint64(0x165667B19E3779F9) + np.uint64(seed)
@@ -51,7 +55,7 @@ def route_keys(
 ) -> Array:
     """Return the route key of every connection over its leg [uint32, one per connection].
 
-    Inside a machine it is the connection's own key; aggregation trees have none.
+    Inside a node it is the connection's key; aggregation trees have key 0.
     """
     own = [0 if item.kind == "aggregation" else item.key for item in connections]
     keys = np.array(own, np.uint32)
@@ -75,9 +79,9 @@ def route_keys(
 
 
 def _choices(arrays: FabricArrays, node: Array, first: Array, last: Array) -> tuple[Array, Array]:
-    """Return in how many ways flows may leave their machines, adapter included, and cross the network between.
+    """Return the numbers of paths that leave a node, NIC included, and that cross the network.
 
-    Products of the numbers of equal outputs along the first shortest path, from nodes over adapters `first` to `last`.
+    Products of the numbers of equal outputs along the first shortest path, from `node` over NICs `first` to `last`.
     """
     leaving, between = np.ones((2, len(node)), np.int64)
     adapter = arrays.targets["node"].astype(np.int64)
@@ -101,7 +105,10 @@ def _choices(arrays: FabricArrays, node: Array, first: Array, last: Array) -> tu
 
 
 def _groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
-    """Return the route groups from nodes towards targets, or NONE [as `FabricArrays.group_number`]."""
+    """Return the route groups from graph nodes to targets, or NONE.
+
+    Numbers are those of `FabricArrays.group_number`.
+    """
     rows, goals = arrays.nodes[node], arrays.targets[target]
     near = rows["route_lo"].astype(np.int64) + goals["local"]
     far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
@@ -116,7 +123,7 @@ def _by_destination(arrays: FabricArrays, leg: Leg) -> bool:
 
 
 def _destination_numbers(arrays: FabricArrays) -> Array:
-    """Return the number of every target among the adapters, leaf switch by leaf switch [int64, by target]."""
+    """Return the number of every target among the NICs, by leaf switch [int64]."""
     targets = arrays.nic_targets
     leaf = np.full(len(arrays.nodes), len(arrays.nodes), np.int64)
     up = arrays.wires[arrays.nodes["zone"][arrays.wires["dst"]] == NONE]

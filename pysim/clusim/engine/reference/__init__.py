@@ -1,7 +1,7 @@
-"""The reference simulator: the timing contract in plain, slow Python, the oracle of the C engine.
+"""Reference simulator: the timing contract in plain, slow Python, the oracle of C.
 
-Every module translates one or two sections of ``docs/model/contract.md`` and names them. Clarity comes
-before speed throughout.
+Every module translates one or two sections of ``docs/model/contract.md`` and names them. Clarity has
+priority over speed throughout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Aggregation trees: packets up to the root, reduced on the way, and copies down (section 6)."""
+"""Aggregation trees: packets up to the root, reduced in vertices, and copies down.
+
+Section 6 of the contract.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from clusim.engine.reference.wires import Wire
 
 
 def goes_up(packet: Packet) -> bool:
-    """Say whether a packet ends its way up at the end of its present wire."""
+    """True if a packet ends its way up at the end of its present wire."""
     return packet.kind == Kind.AGG_UP and packet.on_last_wire
 
 
 def goes_down(machine: Machine, packet: Packet) -> bool:
-    """Say whether a packet is copied to the children of a vertex at the end of its present wire."""
+    """True if a packet is copied to the children of a vertex at the end of its present wire."""
     if packet.kind != Kind.AGG_DOWN or not packet.on_last_wire:
         return False
     assert packet.vertex is not None
@@ -26,7 +29,7 @@ def goes_down(machine: Machine, packet: Packet) -> bool:
 
 
 def first_onward(machine: Machine, packet: Packet) -> int:
-    """Return the first wire towards the first child of the vertex that a packet goes down to."""
+    """Return the first wire towards the first child of the vertex to which a packet descends."""
     assert packet.vertex is not None
     children = machine.model.vertices[packet.vertex].children
     return machine.model.vertices[children[0]].path_down[0]
@@ -64,7 +67,7 @@ def _admit(machine: Machine, vertex: Vertex, packet: Packet) -> None:
 
 
 def _result(machine: Machine, vertex: Vertex, packet: Packet) -> None:
-    """Send the result of an operation up, or down from the root; then admit what waited (RESULT)."""
+    """Send a result up, or down from the root; then admit waiting packets (RESULT)."""
     assert vertex.spec.unit is not None
     node = machine.model.nodes[machine.model.units[vertex.spec.unit].node]
     if vertex.spec.parent is not None:

@@ -1,7 +1,7 @@
-"""Phase B: idle wires grant packets (section 4); flows inject theirs (section 5).
+"""Phase B: idle wires grant packets (section 4); flows inject their packets (section 5).
 
-Besides: arrival of packets at nodes and their next wire (sections 4, 6. and 6); delivery at endpoints, and responses
-(section 6).
+Also: arrival of packets at graph nodes and their next wire (sections 4, 6. and 6); delivery at endpoints, and
+responses (section 6).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
 
 
 def _transfer_of(machine: Machine, packet: Packet) -> Transfer:
-    """Return the transfer that a delivery belongs to: for an AGG_DOWN, the member's present one."""
+    """Return the transfer of a delivery: for an AGG_DOWN, the member's present one."""
     if packet.vertex is None:
         return packet.transfer
     present = machine.vertices[packet.vertex].transfer
@@ -116,7 +116,7 @@ def _response(request: Packet) -> Packet:
 
 
 def _multicast(result: Packet) -> Packet:
-    """Return the MCAST packet that a REDUCE_MCAST makes of its result."""
+    """Return the MCAST packet for the result of a REDUCE_MCAST."""
     return Packet(
         transfer=result.transfer,
         kind=Kind.MCAST,
@@ -132,7 +132,7 @@ def _multicast(result: Packet) -> Packet:
 def _respond_at(machine: Machine, time_ps: int, wire: Wire, packet: Packet) -> None:
     """Let a turned-round packet enter a queue of the reverse wire (RESPOND).
 
-    Until then `packet.vc` is the VC on which the packet it answers came.
+    Until then `packet.vc` is the VC of the packet that it answers.
     """
     out = wire.spec.reverse if packet.path is None else packet.path[0]
     assert out is not None
@@ -145,7 +145,7 @@ def _respond_at(machine: Machine, time_ps: int, wire: Wire, packet: Packet) -> N
 
 
 def _is_multicast(packet: Packet) -> bool:
-    """Say whether a packet is multicast and was not copied yet."""
+    """True if a packet is multicast and was not copied yet."""
     return packet.kind == Kind.MCAST and not packet.targets
 
 
@@ -154,7 +154,7 @@ def _at_unit(node: ImageNode, packet: Packet) -> bool:
 
 
 def _kind_beyond(node: ImageNode, packet: Packet) -> int:
-    """Return the kind of a packet behind `node`: a bridge makes a WRITE of a FETCH (section 3)."""
+    """Return a packet's kind after `node`: bridges turn a FETCH into a WRITE (section 3)."""
     return Kind.WRITE if node.bridge and packet.kind == Kind.FETCH else packet.kind
 
 
@@ -176,7 +176,7 @@ def arrival_ps(machine: Machine, wire: Wire, packet: Packet, head_tail: tuple[in
 
 
 def _fastest_onward(machine: Machine, wire: Wire, packet: Packet) -> Wire:
-    """Return the wire `q` of section 4, 6.: the fastest, by the image, that the packet may take next."""
+    """Return the wire `q` of section 4, 6.: the packet's fastest next wire, by the image."""
     if aggregation.goes_down(machine, packet):
         return machine.wires[aggregation.first_onward(machine, packet)]
     if _is_multicast(packet):
@@ -214,7 +214,7 @@ def arrive(machine: Machine, wire: Wire, packet: Packet) -> None:
 
 
 def _owe_control_bytes(machine: Machine, wire: Wire, packet: Packet) -> None:
-    """Section 3, owed control bytes."""
+    """Add the control bytes owed for a packet (section 3, owed control bytes)."""
     if wire.spec.reverse is not None:
         reverse = machine.wires[wire.spec.reverse]
         machine.check_owed(reverse)
@@ -266,7 +266,7 @@ class _Candidate:
 
 
 def phase_b(machine: Machine) -> None:
-    """Grant one packet on every idle wire that can, in ascending wire id, until none can."""
+    """Grant one packet on every idle wire that can, in ascending wire id, until no wire can."""
     position = -1
     while machine.examine:
         ahead = [wire for wire in machine.examine if wire > position]
@@ -286,7 +286,7 @@ def start_transfer(machine: Machine, endpoint: int, slot: int, transfer: Transfe
 
 
 def _expect(machine: Machine, transfer: Transfer, wire: int) -> None:
-    """Let phase B look at a wire when the transfer's next packet for it is available."""
+    """Schedule phase B of a wire for when the transfer's next packet for it is available."""
     i = transfer.next_packet(wire)
     if i is not None:
         machine.look_at(wire, transfer.available_ps(i))
@@ -347,7 +347,7 @@ def _make_packet(model: Model, transfer: Transfer, i: int, wire: int) -> Packet:
 
 
 def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
-    """Put a packet on the wire; the numbers are those of section 4."""
+    """Put a packet on the wire; the numbers refer to section 4."""
     model, now_ps = machine.model, machine.now_ps
     packet = candidate.packet
     wire.end_credit_stall(now_ps)

@@ -1,4 +1,4 @@
-"""Connections: the counters of their slots, and who waits for them (section 7)."""
+"""Connections: the counters of their slots, and the instances that wait (section 7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConnectionState:
     issued, tail_visible, consumed, head_visible : int
         Slots taken by the sender, seen by the receiver, released, seen by the sender.
     packet_count, read_count : int
-        The running counts `b` of section 5 (mod 2^32); a staged connection's READs have their own.
+        The running counts `b` of section 5 (mod 2^32); a staged connection counts its READs separately.
     rate : FlowRate or None
         Rate control of its writes.
     posts : deque
@@ -59,7 +59,7 @@ class ConnectionState:
         self.rate = FlowRate(self.spec.control, who) if self.spec.control else None
 
     def count(self, packets: int, staged_read: bool) -> int:
-        """Count the packets of a new transfer; return what they count from, or the pinned key."""
+        """Count the packets of a new transfer; return the count before it, or the pinned key."""
         if staged_read:
             before, self.read_count = self.read_count, (self.read_count + packets) % 2**32
         else:
@@ -75,14 +75,14 @@ class ConnectionState:
         return self.issued + slots - self.head_visible <= self.spec.slots
 
     def issue(self, slots: int, has_write: bool) -> Post:
-        """Take slots for a slice to be sent."""
+        """Reserve slots for a slice to be sent."""
         self.issued += slots
         post = Post(slots, complete=not has_write)
         self.posts.append(post)
         return post
 
     def advance_posts(self) -> None:
-        """Post every slice for which nothing is missing any more, in order."""
+        """Post every slice that is complete, in order."""
         while self.posts and self.posts[0].done and self.posts[0].complete:
             slots = self.posts.popleft().slots
             self._after(self.spec.tail_ps, partial(self._show_tail, slots))

@@ -9,10 +9,10 @@ from clusim.engine.reference.wires import Wire
 
 
 def check_balance(machine: Machine) -> None:
-    """Raise `InternalError` unless every credit is accounted for and nothing is left without a cause.
+    """Raise `InternalError` unless credits add up and remaining packets have a cause.
 
-    Accepted causes are a wire that is down, and a packet larger than the buffer it must fit in: what waits for
-    them, or behind them, stays.
+    Accepted causes are a wire that is down, and a packet larger than the buffer it must fit in: packets that wait
+    for these, directly or in a queue, stay.
     """
     packets = _packets_left(machine)
     if not may_wait(machine):
@@ -26,7 +26,7 @@ def check_balance(machine: Machine) -> None:
 
 
 def may_wait(machine: Machine) -> bool:
-    """Return True if something may wait for ever: for a wire that is down, or for a buffer smaller than it is."""
+    """Return True if a packet may wait for ever: wire down or buffer too small."""
     return any(wire.down or _is_stuck(wire, machine) for wire in machine.wires)
 
 
@@ -56,7 +56,7 @@ def _check_buffers(machine: Machine, packets: list[Packet]) -> None:
 
 
 def _check_buffer(wire: Wire, vc: int, packets_bytes: int) -> None:
-    """Compare credit, or what the receiver holds, with the packets that are left."""
+    """Compare credit, or the bytes held by the receiver, with the remaining packets."""
     where = f"conservation: wire {wire.index} VC {vc}"
     pause = wire.pause
     if pause is None:

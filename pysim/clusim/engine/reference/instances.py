@@ -1,7 +1,4 @@
-"""Instances: what a CTA does with each slice (section 7).
-
-The slices an instance works through, in order (section 7, iteration).
-"""
+"""Instances: the order of slices of a CTA, and its actions for each slice (section 7)."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from clusim.engine.reference.specs import InstanceSpec, PrimSpec, ceil_div, roun
 
 @dataclass(frozen=True, slots=True)
 class InstanceStep:
-    """One step of an instance; `number` is the primitive's index in the template, `slots` what it takes."""
+    """One step of an instance: primitive `number` of the template, which uses `slots` slots."""
 
     loop: int
     number: int
@@ -84,11 +81,11 @@ class InstanceHost(Protocol):
     connections: list[ConnectionState]
 
     def record(self, instance: int, sequence: int) -> None:
-        """A slice was completed, now."""
+        """Record the completion of a slice, now."""
         ...
 
     def finished(self, instance: InstanceState) -> None:
-        """The instance has no slice left."""
+        """Note that the instance is after its last slice."""
         ...
 
 
@@ -103,12 +100,12 @@ class _Carry:
     connection: ConnectionState
 
     def all_granted(self, end_ps: int) -> None:
-        """A write is done when its packets have left."""
+        """End a write when its packets have left."""
         if not self.reads:
             self.instance.resume_at(max(end_ps, self.pace_ps))
 
     def completed(self, transfer: Transfer, v_ps: int) -> None:
-        """A read is done when its data are there; a write may post."""
+        """End a read when its data have arrived; let a write post."""
         transfer.complete = True
         if self.reads:
             self.instance.resume_at(max(v_ps, self.pace_ps))
@@ -135,9 +132,9 @@ class InstanceState:
     slot : int
         CTA slot held, -1 without one.
     gate_ps, cause, wire
-        What the completion record of the present slice says besides its time.
+        Fields of the completion record of the present slice, in addition to its time.
     sequence : int
-        Number of the present slice, counting those not skipped.
+        Number of the present slice, not counting skipped slices.
     """
 
     def __init__(
@@ -162,11 +159,11 @@ class InstanceState:
         self._steps = self._program()
 
     def advance(self) -> None:
-        """Go as far as possible at the present time."""
+        """Advance until the instance must wait, at the present time."""
         next(self._steps, None)
 
     def resume_at(self, time_ps: int) -> None:
-        """Let the instance go on at `time_ps`."""
+        """Let the instance continue at `time_ps`."""
         machine = self._machine
         if time_ps <= machine.now_ps:
             machine.waves.runnable.add(self.index)
@@ -183,7 +180,7 @@ class InstanceState:
         self._host.finished(self)
 
     def _slice(self, step: InstanceStep) -> Iterator[None]:
-        """Do one slice; the numbers are those of section 7."""
+        """Execute one slice; the numbers refer to section 7."""
         prim, machine, slots = step.prim, self._machine, step.slots
         flags = _FLAGS[prim.opcode]
         recv = self._connection(prim.recv) if flags & Op.RECV else None
@@ -314,7 +311,7 @@ class InstanceState:
     def _transfer(
         self, step: InstanceStep, connection: ConnectionState, kind: int, post: Post | None
     ) -> Iterator[None]:
-        """Inject a transfer from now on, and wait until the slice may go on."""
+        """Inject a transfer from now on, and wait until the slice may continue."""
         machine, terms = self._machine, self._terms(connection, kind, step.prim)
         size = ceil_div(step.bytes * connection.spec.expand_120, 120)
         cost16 = self._cost16(step.prim)

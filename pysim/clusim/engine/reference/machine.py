@@ -1,9 +1,8 @@
-"""The state of a run that the sections share: time, scheduler, waves, wires, memories, flows.
+"""State of a run that the sections share: time, events, waves, wires, memories, flows.
 
-Besides: the memory of an endpoint, a clock of accepted bytes (section 8); the waves of phase A, the due work of the
-present time in its order (section 1, 5.).
-
-Scheduled events, in the order of section 1 of the contract.
+Scheduled events are in the order of section 1 of the contract. The memory of an endpoint is a clock of
+accepted bytes (section 8); the waves of phase A are the due work of the present time in its order
+(section 1, 5.).
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Class(IntEnum):
     PAUSE = 6  # and RESUME
     NOTIFY = 7
     TIMER = 8
-    CREDIT = 9  # adds credit; nothing in phase A looks at it
-    WAKE = 10  # makes phase B of this timestamp look at a wire
+    CREDIT = 9  # adds credit; no other event of phase A depends on it
+    WAKE = 10  # adds a wire to phase B of this timestamp
 
 
 @dataclass(order=True, slots=True)
@@ -66,25 +65,25 @@ class Scheduler:
         return self._heap[0].time_ps if self._heap else None
 
     def pop(self, now_ps: int) -> Callable[[], None] | None:
-        """Remove and return the next event of `now_ps`, or None if there is no more."""
+        """Remove and return the next event of `now_ps`, or None after the last."""
         if not self._heap or self._heap[0].time_ps != now_ps:
             return None
         return heapq.heappop(self._heap).action
 
 
 class Actor(Protocol):
-    """The part of the schedule that waves set in motion."""
+    """The part of the schedule that waves call."""
 
     def start_task(self, task: int) -> None:
         """Start a task."""
         ...
 
     def start_instances(self) -> None:
-        """Give free CTA slots to instances that wait for one."""
+        """Assign free CTA slots to waiting instances."""
         ...
 
     def advance(self, instance: int) -> None:
-        """Let an instance go as far as it can."""
+        """Advance an instance until it must wait."""
         ...
 
 
@@ -94,9 +93,9 @@ class Waves:
     Attributes
     ----------
     tasks, runnable : set of int
-        Tasks whose predecessors are done; instances that may be able to go on.
+        Tasks after the end of their predecessors; instances that may be able to continue.
     slots_changed : bool
-        Whether a CTA slot was freed or an instance began to wait for one.
+        True if a CTA slot was freed or an instance began to wait for one.
     """
 
     def __init__(self) -> None:
@@ -110,7 +109,7 @@ class Waves:
         self._delays.append(action)
 
     def run(self, actor: Actor) -> None:
-        """Run waves until nothing is due."""
+        """Run waves until no work is due."""
         while self._delays or self.tasks or self.runnable or self.slots_changed:
             delays, self._delays = self._delays, []
             for action in delays:
@@ -160,22 +159,22 @@ def _pause(nvc: int) -> Pause:
 
 
 class Machine:
-    """Everything about the network that changes.
+    """The state of the network that changes during a run.
 
     Attributes
     ----------
     flows : list of dict
         Per endpoint: the transfer that each CTA slot is injecting.
     thread_free_ps : list of int
-        When the host thread of every endpoint takes its next slice.
+        Time at which the host thread of every endpoint is free for its next slice.
     slow_1024 : list of int
         Present speed factor of each endpoint.
     examine : set of int
-        Wires whose situation may have changed; phase B looks at these.
+        Wires that may have changed; phase B examines these.
     beyond : tuple or None
-        What left the ranges in this timestamp: the run ends with it.
+        Object that left the ranges in this timestamp: the run ends with it.
     payload : Payload
-        What complete transfers moved.
+        Payload of complete transfers.
     """
 
     def __init__(self, model: Model) -> None:
@@ -209,7 +208,7 @@ class Machine:
         self.beyond = who if self.beyond is None else min(self.beyond, who)
 
     def in_range(self, time_ps: int, who: Who) -> bool:
-        """Say whether a time is one that a run may have; if not, the run ends."""
+        """True if a time is within the range of a run; if not, the run ends."""
         if time_ps < TIME_END_PS:
             return True
         self.refuse(who)
@@ -223,7 +222,7 @@ class Machine:
         who: Who,
         order: tuple[int, int] = (0, 0),
     ) -> None:
-        """Let `action` happen at `time_ps` in a class, unless that is beyond the end of time."""
+        """Schedule `action` at `time_ps` in a class; from the end of time on, end the run instead."""
         if self.in_range(time_ps, who):
             self.scheduler.add(time_ps, kind, action, order)
 
@@ -246,7 +245,7 @@ class Machine:
             self.refuse((Beyond.WIRE, wire.index))
 
     def look_at(self, wire: int, time_ps: int) -> None:
-        """Let phase B of `time_ps` look at `wire`."""
+        """Schedule `wire` for phase B of `time_ps`."""
         if time_ps <= self.now_ps:
             self.examine.add(wire)
         else:
@@ -282,7 +281,7 @@ class Machine:
         self.plan(time_ps, Class.PAUSE, act, (Beyond.WIRE, wire.index), (wire.index, 0))
 
     def release(self, buffer: Buffer, free_ps: int, granted: bool = False) -> None:
-        """One holder of an input buffer is done with it at `free_ps`; the last returns the credit.
+        """Release an input buffer for one holder at `free_ps`; the last returns the credit.
 
         On a wire that pauses this is a FREE, not before the next timestamp if a grant is the reason (`granted`).
         """
@@ -304,7 +303,7 @@ class Machine:
         self.examine.add(buffer.wire)
 
     def _free(self, buffer: Buffer) -> None:
-        """Take the bytes of a packet that left its buffer from what is held (FREE)."""
+        """Subtract a packet that left its buffer from the bytes held (FREE)."""
         wire, vc = self.wires[buffer.wire], buffer.vc
         assert wire.pause is not None
         wire.pause.held[vc] -= buffer.bytes
@@ -313,6 +312,6 @@ class Machine:
             self._signal(wire, vc, stop=False)
 
     def usable(self, group: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the wires of a group that are not down, or all of them if all are."""
+        """Return the wires of a group that are up, or the full group if all are down."""
         up = tuple(wire for wire in group if not self.wires[wire].down)
         return up or group

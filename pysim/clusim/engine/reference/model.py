@@ -1,4 +1,4 @@
-"""The image as plain Python objects: what never changes during a run."""
+"""The image as plain Python objects: the part of the state that is constant during a run."""
 
 from __future__ import annotations
 

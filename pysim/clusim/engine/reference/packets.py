@@ -58,7 +58,7 @@ class Terms:
 
     @property
     def answered(self) -> bool:
-        """True if something comes back for every packet, so that windows apply."""
+        """True if every packet has a response, so that windows apply."""
         return self.kind in (Kind.READ_REQ, Kind.RED_REQ, Kind.AGG_UP)
 
 
@@ -73,7 +73,7 @@ class Transfer:
     base : int
         The running packet count `b` of the connection before this transfer.
     granted, outstanding : dict
-        Packets granted, and of these requests without a response, per first-hop wire.
+        Granted packets, and granted requests without a response, per first-hop wire.
     rate : FlowRate or None
         Rate control of its connection or source.
     first_number : int
@@ -127,7 +127,7 @@ class Transfer:
         return self.count * (len(terms.members) if copies else 1)
 
     def packet_size(self, i: int) -> int:
-        """Return the payload bytes `p` that packet `i` stands for."""
+        """Return the payload bytes `p` of packet `i`."""
         return min(self.stride, self.bytes - i * self.stride)
 
     def available_ps(self, i: int) -> int:
@@ -161,7 +161,7 @@ class Transfer:
         return sum(self.granted.values())
 
     def window_open(self, wire: int) -> bool:
-        """Say whether the window lets one more request leave on `wire`."""
+        """True if the window lets one more request leave on `wire`."""
         terms = self.terms
         if terms.window_bytes == 0 or not terms.answered:
             return True
@@ -186,27 +186,27 @@ class Buffer:
 
 @dataclass(slots=True)
 class Packet:
-    """A packet (a burst of `m` exact packets) on its way.
+    """A packet (a burst of `m` exact packets) in flight.
 
     Attributes
     ----------
     targets : tuple of int
-        Where it is steered to, in order; empty for a RED_REQ, RED_DATA, a MCAST packet before its fan-out and
-        packets on their way to a unit's vertex.
+        Targets of its steering, in order; empty for a RED_REQ, RED_DATA, a MCAST packet before its fan-out and
+        packets towards a unit's vertex.
     first_vc : int
         Its VC before any dateline: `vc` or `vc_response`.
     vc : int
-        Its VC on the wire it is on or waits for.
+        Its VC on the present wire or on the wire for which it waits.
     arrived_over : int or None
-        The last wire it crossed; None where it was made.
+        The last wire that it crossed; None at its origin.
     request_wire : int
-        First-hop wire of the request it stems from; the window is counted there.
+        First-hop wire of its original request; the window is counted there.
     operation : int or None
-        Operation of a reduction unit it belongs to.
+        Operation of a reduction unit to which it belongs.
     vertex, number : int or None
-        The vertex on whose `path_up` or `path_down` it is, and its number there.
+        The vertex with the `path_up` or `path_down` that it follows, and its number there.
     marked : bool
-        Whether it met congestion.
+        True if it met congestion.
     """
 
     transfer: Transfer
@@ -248,7 +248,7 @@ class Packet:
         return form.wire_bytes(kind, self.p, self.transfer.terms.packet_bytes)
 
     def occupancy(self, model: Model, wire: int, kind: int | None = None) -> int:
-        """Return the bytes' worth of time it takes on `wire`, as the kind it is or will be there."""
+        """Return its wire time on `wire`, in bytes, as the kind that it has or will have there."""
         form = model.wires[wire].format
         return form.occupancy(
             self.kind if kind is None else kind, self.wire_bytes(model, wire, kind)
@@ -257,7 +257,7 @@ class Packet:
 
 @dataclass(slots=True)
 class UnitOperation:
-    """A reduction under way: its request and how many members' data are missing."""
+    """A reduction in progress: its request and the number of missing members' data."""
 
     request: Packet
     missing: int
@@ -276,12 +276,12 @@ class UnitState:
     admitted: int = 0
 
     def reduce(self, now_ps: int, operand_bytes: int) -> int:
-        """Put an operation on `operand_bytes` into the unit now; return the time of its result [ps]."""
+        """Add an operation on `operand_bytes` now; return the time of its result [ps]."""
         self.clock16 = max(self.clock16, now_ps << 16) + operand_bytes * self.spec.cost16
         return ((self.clock16 + 65535) >> 16) + self.spec.latency_ps
 
     def fits(self, p: int) -> bool:
-        """Say whether a request for `p` bytes can be admitted; one always can if nothing is in use."""
+        """True if a request for `p` bytes can be admitted; one always can if the unit is idle."""
         return self.in_use_bytes == 0 or self.in_use_bytes + p <= self.spec.capacity_bytes
 
 
@@ -318,7 +318,7 @@ class Vertex:
     waiting: list[Packet] = field(default_factory=list)
 
     def begin(self, transfer: Transfer) -> int:
-        """Make a transfer the member's present one; return the number of its first packet."""
+        """Set the member's present transfer; return the number of its first packet."""
         first = self.next_number
         self.transfer = transfer
         self.next_number = (first + transfer.count) % _NUMBERS
@@ -330,7 +330,7 @@ class Vertex:
         return self.transfer is not None and not self.transfer.complete
 
     def fits(self, number: int) -> bool:
-        """Say whether a packet of this number can be admitted."""
+        """True if a packet of this number can be admitted."""
         return (number - self.base) % _NUMBERS < self.spec.slots
 
     def finish(self) -> None:
@@ -350,7 +350,7 @@ class Payload:
     Attributes
     ----------
     relayed : bool
-        Whether a packet passed through an endpoint, whose wires then carry more.
+        True if a packet passed through an endpoint; wires of endpoints then carry more.
     """
 
     def __init__(self, endpoints: int) -> None:
@@ -359,7 +359,7 @@ class Payload:
         self.relayed = False
 
     def complete(self, transfer: Transfer) -> None:
-        """Count a transfer that is complete now, and check that all of it was delivered."""
+        """Count a complete transfer, and check that all its bytes were delivered."""
         terms, size, own = transfer.terms, transfer.bytes, transfer.terms.requester
         asked = size * (transfer.deliveries // transfer.count)
         what = f"bytes delivered of a transfer of endpoint {own}"

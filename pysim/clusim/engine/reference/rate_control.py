@@ -12,7 +12,7 @@ _ONE = 65536
 
 @dataclass(slots=True)
 class _Timer:
-    """A timer that comes again after each period; `due_ps` is None before it is started."""
+    """A periodic timer; `due_ps` is None before it is started."""
 
     period_ps: int
     due_ps: int | None = None
@@ -27,7 +27,7 @@ class _Timer:
 
 
 class FlowRate:
-    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps. `who` has the flow."""
+    """Rate control of one flow, `who`; `rate` and `target` in payload bytes per 2^30 ps."""
 
     def __init__(self, spec: ControlSpec, who: tuple[Beyond, int]) -> None:
         self.spec, self.who = spec, who
@@ -50,7 +50,7 @@ class FlowRate:
         self.next_ps = max(self.next_ps, now_ps) + ceil_div(p << 30, self.rate)
 
     def answers_mark(self, now_ps: int) -> bool:
-        """Say whether a marked packet delivered now makes a NOTIFY."""
+        """True if a marked packet delivered now causes a NOTIFY; this starts the interval again."""
         if self._last_ps is not None and now_ps - self._last_ps < self.spec.cnp_interval_ps:
             return False
         self._last_ps = now_ps
@@ -68,7 +68,7 @@ class FlowRate:
             timer.due_ps = now_ps + timer.period_ps
 
     def advance(self, now_ps: int) -> None:
-        """Handle every timer that is due by now; the two do not see what the other does."""
+        """Handle every timer that is due by now; the two timers are independent."""
         for _ in range(self._alpha_timer.pass_until(now_ps)):
             decayed = (self.alpha * (_ONE - self.spec.g_65536)) >> 16
             if decayed == self.alpha:
@@ -89,13 +89,13 @@ class FlowRate:
                 due -= steps
 
     def _steady_steps(self, up: int, due: int) -> int:
-        """Return how many of the next `due` steps add `up` to rate and target, as the last one did.
+        """Return the number of the next `due` steps that add `up` to rate and target.
 
         A flow may be silent for days, in which its timers are due a million times.
         """
         spec, recovery = self.spec, self.spec.fast_recovery
         if self._by_time < self._by_bytes:
-            return 0  # what they count for still grows
+            return 0  # the lesser of both counts still grows, and with it the increase
         if self._by_time < recovery:
             due = min(due, recovery - 1 - self._by_time)
         return min(due, (spec.line_rate - self.target) // up) if up else due

@@ -13,7 +13,7 @@ from clusim.engine.reference.wires import Wire
 
 
 def next_vc(model: Model, packet: Packet, wire: int) -> int:
-    """Return the VC that a packet has on `wire`, given the wire it came over, if any."""
+    """Return the VC of a packet on `wire`, given its previous wire, if any."""
     before, vc = packet.arrived_over, packet.first_vc
     if before is not None and model.wires[before].dim == model.wires[wire].dim:
         vc = packet.vc
@@ -23,7 +23,7 @@ def next_vc(model: Model, packet: Packet, wire: int) -> int:
 
 
 def targets_at(model: Model, packet: Packet, node: int) -> tuple[int, ...]:
-    """Return the targets a packet still has once it has arrived at `node` (section 5, targets)."""
+    """Return the remaining targets of a packet that arrived at `node` (section 5, targets)."""
     targets = packet.targets
     while len(targets) > 1 and model.targets[targets[0]].node == node:
         targets = targets[1:]
@@ -31,7 +31,7 @@ def targets_at(model: Model, packet: Packet, node: int) -> tuple[int, ...]:
 
 
 def at_destination(model: Model, packet: Packet, node: int) -> bool:
-    """Say whether `node` is where the packet's last target is, the others being passed."""
+    """True if the packet's last target is at `node` and the others are passed."""
     targets = targets_at(model, packet, node)
     return len(targets) == 1 and model.targets[targets[0]].node == node
 
@@ -57,7 +57,7 @@ def enter(machine: Machine, out: int, candidate: int, packet: Packet) -> None:
 
 
 def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> None:
-    """Let a packet, or a copy of one, that came over a wire on `vc` go on; congestion may mark it."""
+    """Forward a packet, or a copy, that arrived over a wire on `vc`; congestion may mark it."""
     packet.vc = next_vc(machine.model, packet, out)
     enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
     if machine.wires[out].congested(machine.model.seed):
@@ -65,7 +65,7 @@ def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> 
 
 
 def emit(machine: Machine, node: ImageNode, out: int, packet: Packet) -> None:
-    """Let a packet made in a switch enter the queue for such packets of wire `out`."""
+    """Enqueue a packet created in a switch, in the queue of wire `out` for such packets."""
     candidate = len(node.incoming) * machine.model.nvc + packet.first_vc
     packet.vc = next_vc(machine.model, packet, out)
     enter(machine, out, candidate, packet)

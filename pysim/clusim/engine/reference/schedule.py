@@ -19,7 +19,7 @@ _WHOLE = 2**48
 
 @dataclass(slots=True, eq=False)
 class _Kernel:
-    """A running kernel: `done` of 2^48, speed in 2^-16 of these per ps, since when."""
+    """A running kernel: `done` of 2^48 at `since_ps`, `speed` in 2^-16 of these per ps."""
 
     task: int
     spec: TaskSpec
@@ -35,7 +35,7 @@ class Kernels:
     Attributes
     ----------
     busy : int
-        SMs held by instances; whoever changes it calls nothing, `settle` compares.
+        SMs held by instances; writers need not notify, as `settle` compares.
     """
 
     def __init__(self, machine: Machine, endpoint: int, ended: Callable[[int], None]) -> None:
@@ -59,7 +59,7 @@ class Kernels:
         self._set_changed = True
 
     def settle(self) -> None:
-        """Phase A, step 6: set the speeds anew if anything they depend on changed."""
+        """Set the speeds again if any of their inputs changed (phase A, step 6)."""
         changed = self._set_changed or self._epoch_due or self.busy != self._busy_before
         if not changed:
             return
@@ -133,7 +133,7 @@ class Kernels:
         self._ended(kernel.task)
 
     def _speed(self, spec: TaskSpec) -> int:
-        """Return the present speed of a kernel, in 2^-64 of it per ps."""
+        """Return the present speed of a kernel, in 2^-64 of its work per ps."""
         n, quantum_ps = len(self._running), self._spec.mem_quantum_ps
         free = max(1, self._spec.sms - self.busy)
         share = min(spec.sms, max(1, free // n))
@@ -145,14 +145,14 @@ class Kernels:
 
 
 class ScheduleState(InstanceHost):
-    """Starts tasks and instances, and counts what is done.
+    """Start of tasks and instances, and counts of completions.
 
     Attributes
     ----------
     starts_ps, ends_ps : list of int
-        Start and end of every task, -1 where not yet.
+        Start and end of every task, -1 before it.
     records : list
-        Completion records not yet taken, as `clusim.engine.outcome.RECORD`.
+        Completion records not yet returned, as `clusim.engine.outcome.RECORD`.
     fingerprint : int
         Sum of the completions so far (section 12).
     """
@@ -178,13 +178,13 @@ class ScheduleState(InstanceHost):
         machine.waves.tasks = {i for i, missing in enumerate(self._missing) if missing == 0}
 
     def take_slot(self, endpoint: int) -> int:
-        """Take the lowest free CTA slot of an endpoint."""
+        """Allocate and return the lowest free CTA slot of an endpoint."""
         slot = min(self._free_slots[endpoint])
         self._free_slots[endpoint].remove(slot)
         return slot
 
     def start_task(self, task: int) -> None:
-        """Start a task whose predecessors are done (section 9)."""
+        """Start a task after the end of its predecessors (section 9)."""
         now_ps, spec = self.machine.now_ps, self.machine.model.tasks[task]
         self.starts_ps[task] = now_ps
         if spec.kind == TaskKind.KERNEL:
@@ -218,7 +218,7 @@ class ScheduleState(InstanceHost):
         self.machine.waves.slots_changed = True
 
     def start_instances(self) -> None:
-        """Give free CTA slots to waiting instances, by start time, then id (section 7)."""
+        """Assign free CTA slots to waiting instances, by start time, then id (section 7)."""
         for endpoint, waiting in enumerate(self._waiting):
             waiting.sort()
             while waiting and self._free_slots[endpoint]:
@@ -230,7 +230,7 @@ class ScheduleState(InstanceHost):
                 instance.resume_at(self.machine.now_ps)
 
     def advance(self, instance: int) -> None:
-        """Let an instance go as far as it can."""
+        """Advance an instance until it must wait."""
         self.instances[instance].advance()
 
     def record(self, instance: int, sequence: int) -> None:

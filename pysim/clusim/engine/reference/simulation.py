@@ -1,6 +1,6 @@
-"""The run loop (section 1), faults (section 11) and the engine protocol of ``clusim.engine.outcome``.
+"""The run loop (section 1), faults (section 11) and the protocol `Engine`.
 
-Besides: laws of every run, checked when it has ended and drained (section 12); limits of an image's counts and sizes,
+Also: laws of every run, checked after its end and drain (section 12); limits of an image's counts and sizes,
 checked before a run (section 1); sources of synthetic traffic (section 10).
 """
 
@@ -112,12 +112,12 @@ class SourceState:
         start_transfer(self._machine, spec.endpoint, self._slot, transfer)
 
     def granted(self, end_ps: int) -> None:
-        """All packets of the present message were granted."""
+        """Note that all packets of the present message were granted."""
         self._granted_ps = end_ps
         self._plan()
 
     def complete(self, message: int) -> None:
-        """A message is complete, now."""
+        """Note the completion of a message, now."""
         self._done_ps[message] = self._machine.now_ps
         self._schedule.message_done(message)
         if message == self._message - 1:
@@ -133,11 +133,11 @@ class _Message:
         self._source, self._message = source, message
 
     def all_granted(self, end_ps: int) -> None:
-        """Tell the source."""
+        """Notify the source that all packets are granted."""
         self._source.granted(end_ps)
 
     def completed(self, transfer: Transfer, v_ps: int) -> None:
-        """Tell the source."""
+        """Notify the source that the message is complete."""
         transfer.complete = True
         self._source.complete(self._message)
 
@@ -151,7 +151,7 @@ def _refuse(table: str, row: int, what: str) -> None:
 
 
 def check_sizes(model: Model) -> None:
-    """Raise `ScheduleError` for an image with more packets, bytes or slices than an engine counts."""
+    """Raise `ScheduleError` for an image with too many packets, bytes or slices."""
     data = [(i, conn) for i, conn in enumerate(model.conns) if conn.kind != _FLAG_CONN]
     for i, conn in data:
         _check_burst(model, "conns", i, conn)
@@ -216,7 +216,7 @@ def _check_instance(model: Model, row: int, spec: InstanceSpec) -> None:
 def check_laws(
     machine: Machine, schedule: ScheduleState, final: list[dict[str, int]], end_ps: int
 ) -> None:
-    """Raise `InternalError` if a run that took `end_ps` broke a law; `final` are the counters at its end."""
+    """Raise `InternalError` if a run of `end_ps` broke a law; `final` are its counters."""
     _check_wires(machine, final, end_ps)
     _check_servers(machine)
     _check_tasks(schedule)
@@ -237,7 +237,7 @@ def _check_wires(machine: Machine, final: list[dict[str, int]], end_ps: int) -> 
 
 
 def _check_servers(machine: Machine) -> None:
-    """No memory above its rate; each access may gain up to 2^-16 ps by rounding."""
+    """Check that no memory exceeds its rate; each access may gain up to 2^-16 ps by rounding."""
     grants = sum(wire.counters.grants for wire in machine.wires)
     for i, (memory, spec) in enumerate(zip(machine.memories, machine.model.endpoints, strict=True)):
         due16 = (memory.bytes_256 * spec.mem_cost16) >> 8
@@ -257,7 +257,7 @@ def _check_tasks(schedule: ScheduleState) -> None:
 
 
 def _check_payload(machine: Machine) -> None:
-    """Over the wires of an endpoint goes what its transfers moved, and more where endpoints relay."""
+    """Check that wires of endpoints carried the transfers' payload, or more with relays."""
     payload = machine.payload
     sent, taken = [0] * len(payload.sent), [0] * len(payload.taken)
     for wire in machine.wires:
@@ -290,20 +290,20 @@ class ReferenceSimulation:
     Parameters
     ----------
     image : Image
-        Fabric and schedule.
+        Topology and schedule.
     records : bool
-        Whether to keep completion records.
+        True to keep completion records.
 
     Raises
     ------
     ScheduleError
-        A number of the image is outside its range (`clusim.engine.ranges`), or counts too much. What belongs together
-        is not checked as the C engine does: the reference is given images that lowering or a test made.
+        A number of the image is outside its range (`clusim.engine.ranges`), or counts too much. Unlike the C
+        engine, the reference does not check the consistency of tables: its images are from lowering or a test.
 
     Attributes
     ----------
     now_ps : int
-        Everything up to and including this time has happened [ps].
+        Every event up to and including this time has happened [ps].
     """
 
     def __init__(self, image: Image, records: bool = True) -> None:
@@ -326,7 +326,7 @@ class ReferenceSimulation:
         self._final_memory: list[int] = []
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
-        """Advance by whole timestamps until done, `until_ps`, `max_events` or a deadlock."""
+        """Advance by full timestamps until done, `until_ps`, `max_events` or a deadlock."""
         used = 0
         if self._machine.beyond is not None:
             raise range_exceeded(*self._machine.beyond)
@@ -434,7 +434,7 @@ class ReferenceSimulation:
         return value
 
     def check_conservation(self) -> None:
-        """Let what is under way drain, then raise `InternalError` unless all balances."""
+        """Drain the traffic in flight, then raise `InternalError` unless everything balances."""
         while (time_ps := self._machine.scheduler.next_time()) is not None:
             self._timestamp(time_ps)
         ends.check_balance(self._machine)

@@ -1,8 +1,7 @@
-"""The constants of a run as plain Python objects, by the names of ``clusim.engine.image`` and of the contract.
+"""Constants of a run as plain Python objects, and the integer arithmetic of the contract.
 
-Absent indices (`NONE`) are ``None``.
-
-Integer arithmetic of the contract: rounding, mixing (section 12).
+Names are those of ``clusim.engine.image`` and of the contract; absent indices (`NONE`) are ``None``. The
+arithmetic rounds and mixes (section 12).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def hash32(seed: int, wire: int, grant: int) -> int:
 
 
 PAYLOAD_KINDS = frozenset(Kind) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
-"""Kinds whose payload is on the wire; the others only stand for it."""
+"""Kinds with payload on the wire; the others only represent it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class ImageFormat:
         return ceil_div(p, self.largest_payload(kind, packet_bytes))
 
     def wire_bytes(self, kind: int, p: int, packet_bytes: int) -> int:
-        """Return the bytes on the wire of a packet that stands for `p` payload bytes (section 3)."""
+        """Return the bytes on the wire of a packet for `p` payload bytes (section 3)."""
         header, most = self.header_bytes[kind], self.largest_payload(kind, packet_bytes)
         m = self.exact_packets(kind, p, packet_bytes)
         if kind not in PAYLOAD_KINDS:
@@ -72,11 +71,11 @@ class ImageFormat:
         return (m - 1) * full + last
 
     def occupancy(self, kind: int, wire_bytes: int) -> int:
-        """Return the bytes' worth of wire time that `wire_bytes` of this kind take (section 3)."""
+        """Return the wire time of `wire_bytes` of this kind, in bytes (section 3)."""
         return (wire_bytes * self.service_1024[kind] + 1023) >> 10
 
     def header_on_wire(self, kind: int) -> int:
-        """Return the header in whole flits, `up(header_bytes[kind])` (section 4, 6.)."""
+        """Return the header rounded up to flits, `up(header_bytes[kind])` (section 4, 6.)."""
         return round_up(self.header_bytes[kind], self.flit_bytes)
 
 
@@ -162,7 +161,7 @@ class UnitSpec:
 
 @dataclass(frozen=True, slots=True)
 class VertexSpec:
-    """A vertex of an aggregation tree: a member (`endpoint`) or one of a reduction unit (`unit`)."""
+    """A vertex of an aggregation tree: of a member (`endpoint`) or a reduction unit (`unit`)."""
 
     parent: int | None
     unit: int | None

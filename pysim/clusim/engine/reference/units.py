@@ -50,7 +50,7 @@ def _admit(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) 
 
 
 def data_arrive(machine: Machine, node: ImageNode, packet: Packet) -> None:
-    """Take a member's RED_DATA; the last one lets the unit reduce."""
+    """Receive a member's RED_DATA; the last one starts the reduction."""
     unit = _unit_of(machine, node)
     assert packet.buffer is not None
     assert packet.operation is not None
@@ -68,7 +68,7 @@ def data_arrive(machine: Machine, node: ImageNode, packet: Packet) -> None:
 
 
 def _result(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) -> None:
-    """Send the result of an operation, then admit what waited (RESULT)."""
+    """Send the result of an operation, then admit waiting requests (RESULT)."""
     assert request.arrived_over is not None
     out = machine.model.wires[request.arrived_over].reverse
     assert out is not None

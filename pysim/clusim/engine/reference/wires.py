@@ -1,4 +1,4 @@
-"""Wires: their rate, queues, credit, owed control bytes and counters (sections 2, 3 and 4)."""
+"""Wires: rate, queues, credit, owed control bytes and counters (sections 2, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Pause:
-    """Pause instead of credit (section 4), per VC: bytes in the receiver, and who asked, who stopped."""
+    """Pause instead of credit (section 4), per VC: bytes held, pause asked, sender stopped."""
 
     held: list[int]
     asked: list[bool]
@@ -49,7 +49,7 @@ class Wire:
     num, den : int
         Present rate; `num` is 0 while the wire is down.
     credit : list of int
-        Bytes the far buffer can take, per VC; not used with `pause`.
+        Free bytes of the far buffer, per VC; not used with `pause`.
     pause : Pause or None
         The state of pausing, on wires with `xoff_bytes`.
     owed : int
@@ -59,13 +59,13 @@ class Wire:
     last_granted : int
         Candidate index of the last grant, -1 before the first.
     stalled_since_ps : int or None
-        Since when it waits for credit.
+        Start of the present credit stall.
     arbitration_counted : bool
-        Whether the packet on the wire already added to `stall_arbitration_ps`.
+        True if the packet on the wire is already counted in `stall_arbitration_ps`.
     forwarded : int
         Packets so far that congestion could have marked.
     due_before_ps, bytes_before : int
-        Up to the last change of its rate: the least time its bytes took, and how many they were.
+        Up to the last change of its rate: the least time of its bytes, and their number.
     """
 
     index: int
@@ -89,12 +89,12 @@ class Wire:
 
     @property
     def down(self) -> bool:
-        """True if a fault took the wire down."""
+        """True if the wire is down by a fault."""
         return self.num == 0
 
     @property
     def due_ps(self) -> int:
-        """The least time that its bytes so far take at its rates [ps] (section 12)."""
+        """Least time of its bytes so far at its rates [ps] (section 12)."""
         size = (self.counters.bytes - self.bytes_before) * min(1024, *self.spec.format.service_1024)
         return self.due_before_ps + (size * self.den // (1024 * self.num) if self.num else 0)
 
@@ -121,7 +121,7 @@ class Wire:
         self.drained_at_ps = now_ps
 
     def take_control_bytes(self, now_ps: int) -> int:
-        """Return the control bytes that go in front of a packet granted now (section 4, 1.)."""
+        """Return the control bytes that precede a packet granted now (section 4, 1.)."""
         self.drain(now_ps)
         flit = self.spec.format.flit_bytes
         control = ((self.owed >> 8) // flit) * flit
@@ -140,7 +140,7 @@ class Wire:
             self.arbitration_counted = True
 
     def congested(self, seed: int) -> bool:
-        """Say whether the packet that was just forwarded into a queue is marked (section 4)."""
+        """True if the packet just forwarded into a queue is marked (section 4); counts the packet."""
         least, most = self.spec.ecn_min_bytes, self.spec.ecn_max_bytes
         if most == 0:
             return False
@@ -170,18 +170,18 @@ class Wire:
             self.end_credit_stall(now_ps)
 
     def note_credit_stall(self, now_ps: int) -> None:
-        """Phase B found the wire idle and a ready candidate without credit."""
+        """Start a credit stall: phase B found the wire idle and a ready candidate without credit."""
         if self.stalled_since_ps is None:
             self.stalled_since_ps = now_ps
 
     def end_credit_stall(self, now_ps: int) -> None:
-        """A grant, or a fault, ends the wait for credit."""
+        """End a credit stall, by a grant or a fault."""
         if self.stalled_since_ps is not None:
             self.counters.stall_credit_ps += now_ps - self.stalled_since_ps
             self.stalled_since_ps = None
 
     def can_take(self, vc: int, wire_bytes: int) -> bool:
-        """Say whether a packet may leave as far as credit, or pausing, is concerned."""
+        """True if credit, or pausing, lets a packet leave."""
         if self.pause is not None:
             return not self.pause.stopped[vc]
         return self.credit[vc] >= wire_bytes
@@ -202,7 +202,7 @@ class Wire:
             self.counters.stall_arbitration_ps += busy_ps
 
     def read(self, now_ps: int) -> dict[str, int]:
-        """Return the counters as they are at `now_ps` (sections 4 and 12)."""
+        """Return the values of the counters at `now_ps` (sections 4 and 12)."""
         values = {name: getattr(self.counters, name) for name in Counters.__slots__}
         beyond_ps = max(0, self.free_at_ps - now_ps)
         values["busy_ps"] -= beyond_ps
