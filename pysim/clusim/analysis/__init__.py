@@ -1,1 +1,1 @@
-"""Questions asked of a result; nothing here runs, draws or prints."""
+"""Analyses of results, without running, drawing or printing."""

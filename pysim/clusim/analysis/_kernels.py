@@ -1,6 +1,6 @@
-"""The loops that must be fast, compiled by numba where it is installed; imported only where one of them is long.
+"""Hot loops, compiled by numba if it is installed; imported only for long loops.
 
-Without numba they are the same loops in Python, about a hundred times slower.
+Without numba the same loops run in Python, about a hundred times slower.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def _compiled(loop: Loop) -> Loop:
-    """Return a loop compiled, or as it is without numba."""
+    """Return a compiled loop, or the loop unchanged without numba."""
     try:
         from numba import njit
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Blame: the critical path of a run, charged to what it spent its time on; the parts are the whole."""
+"""Time breakdown of the critical path of a run; the parts add up to its time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def blame(path: str | Path) -> ColumnTable:
     """Return the time breakdown of a trace's critical path.
 
     Rows have the group (``stall``: lost, ``cost``: latencies and fixed costs, ``work``), the resource, the reason,
-    the time [ps], its share of the run, and for wires their class and names. Stalls come first, the longest on
-    top; the times add up to ``time_ps`` exactly.
+    the time [ps], its share of the run, and for wires their class and names. Stalls are first, in descending order;
+    the times add up to ``time_ps`` exactly.
     """
     sums: dict[tuple[str, str, str], _Sum] = {}
     total = 0
@@ -61,9 +61,9 @@ def blame(path: str | Path) -> ColumnTable:
 
 
 def alike(table: ColumnTable) -> list[dict[str, Any]]:
-    """Return the rows with those that differ only by rank, link or channel as one, the longest first.
+    """Return the rows, merged if they differ only by rank, link or channel, the longest first.
 
-    A row that stands for several has as its resource what they have in common, and how many they are.
+    The resource of a merged row is the common part of the names, and the number of merged rows.
     """
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in table.rows():
@@ -81,7 +81,7 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
 
 
 def _notes(table: ColumnTable) -> list[str]:
-    """Say what to do about it."""
+    """Return recommendations."""
     total, notes = table.facts["time_ps"], []
     rows = table.rows()
     stalls = [row for row in rows if row["group"] == "stall"]

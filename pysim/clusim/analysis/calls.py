@@ -1,4 +1,4 @@
-"""The collectives of a run: how long, how fast, and how near to the limit of the busiest wire."""
+"""Collectives of a run: time, bandwidth, and the bound of the busiest wire."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ COLUMNS = (
 def collectives(path: str | Path) -> ColumnTable:
     """Return a row for each collective call, in the order of start.
 
-    The time is from the first rank's start to the last one's end; `skew_ps` is how much later the last rank started.
-    Bandwidths count from then on: ranks that come early only wait. `limit` is the wire that was busiest from then on
-    (also with the traffic of others), `limit_busy` its utilisation, and `bound_GBps` the bus bandwidth if it were
-    never idle; all bandwidths are 0 for a call that did not end. `exposed_ps` is the mean over the ranks.
+    The time is from the start of the first rank to the end of the last; `skew_ps` is the delay of the last rank's
+    start. Bandwidths use the time from that last start: early ranks only wait. `limit` is the busiest wire in that
+    time (including traffic of other calls), `limit_busy` its utilisation, and `bound_GBps` the bus bandwidth if it
+    were never idle; all bandwidths are 0 for a call that did not end. `exposed_ps` is the mean over the ranks.
 
-    Calls of folded blocks, each as long as the one that was simulated, are one row that says how many `times`; start
-    and end are those of the first, and their wires are not told apart.
+    Calls of replicated blocks, each as long as the simulated call, are one row with the number of `times`. Start and
+    end are taken from the first, and their wires are not distinguished.
     """
     traced = open_traced(path)
     result, run = traced.result, run_tasks(traced)
@@ -74,7 +74,7 @@ def collectives(path: str | Path) -> ColumnTable:
 
 
 class _Asked(NamedTuple):
-    """A collective as it was asked for, and how many tasks it has."""
+    """Requested collective, and its number of tasks."""
 
     operation: str
     algorithm: str
@@ -110,7 +110,7 @@ def _asked_of_blocks(folded: FoldedBlocks | None) -> Iterator[_Asked]:
 
 
 class _Seen:
-    """Times of the tasks of every collective; of those that a block repeats, in its first occurrence."""
+    """Times of the tasks of every collective; for a repeated block, of its first occurrence."""
 
     def __init__(self, run: RunTasks, calls: int) -> None:
         self.count, self.exposed, self.stream = (np.zeros(calls, np.int64) for _ in "ces")
@@ -123,7 +123,7 @@ class _Seen:
             np.add.at(self.count, call, 1)
             np.add.at(self.exposed, call, exposed_ps(tasks)[own])
             self.ended[call[~tasks.ended[own]]] = False
-            # By start, so that of those of a block repeated the first comes first.
+            # By start, so that the first repetition of a block precedes the others.
             different, index, back = np.unique(call, return_index=True, return_inverse=True)
             same = tasks.number[own] == tasks.number[own][index][back]
             self._first(tasks, own[same | (call < run.calls)], run.calls)
@@ -132,7 +132,7 @@ class _Seen:
     def _first(self, tasks: RankTasks, rows: Array, written: int) -> None:
         """See the tasks of the first time that a rank does each collective."""
         call, start, end = tasks.call[rows], tasks.start_ps[rows], tasks.end_ps[rows]
-        # The blocks of other ranks that were seen may be other ones, before or behind.
+        # Blocks found on other ranks may be earlier or later repetitions.
         repeated = (call >= written) & (self.end[call] >= 0)
         earlier = repeated & (end <= self.start[call])
         kept = ~(repeated & (start >= self.end[call])) | earlier

@@ -1,10 +1,10 @@
 """Attribution of a critical-path segment: its time, cut into parts that add up exactly.
 
-The time of a transfer goes to what was busiest on its way, found in the histories of the trace: a wire, a memory,
-a reduction unit or the CTA itself. Part of that time is work: what the way would need anyhow, until the next busiest
-thing on it, or the usual one of the parallel wires, would be the limit. What the busiest takes longer than that is a
-stall, and is what an upgrade of it alone would buy, in first order. Time in which not even the busiest was busy is a
-stall, too.
+The time of a transfer is attributed to the busiest resource on its path, found in the histories of the trace: a wire,
+a memory, a reduction unit or the CTA. The part that the path needs anyway, until the next busiest resource or the
+median of the parallel wires would be the limit, is work. The excess of the busiest resource is a stall, and is the
+critical-path estimate of the saving if only this resource is upgraded. Time in which even the busiest resource was
+idle is also a stall.
 """
 
 from __future__ import annotations
@@ -26,20 +26,23 @@ from clusim.results.diagnosis import CauseKind
 Array = NDArray[Any]
 
 NEAR = 0.98
-"""Of things as busy as this part of the busiest, the first on the way is named: the others follow its pace."""
+"""Share of the largest utilisation from which the first resource on the path is named.
+
+Later resources on the path only follow the rate of the first.
+"""
 
 _KINDS = {"hbm": CauseKind.MEMORY, "unit": CauseKind.UNIT}
-"""Kind of thing that a transfer needs, besides wires and CTAs -> its cause."""
+"""Kind of resource of a transfer, besides wires and CTAs -> its cause."""
 
 Scale = Callable[[str, int], float]
-"""Factors of faster hardware: kind of cause (wire hbm unit cta step latency compute launch) and number."""
+"""Factors of faster hardware by kind (wire hbm unit cta step latency compute launch) and number."""
 
 
 class Charge(NamedTuple):
-    """A part of a step.
+    """Part of a segment.
 
     `group` is ``stall`` (lost), ``cost`` (latencies and fixed costs) or ``work`` (bytes moving, kernels computing);
-    `cause` what a verdict calls it, `rivals` the calls that a wire was busy with instead.
+    `cause` is its cause in the diagnosis, `rivals` are the other calls that kept a wire busy.
     """
 
     group: str
@@ -52,11 +55,11 @@ class Charge(NamedTuple):
 
 
 class _Load(NamedTuple):
-    """Something a transfer needs, and how busy it was.
+    """Resource of a transfer, and its utilisation.
 
-    `use` is that in the time of the slice. `mean` and `usual` are those in the time of the whole task, of the thing
-    itself and of its like: the median of the parallel wires, or of its class. Single slices see the ups and downs of
-    others.
+    `use` is the utilisation during the slice. `mean` and `usual` are for the complete task: of the resource, and of
+    comparable resources (the median of the parallel wires, or of its class). Single slices fluctuate with other
+    traffic.
     """
 
     what: str
@@ -68,18 +71,18 @@ class _Load(NamedTuple):
 
 
 class Charger:
-    """Charges steps of a walk.
+    """Time breakdown of the segments of a walk.
 
     Parameters
     ----------
     walk : Walk
-        Where the steps come from.
+        Source of the segments.
     usage : Usage
-        The histories of the same trace.
+        Histories of the same trace.
     used : ndarray of bool, shape (wires,)
-        Which wires carried anything; only these count as what is usual for their class.
+        Wires with traffic; only these are used for the median of their class.
     rivals : Rivals or None
-        Collectives that share wires; None does not tell them apart.
+        Collectives that share wires; None does not distinguish them.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class Charger:
             name: np.flatnonzero(used & (names == name)) for name in set(network.classes)
         }
 
-    # ---- what a step is made of
+    # ---- parts of a segment
 
     def charges(self, step: Step) -> Iterator[Charge]:
         """Yield the parts of a step; their times add up to its length."""
@@ -147,7 +150,7 @@ class Charger:
         return Charge("cost", rank, "task without slices", length, CauseKind.OTHER)
 
     def _cta(self, step: Step) -> Iterator[Charge]:
-        """Yield the nominal time of a CTA's step, and what its rank is slower than that."""
+        """Yield the nominal time of a CTA's segment, and the excess of a slow rank."""
         rank = self._rank(step.endpoint)
         if self.walk.threads.serves(step.instance):
             own = min(step.length_ps, self._fixed_ps(step))
@@ -181,7 +184,7 @@ class Charger:
             yield Charge("stall", rank, "slow rank", lost_ps, CauseKind.STRAGGLER)
 
     def _kernel(self, step: Step) -> Iterator[Charge]:
-        """Yield a kernel's time alone on its GPU, and what it lost to others."""
+        """Yield the time of a kernel without contention on its GPU, and its loss to SM sharing."""
         task = self._image["tasks"][step.task]
         ends = self._image["endpoints"][step.endpoint]
         compute = int(task["compute_ps"])
@@ -213,7 +216,7 @@ class Charger:
             return
         first = _busiest(loads)
         busy = int(length * first.use)
-        # While this CTA did something else, the busiest thing worked for others: the whole turn counts.
+        # While this CTA was otherwise occupied, the busiest resource served other transfers: use the complete turn.
         turn = length + latency + self._fixed_ps(step)
         stall = int(turn * first.use * (1.0 - self._next(first, loads)))
         load = busy - min(stall, busy)
@@ -238,7 +241,10 @@ class Charger:
             yield Charge("stall", name, "slower than all else on the way", busy - load, cause)
 
     def _on_wire(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
-        """Yield the time in which a wire was busy: with this and its like, with rivals, and for being slow or full."""
+        """Yield the busy time of a wire by cause.
+
+        The parts are the load of this and the parallel wires, rivals, and the excess of a slow or overloaded wire.
+        """
         wire, name, rivals = first.number, self.network.link(first.number), frozenset[int]()
         if self.rivals is not None:
             part, who = self.rivals.share(step.task, wire, step.start_ps, step.end_ps)
@@ -272,7 +278,7 @@ class Charger:
         return min(1.0, max([first.usual, *others]) / first.mean)
 
     def _fixed_ps(self, step: Step) -> int:
-        """Return the fixed cost of the slice whose transfer a step is [ps]."""
+        """Return the fixed cost of the slice that a segment transfers [ps]."""
         cost = self._image["costs"][int(self._image["instances"]["cost"][step.instance])]
         slow = self.network.slow_1024(step.endpoint, step.start_ps)
         return (int(cost["fixed_ps"]) * slow) >> 10
@@ -320,7 +326,7 @@ class Charger:
         """Return the latency of a transfer [ps], and the things it needs in the order of its way."""
         flags = self._flags(step)
         network = self.network
-        # While this CTA did something else, the wire worked for others: the whole turn counts.
+        # While this CTA was otherwise occupied, the wire served other transfers: use the complete turn.
         span = (step.start_ps - self._fixed_ps(step), step.end_ps)
         latency = 0
         if self._asks(step):
@@ -378,7 +384,7 @@ class Charger:
         return (size * q) >> 16
 
     def _flight(self, step: Step) -> Iterator[Charge]:
-        """Yield the latency of the last packets of a write, and their wait in the network behind the first wire."""
+        """Yield the latency of a write's last packets, and their queueing after the first wire."""
         alone = min(step.length_ps, self.network.flight_ps(step.connection))
         conn = self._image["conns"][step.connection]
         source, target = int(conn["src"]), int(conn["dst"])
@@ -411,10 +417,10 @@ class Charger:
         use, mean = (self.usage.memory(target, *time) for time in (span, whole))
         return [*loads, _Load("hbm", target, use, mean)]
 
-    # ---- what would happen if something were faster
+    # ---- effect of faster resources
 
     def scaled_ps(self, step: Step, scale: Scale) -> float:
-        """Return the length of a step [ps] if things were faster, all else as it was."""
+        """Return the length of a segment [ps] with scaled resources, otherwise unchanged."""
         kind, endpoint, length = step.kind, step.endpoint, float(step.length_ps)
         if kind is StepKind.TRANSFER:
             return self._scaled_transfer(step, scale)
@@ -461,7 +467,7 @@ def _busiest(loads: list[_Load]) -> _Load:
 
 
 def narrow(stages: list[Stage], wire: int, network: Network) -> list[Stage]:
-    """Return the stages with only the lanes that lead to or from the wire that the last data crossed."""
+    """Return the stages with only the lanes to or from the wire that the last data crossed."""
     where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
     if where is None:
         return stages

@@ -1,4 +1,4 @@
-"""A table: what every analysis returns. Columns of one length, with units in their names."""
+"""Table that every analysis returns: columns of equal length, with units in their names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ColumnTable(Shown):
     Attributes
     ----------
     columns : dict of list
-        Column name -> values; all of one length. Units are in the names: ``busy_ps``, ``rate_Bps``.
+        Column name -> values, of equal length. Units are in the names: ``busy_ps``, ``rate_Bps``.
     facts : dict
-        Numbers about the whole, such as the time that the rows divide up.
+        Totals, such as the time that the rows add up to.
     notes : list of str
-        What people should know: sentences, the most important first.
+        Remarks for the user, the most important first.
     """
 
     columns: dict[str, list[Any]]

@@ -1,4 +1,4 @@
-"""Congestion: where wires were full, why they stood still, how even parallel links were, and where many met."""
+"""Congestion: utilisation, stalls, imbalance of parallel links, and incast."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MOST_PAIRS = 50_000
 
 
 def congestion(path: str | Path) -> ColumnTable:
-    """Return the use of wires: rows of level ``tier`` (classes), ``group`` (uneven parallel wires), ``wire``.
+    """Return the use of wires by level: ``tier``, ``group`` (uneven parallel wires), ``wire``.
 
-    `busy` is the part of the run, for tiers the mean of the wires that carried anything; `peak` that of the fullest
-    bin; `full` the part of the run in bins at least 95% busy; `no_credit` the part idle for want of credit; `contended`
-    that in which a packet waited while another was served. `imbalance` is the busiest wire over the mean of its tier
-    or group. `sources` counts the endpoints whose traffic may cross a wire: many on an output of a switch is incast.
-    Wires come hottest first: by busy plus idle for want of credit, then by contention.
+    `busy` is the utilisation over the run (for tiers the mean of the wires with traffic), `peak` the utilisation of
+    the busiest bin; `full` is the part of the run in bins at least 95% busy; `no_credit` the part in credit stalls;
+    `contended` the part in which a packet waited while another was served. `imbalance` is the busiest wire over the
+    mean of its tier or group. `sources` counts the endpoints whose traffic may cross a wire: many on an output of a
+    switch is incast. Wires are sorted by busy time plus credit stalls, then by contention.
     """
     traced = open_traced(path)
     rows = [*_tiers(traced), *_groups(traced), *_wires(traced)]
@@ -74,9 +74,9 @@ def _measures(traced: Traced) -> dict[str, Array]:
 
 
 def tiers(traced: Traced) -> dict[str, Array]:
-    """Return the tiers of a fabric, each with its wires that carried anything.
+    """Return the tiers of a system, each with its wires that carried traffic.
 
-    A tier is a class of wires; between switches it is told by the names of these: ``edge->agg``.
+    A tier is a link class; between switches it is identified by their names: ``edge->agg``.
     """
     wires, network = traced.result.wires, traced.network
     used = np.flatnonzero(wires.counters["packets"] > 0)
@@ -109,7 +109,10 @@ def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, 
 
 
 def _groups(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    """Yield the sets of parallel wires, between the same two nodes or alternatives of a route, most uneven first."""
+    """Yield the sets of parallel wires, most uneven first.
+
+    Parallel wires join the same two graph nodes, or are alternatives of a route.
+    """
     wires, result, image = traced.result.wires, _measures(traced), traced.network.image
     off, flat = image["group_off"], image["group_wires"]
     sets = {tuple(flat[a:b].tolist()) for a, b in pairwise(off.tolist()) if b > a + 1}
@@ -149,7 +152,7 @@ def _wires(traced: Traced) -> Iterator[tuple[Any, ...]]:
 
 
 def _pairs(traced: Traced) -> set[tuple[int, int]]:
-    """Return the pairs of endpoints between which data went."""
+    """Return the pairs of endpoints with traffic."""
     messages = traced.result.messages
     if messages is not None:
         ends = np.stack([messages.source, messages.destination], axis=1)
@@ -160,7 +163,7 @@ def _pairs(traced: Traced) -> set[tuple[int, int]]:
 
 
 def _sources(traced: Traced) -> Array | None:
-    """Return for each wire the number of endpoints whose data may cross it; None if there are too many pairs."""
+    """Return the number of source endpoints of each wire; None if there are too many pairs."""
     pairs = _pairs(traced)
     if len(pairs) > MOST_PAIRS:
         return None
@@ -173,7 +176,7 @@ def _sources(traced: Traced) -> Array | None:
 
 
 def wire_history(path: str | Path) -> ColumnTable:
-    """Return tiers, as means, and every wire that carried anything over time: a row for each bin, times in ps."""
+    """Return tiers (means) and every wire with traffic over time: a row a bin, times in ps."""
     traced = open_traced(path)
     bins, names = traced.result.bins, traced.result.wires.names
     edge_ps = bins.edge_ps
@@ -225,7 +228,7 @@ def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
     sending = wide.counters["busy_ps"][wide.from_endpoint & (wide.counters["packets"] > 0)]
     usual = float(sending.mean()) / max(1, traced.result.time_ps) if len(sending) else 0.0
     switches = {wide.names[w] for w in np.flatnonzero(~wide.from_endpoint)}
-    # Many to one: an output of a switch much fuller than what its senders send on.
+    # Incast: an output of a switch is much busier than the wires of its senders.
     many = [row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches]
     many = [row for row in many if row[5] > 1.3 * usual]
     if many:

@@ -1,10 +1,8 @@
-"""A run prepared for questions about its critical path, whether its records are in a file or in memory.
+"""Run prepared for the analysis of its critical path, with records in a file or in memory.
 
-What the critical path spends in folded blocks: by what the rank of their pause does there.
-
-How busy reduction units were: from the completed slices, since a unit has no counters of its own.
-
-A trace opened for analysis: result, with what folded blocks moved, inputs and network, read once.
+A trace is read once: result with the traffic of replicated blocks, inputs and network. Reduction units have no
+counters; their busy time is computed from the completed slices. Time of the critical path in replicated blocks is
+broken down by the tasks of the paused rank.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ Array = NDArray[Any]
 def unit_busy_ps(
     records: Records, slices: Slices, network: Network, edge_ps: Array
 ) -> Array | None:
-    """Return the time each unit reduced in each bin [ps], shape (units, bins); None without units.
+    """Return the busy time of units by bin [ps], shape (units, bins); None without units.
 
-    A slice's operands are taken as spread evenly over the slice's time and over the units behind its connection.
+    The operands of a slice are assumed evenly spread over its time and over the units of its connection.
     """
     image = network.image
     if (
@@ -140,7 +138,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Critical:
-    """A run with its completed slices: steps of the critical path and what they are charged to."""
+    """Run with its completed slices: segments of the critical path and their time breakdown."""
 
     traced: Traced
     walk: Walk
@@ -155,7 +153,7 @@ class Critical:
 
 
 def require_tasks(traced: Traced) -> None:
-    """Raise `TraceError` for a run that has no critical path."""
+    """Raise `TraceError` if a run lacks a critical path."""
     if not traced.result.tasks.names:
         raise TraceError(
             f"{traced.path}: a trace of synthetic traffic; only programs have a critical path"
@@ -163,7 +161,7 @@ def require_tasks(traced: Traced) -> None:
 
 
 def critical_of(traced: Traced, records: Records) -> Critical:
-    """Prepare a walk along the critical path of a run; raises `TraceError` if it has none."""
+    """Return a run prepared for its critical path; raises `TraceError` if it has no path."""
     require_tasks(traced)
     result, network = traced.result, traced.network
     walk = Walk(records, network, result.tasks.start_ps, result.tasks.end_ps)
@@ -177,7 +175,7 @@ def critical_of(traced: Traced, records: Records) -> Critical:
 
 
 def open_traced(path: str | Path) -> Traced:
-    """Read a trace; raises `TraceError` if it is none, or too old to hold its inputs."""
+    """Read a trace; raises `TraceError` if it is not a trace, or too old to contain inputs."""
     from clusim.results.trace.inputs import read_run
 
     result, inputs = read_run(path)
@@ -190,7 +188,7 @@ def critical(path: str | Path) -> Iterator[Critical]:
     from clusim.results.trace.records import RecordFile
 
     traced = open_traced(path)
-    # Before its records are looked for, which traffic has none of.
+    # Before the records are opened: synthetic traffic lacks them.
     require_tasks(traced)
     with RecordFile(path) as records:
         yield critical_of(traced, records)

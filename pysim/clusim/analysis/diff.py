@@ -1,7 +1,4 @@
-"""Two runs compared: where the time went, per phase, per reason and per link, in sentences with numbers.
-
-The verdict on a run that is in a trace.
-"""
+"""Comparison of two runs by phase, reason and link, and the diagnosis of a traced run."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from clusim.results.trace.reader import read_result
 
 
 def judged_trace(path: str | Path) -> Result:
-    """Return the result that a trace holds, with its verdict: the one of the run, or one made of its slices."""
+    """Return the result in a trace, with its stored diagnosis or one computed from its slices."""
     result = read_result(path)
     if result.judge is not None:
         return result
@@ -37,14 +34,14 @@ def judged_trace(path: str | Path) -> Result:
 COLUMNS = ("level", "name", "a_ps", "b_ps", "change_ps")
 
 LEAST = 0.005
-"""Changes below this part of the first run are not told in sentences."""
+"""Smallest reported change, as a share of the first run."""
 
 
 def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
     """Return the differences of run B from run A.
 
-    Rows of level ``run`` (time), ``phase`` (tasks of one name: from the first start to the last end), ``blame`` (what
-    the critical path was charged to), ``tier`` and ``wire`` (busy time); the largest changes first. Wires and phases
+    Rows of level ``run`` (time), ``phase`` (tasks of one name: from the first start to the last end), ``blame`` (time
+    breakdown of the critical path), ``tier`` and ``wire`` (busy time); the largest changes first. Wires and phases
     are matched by name.
     """
     a, b = open_traced(path_a), open_traced(path_b)
@@ -141,7 +138,7 @@ def _phases(traced: Traced) -> dict[str, int]:
 
 
 def _blame(path: str | Path) -> dict[str, int]:
-    """Return the charges of the critical path, links by name and ranks together; nothing without slices."""
+    """Return the time breakdown by link name, ranks merged; empty without slices."""
     try:
         table = blame(path)
     except TraceError:
@@ -195,7 +192,7 @@ def _blame_sentences(rows: list[tuple[Any, ...]], whole: int) -> list[str]:
 
 
 def _wire_sentences(rows: list[tuple[Any, ...]], a: Traced, b: Traced) -> list[str]:
-    """Tell the wires whose utilisation changed most."""
+    """Return sentences on the wires whose utilisation changed most."""
     whole_a, whole_b = max(1, a.result.time_ps), max(1, b.result.time_ps)
     if a.result.provenance.fabric != b.result.provenance.fabric:
         return []

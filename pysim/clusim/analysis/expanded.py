@@ -1,6 +1,6 @@
-"""A result with what its folded blocks moved: totals and histories of wires and memories.
+"""Result including its replicated blocks: totals and histories of wires and memories.
 
-Within a block its bytes and busy times are taken as even; over the run they add up to what was simulated.
+Within a block, bytes and busy times are assumed evenly distributed; over the run they add up to the simulated totals.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from clusim.results.result import Result
 Array = NDArray[Any]
 
 _LARGEST = ("queued_bytes", "queued_max", "held_max")
-"""Counters that are no sums: of two runs the larger one is that of both."""
+"""Counters that are maxima: two runs are combined by the larger value, not the sum."""
 
 
 def expanded(result: Result) -> Result:
-    """Return the result of a run with what its folded blocks did; the same if it has none."""
+    """Return the result of a run including its replicated blocks; unchanged without blocks."""
     folded = result.tasks.folded
     if folded is None:
         return result
@@ -44,7 +44,7 @@ def expanded(result: Result) -> Result:
 
 
 def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
-    """Return histories with what blocks moved."""
+    """Return histories including the traffic of blocks."""
     bins, histories = result.bins, {name: own.copy() for name, own in result.bins.wires.items()}
     hbm_bytes = bins.hbm_bytes.copy()
     if len(bins.edge_ps) < 2:
@@ -64,7 +64,7 @@ def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
 
 
 def _done(result: Result, pauses: Array) -> Array:
-    """Return the number of completed blocks of a place at every edge of the bins, fractions included."""
+    """Return the number of completed blocks of a place at every bin edge, with fractions."""
     start, end = result.tasks.start_ps[pauses], result.tasks.end_ps[pauses]
     ended = (end >= 0).all(axis=1)
     low, high = start[ended].min(axis=1), end[ended].max(axis=1)
@@ -77,5 +77,5 @@ def _done(result: Result, pauses: Array) -> Array:
 
 
 def _grown(each: Array, done: Array) -> Array:
-    """Return by row and bin what blocks add, of which each adds `each` in all: whole numbers that add up."""
+    """Return the integers that blocks add by row and bin; each block adds `each` in total."""
     return np.diff(np.floor(each[:, None] * done[None, :]).astype(np.int64), axis=1)

@@ -1,4 +1,4 @@
-"""Sets of time: unions of spans, and how much of a span lies in one."""
+"""Sets of time: unions of spans, and the overlap of a span with a union."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Union:
 
 
 def first_come(start_ps: Array, end_ps: Array) -> tuple[Array, Array]:
-    """Cut spans so that they do not overlap: a moment in several of them belongs to the one that began first."""
+    """Cut spans so that they do not overlap: a shared time belongs to the earliest start."""
     order = np.lexsort((np.arange(len(start_ps)), start_ps))
     start, end = np.asarray(start_ps)[order], np.asarray(end_ps)[order]
     reach = np.maximum.accumulate(end) if len(end) else end

@@ -1,4 +1,7 @@
-"""The verdict on a run from its critical path: causes over alike CTAs, ranks and wires, phases, what a fix saves."""
+"""Diagnosis of a run from its critical path: causes, phases, savings.
+
+Causes are merged over equivalent CTAs, ranks and wires.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from clusim.results.diagnosis import (
 from clusim.results.result import Result
 
 FULL = 0.9
-"""Busy part of the run from which on a wire is the first cause: nothing else saves more than the rest."""
+"""Utilisation from which a wire is the bottleneck: no other fix saves more than the rest."""
 
 _RESOURCES = {
     CauseKind.LATENCY: "latency",
@@ -39,7 +42,7 @@ _RESOURCES = {
     CauseKind.UNIT: "unit",
     CauseKind.COMPUTE: "compute",
 }
-"""Cause -> what `clusim.analysis.whatif` makes twice as fast."""
+"""Cause -> resource that `clusim.analysis.whatif` makes twice as fast."""
 
 _WIRES = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
 _NAMED = (CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CREDIT)
@@ -50,7 +53,7 @@ _WORKING = {CauseKind.COMPUTE, CauseKind.SHARING, CauseKind.STRAGGLER}
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict, and for each of its causes the change to the run's image that fixes it; None where there is none."""
+    """Diagnosis, with the change to the run's image that fixes each cause; None without a fix."""
 
     verdict: Verdict
     changes: tuple[Change | None, ...] = ()
@@ -69,7 +72,7 @@ _Key = tuple[CauseKind, str]
 
 
 def judged(run: Critical) -> Judged:
-    """Return the verdict on a run by its critical path; raises `TraceError` if the path cannot be followed."""
+    """Return the diagnosis by critical path; raises `TraceError` if it cannot be followed."""
     sums: dict[_Key, _Sum] = {}
     spans: list[tuple[int, int, dict[_Key, int]]] = []
     steps = list(run.walk.steps())
@@ -93,10 +96,10 @@ def judged(run: Critical) -> Judged:
 
 
 def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_Key, _Sum]]:
-    """Put the fullest wire before all else if nothing else could save more than it is idle.
+    """Return the causes, the busiest wire first if no fix saves more than its idle time.
 
-    A wire that is busy for a part of the run is a path of its own, and as critical as the one that was walked: which of
-    two equal ones a walk takes is chance. What the walk knows of that wire, a fault or rivals, says more than its load.
+    The busy time of a wire is a path of the run and as critical as the path of the walk: a walk picks one of two
+    equal paths arbitrarily. A fault or rivals that the walk found for that wire are more specific than its load.
     """
     result, network = run.traced.result, run.traced.network
     busy = result.wires.counters["busy_ps"]
@@ -116,7 +119,7 @@ def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_
 
 
 def without_path(result: Result, why: str) -> Verdict:
-    """Return the verdict on a run whose critical path is not known: its fullest wire, and why there is no more."""
+    """Return the diagnosis of a run without critical path: its busiest wire, and the reason."""
     top = limit(result)
     if top is not None:
         why += f"; the fullest wire, {top.name}, was busy for {top.reached:.1%} of the time"
@@ -131,7 +134,7 @@ def _includes(result: Result) -> str:
 
 
 def _detail(run: Critical, charge: Charge, step: Step) -> str:
-    """Return the name of a cause among its kind: one name for equal links, its own for what stands out."""
+    """Return the detail of a cause: one name for equal links, a separate one for an outlier."""
     network, rivals = run.traced.network, run.charger.rivals
     if charge.cause in _WIRES:
         return _wire_detail(charge.cause, network.classes[charge.wire])
@@ -165,7 +168,7 @@ def _add(run: Critical, entry: _Sum, charge: Charge, step: Step) -> None:
 
 
 def _change(run: Critical, kind: CauseKind, entry: _Sum) -> Change | None:
-    """Return the change that removes a cause or halves it; None if no change of the image does."""
+    """Return the change of the image that removes a cause or halves it; None if impossible."""
     network = run.traced.network
     if kind in _RESOURCES:
         return Change(_RESOURCES[kind], Fraction(2))
@@ -186,7 +189,7 @@ def _change(run: Critical, kind: CauseKind, entry: _Sum) -> Change | None:
 
 
 def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
-    """Return the common name of the link classes of one cause: PCIe is one, however it branches."""
+    """Return the common name of a cause's link classes: PCIe is one, however it branches."""
     tier = "" if kind is CauseKind.PCIE else tier_of(wire_class)
     return kind_of(wire_class), tier
 
@@ -208,7 +211,7 @@ def _cause(
 
 
 def _most_saved(run: Critical, change: Change) -> int:
-    """Return the largest possible saving of a change [ps]: a run lasts as long as the busiest other wire."""
+    """Return the largest possible saving of a change [ps], limited by the busiest other wire."""
     result = run.traced.result
     others = np.ones(len(result.wires.names), bool)
     others[list(change.wires)] = change.what == "without"
@@ -217,10 +220,10 @@ def _most_saved(run: Critical, change: Change) -> int:
 
 
 def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, ...]:
-    """Return the phases of a path, whose steps are given in the order of time.
+    """Return the phases of a path, given its segments in the order of time.
 
-    The middle is the stretch in which bytes move, or kernels compute, for longer than all else takes, by as much as
-    in any stretch: what is before is the start, what is behind the tail.
+    The middle is the stretch in which the time of moving bytes, or of computing kernels, exceeds the other time by
+    the largest amount. The start precedes it, the tail follows it.
     """
     rows = list(spans)
     if not rows:
@@ -256,7 +259,7 @@ def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, .
 
 
 def _largest_stretch(gain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
-    """Return the stretch with the largest sum, from its first to behind its last; (0, 0) if none is above 0."""
+    """Return the half-open stretch with the largest sum; (0, 0) if no sum is above 0."""
     sums = np.concatenate(([0], np.cumsum(gain)))
     least = np.minimum.accumulate(sums)
     high = int(np.argmax(sums - least))

@@ -20,9 +20,9 @@ class LatencySummary:
     Attributes
     ----------
     percentiles_ps : dict
-        ``p50 p90 p99 p99.9 max``: the smallest latency that this part of the messages does not exceed [ps].
+        ``p50 p90 p99 p99.9 max``: the smallest latency that this share of the messages does not exceed [ps].
     throughput_GBps, per_source_GBps : float
-        Payload over the whole time of the run, of all sources together and of one on average [10^9 bytes/s].
+        Payload over the time of the run, total and mean per source [10^9 bytes/s].
     """
 
     messages: int
@@ -33,7 +33,7 @@ class LatencySummary:
     per_source_GBps: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers a script wants."""
+        """Return the results for scripts."""
         names = {
             f"latency_{name.replace('.', '_')}_ps": v for name, v in self.percentiles_ps.items()
         }

@@ -1,7 +1,7 @@
 """Busiest wire, causes of stalls, and traffic by link class and tier.
 
-A class is a kind of wire in one direction between two tiers of nodes (``infiniband nic->leaf``), a tier all wires
-between two of them (``nic-leaf``).
+A class is a kind of wire in one direction between two levels of the network (``infiniband nic->leaf``), a tier
+all wires between two levels (``nic-leaf``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from clusim.results.result import Result
 
 @dataclass(frozen=True, slots=True)
 class WireUse:
-    """Use of one wire during the run, as parts of its time.
+    """Use of one wire during the run, as shares of its time.
 
     Attributes
     ----------
     rate_Bps, effective_Bps : float
-        Nominal, and on average over the run with its faults.
+        Nominal rate, and mean rate over the run with its faults [bytes/s].
     busy, no_credit, nothing : float
-        It served packets; it stood still for want of credit; it had nothing to send. They add up to 1.
+        Shares of serving packets, of credit stalls, and of idle time. They add up to 1.
     contended : float
-        The part of `busy` in which another packet had to wait for its turn.
+        The part of `busy` in which another packet waited for its turn.
     carried_bytes : int
         With headers, padding and control [bytes].
     """
@@ -47,25 +47,25 @@ class WireUse:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The wire no schedule of the same packets could do without.
+    """Busiest wire, which limits every schedule of the same packets.
 
     Attributes
     ----------
     name, wire_class : str
         The wire that was busy longest.
     reached : float
-        Part of the run in which it was busy: 1 means that the run cannot be faster without moving less over it.
+        Its utilisation: at 1 the run cannot be faster without less traffic on this wire.
     payload_share : float
-        Payload in what it carried; headers, flit padding and control bytes are the rest.
+        Payload as a share of its traffic; the rest are headers, flit padding and control bytes.
     busbw_bound_GBps : float or None
         Bus bandwidth if that wire had never been idle; None if the run is not one finished collective.
     tier_wires, tier_GBps : int, float
-        How many wires of its class each machine has (all of them in a fabric of one machine), and their rate
-        together [10^9 bytes/s].
+        Number of wires of its class in each node (all wires of the class in a single-node system), and their total
+        rate [10^9 bytes/s].
     tier_busy : float
-        Mean part of the run in which the wires of its class were busy.
+        Mean utilisation of the wires of its class.
     rate_GBps, effective_GBps : float
-        Of the wire: nominal, and on average over the run with its faults [10^9 bytes/s].
+        Rate of the wire, nominal and mean over the run with its faults [10^9 bytes/s].
     tier_effective_GBps : float
         As `tier_GBps`, with the faults of the run.
     """
@@ -92,18 +92,18 @@ class ClassTraffic:
     payload_bytes, wire_bytes : int
         Without and with headers, padding and control [bytes].
     asked_bytes : float or None
-        What the definition of bus bandwidth counts for all ranks together [bytes]; None if the run is not one
-        finished collective.
+        Bytes that the definition of bus bandwidth counts for all ranks [bytes]; None if the run is not one finished
+        collective.
     mean_busy, max_busy : float
         Utilisation over the wires of the class.
     packets : int
         Exact packets.
     no_credit : float
-        Mean part of the run in which a wire stood still for want of credit, or paused.
+        Mean part of the run in which a wire was in a credit stall, or paused.
     pauses, marks, replays : int
         Times a receiver paused its sender, packets marked for congestion, packets sent again.
     rate_GBps, effective_GBps : float
-        Rate of all its wires together, nominal and on average over the run with its faults [10^9 bytes/s].
+        Rate of all its wires together, nominal and mean over the run with its faults [10^9 bytes/s].
     """
 
     wire_class: str
@@ -124,14 +124,14 @@ class ClassTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TierTraffic:
-    """Traffic between two tiers of nodes, both directions together; fields as of `ClassTraffic`.
+    """Traffic between two tiers, both directions together; fields as in `ClassTraffic`.
 
     Attributes
     ----------
     mean_busy, max_busy : float
         Utilisation over the wires.
     no_credit : float
-        Mean part of the run in which a wire stood still for want of credit, or paused.
+        Mean part of the run in which a wire was in a credit stall, or paused.
     """
 
     tier: str
@@ -174,7 +174,7 @@ def busiest_wires(result: Result, count: int = 5) -> list[WireUse]:
 
 
 def broken_wires(result: Result) -> list[WireUse]:
-    """Return the wires that had less than their nominal rate for some of the run, least rate first."""
+    """Return the wires with a rate below nominal in part of the run, lowest rate first."""
     effective, nominal = result.wires.effective_Bps, result.wires.rate_Bps
     results = np.flatnonzero(effective < nominal * (1 - 1e-9))
     return [
@@ -183,7 +183,7 @@ def broken_wires(result: Result) -> list[WireUse]:
 
 
 def limit(result: Result) -> Limit | None:
-    """Return the limiting wire, or None if nothing crossed any wire."""
+    """Return the busiest wire, or None if no wire carried traffic."""
     counters = result.wires.counters
     if not len(counters) or not counters["busy_ps"].any():
         return None
@@ -210,7 +210,7 @@ def limit(result: Result) -> Limit | None:
 
 
 def machines_of(result: Result) -> int:
-    """Return the number of nodes in the topology of a run: names of their parts begin with ``n0/``, ``n1/``, ..."""
+    """Return the number of nodes of a run, by name prefixes ``n0/``, ``n1/``, ..."""
     results = {match[1] for name in result.wires.names if (match := _MACHINE.match(name))}
     return max(1, len(results))
 
@@ -219,7 +219,7 @@ _MACHINE = re.compile(r"(?:.*->)?(n\d+)/")
 
 
 def class_traffic(result: Result) -> list[ClassTraffic]:
-    """Return the traffic of each link class, in order of first appearance; classes without traffic are omitted."""
+    """Return the traffic of each link class with traffic, in order of first appearance."""
     asked = None
     if (call := result.call) is not None and result.complete:
         asked = call.size_bytes * counted_share(call.operation, call.ranks)
@@ -230,7 +230,7 @@ def class_traffic(result: Result) -> list[ClassTraffic]:
 
 
 def tier_traffic(result: Result) -> list[TierTraffic]:
-    """Return the traffic of each tier, in order of first appearance; tiers without traffic are omitted."""
+    """Return the traffic of each tier with traffic, in order of first appearance."""
     known = {name: tier_of(name) for name in dict.fromkeys(result.wires.classes)}
     keys = [known[name] for name in result.wires.classes]
     return [TierTraffic(tier=name, **totals) for name, totals in _totals(result, keys)]
@@ -265,7 +265,7 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return (key, sums over its wires) for the keys whose wires carried anything."""
+    """Return (key, sums over its wires) for the keys whose wires carried traffic."""
     names = list(dict.fromkeys(keys))
     code = {name: number for number, name in enumerate(names)}
     codes = np.array([code[key] for key in keys], np.int64)

@@ -1,6 +1,6 @@
-"""The loops of analyses as plain Python, which `clusim.analysis._kernels` compiles for those that are long.
+"""Loops of analyses in plain Python; `clusim.analysis._kernels` compiles them.
 
-Importing the compiler takes longer than small loops do, so that whoever has little to do runs them as they are.
+Importing the compiler needs more time than a short loop, so short loops run uncompiled.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _INTERLEAVED = int(Mode.INTERLEAVED)
 
 
 def slice_table(prims: Array, shape: Array, out: Array, most: int) -> int:
-    """Enumerate the slices of an instance that are not skipped (contract, section 7); return how many.
+    """Enumerate the slices of an instance that are not skipped (contract, section 7).
 
-    Returns -1 if there are more than `most`, or if it takes more than 64 times as many steps to find out.
+    Returns their number, or -1 if there are more than `most`, or if the count needs more than 64 times `most` steps.
 
     `prims` has rows (base, coef, step, repeat, sync); `shape` is (nchunks, mode, length, chunk, stride, offset,
     limit, slice_min, rotation, align, slices, slots of a slice). `out` has rows
@@ -91,7 +91,7 @@ def slice_table(prims: Array, shape: Array, out: Array, most: int) -> int:
 
 
 def count_spans(start: Array, end: Array, weight: Array, edges: Array) -> Array:
-    """Spread weights evenly over their spans of time; return what falls into each bin."""
+    """Spread weights evenly over their spans of time; return the amount in each bin."""
     out = np.zeros(len(edges) - 1)
     for i in range(len(start)):
         length = max(1, end[i] - start[i])

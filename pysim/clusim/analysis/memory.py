@@ -1,4 +1,4 @@
-"""Memory bandwidth: what communication and kernels used of each GPU's HBM."""
+"""Memory bandwidth: use of each GPU's HBM by communication and kernels."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COLUMNS = (
 
 
 def memory(path: str | Path) -> ColumnTable:
-    """Return the use of each endpoint's memory; shares are parts of what it could move in the run.
+    """Return the use of each endpoint's memory, as shares of its capacity over the run.
 
-    `communication`, `kernels` and `left` add up to 1 unless kernels did not end. `peak` is communication's share in its
-    fullest time bin, which starts at `peak_at_ps`. Kernels count with their traffic up to the part that had run.
+    `communication`, `kernels` and `left` add up to 1 unless kernels did not end. `peak` is communication's share in
+    its busiest time bin, which starts at `peak_at_ps`. An unfinished kernel counts with its completed part's traffic.
     """
     traced = open_traced(path)
     result, image = traced.result, traced.network.image
@@ -78,7 +78,7 @@ def memory(path: str | Path) -> ColumnTable:
 
 
 def _add_blocks(kernel_bytes: Array, result: Result) -> None:
-    """Add the traffic of kernels in folded blocks to that of each endpoint [bytes]."""
+    """Add the traffic of kernels in replicated blocks to `kernel_bytes`, by endpoint [bytes]."""
     folded = result.tasks.folded
     if folded is None:
         return

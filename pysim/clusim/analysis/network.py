@@ -1,4 +1,4 @@
-"""The network as an image has it: the stages a transfer crosses, their latency, and the names of things."""
+"""Network of an image: stages of transfers, their latency, and names of wires and links."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Array = NDArray[Any]
 
 
 def link_name(name: str) -> str:
-    """Return the name of the link that a wire is a direction of, written from this wire's source."""
+    """Return the name of a wire's link, written from this wire's source."""
     return name.replace("->", "<->")
 
 
 class Stage(NamedTuple):
-    """One hop of a transfer: the wires its packets may cross, and the parallel wires they belong to."""
+    """Hop of a transfer: the wires that its packets may cross, and their parallel wires."""
 
     lanes: list[int]
     group: list[int]
@@ -36,11 +36,11 @@ class Network:
     names, classes : list of str
         Name and class of each wire.
     ranks : list of int
-        Rank of each endpoint, the endpoint's own number where it has none (host memory).
+        Rank of each endpoint, or the endpoint's number if it has no rank (host memory).
     with_rank : set of int
         Endpoints that have a rank.
     num_programs : int
-        Instances of the schedule; those of the image behind them are proxies.
+        Instances of the schedule; later instances of the image are proxies.
     """
 
     def __init__(self, inputs: Inputs, names: Sequence[str], classes: Sequence[str]) -> None:
@@ -86,7 +86,7 @@ class Network:
     def stages(
         self, source: int, target: int, first_group: int = NONE, vias: tuple[int, ...] = ()
     ) -> list[list[int]]:
-        """Return the wires that packets between two endpoints may cross over some NICs, hop by hop."""
+        """Return the wires between two endpoints over given NICs, hop by hop."""
         key = (source, target, first_group, vias)
         if key not in self._stages:
             result: list[list[int]] = []
@@ -100,7 +100,7 @@ class Network:
         return self._stages[key]
 
     def _follow(self, hop: list[int], target: int) -> list[list[int]]:
-        """Return the hop and those behind it, up to a target."""
+        """Return the hop and the following hops, up to a target."""
         goal = int(self.image["targets"]["node"][target])
         result: list[list[int]] = []
         while hop and len(result) <= len(self.nodes):
@@ -110,7 +110,7 @@ class Network:
         return result
 
     def stages_of(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
-        """Return the stages that carry the data of a transfer on a connection, requested by an endpoint."""
+        """Return the stages of a transfer's data on a connection, requested by an endpoint."""
         key = (connection, endpoint, flags)
         if key not in self._of:
             self._of[key] = self._find_stages(connection, endpoint, flags)
@@ -133,7 +133,7 @@ class Network:
         if int(conn["policy"]) == Policy.PINNED:
             return self._pinned(conn, endpoint)
         if read:
-            # Answers leave over the links that the requests came over.
+            # Responses use the same links as the requests.
             asked = self.stages(target, source, first)
             back = self.stages(source, target)
             arriving = asked[-1] if asked else []
@@ -168,7 +168,7 @@ class Network:
         return up + down
 
     def _pinned(self, conn: Any, endpoint: int) -> list[Stage]:
-        """Return the one path of a connection whose packets all take the same wires."""
+        """Return the path of a connection whose packets all use the same wires."""
         source, target, read = self._ends(conn, endpoint)
         if read:
             source, target = target, source
@@ -195,7 +195,7 @@ class Network:
     def _descend(
         self, hop: list[int], target: int, key: int, came: int | None
     ) -> tuple[list[Stage], int]:
-        """Follow a route key from a group of wires to a target; return stages and what is left of the key."""
+        """Return the stages of a route key from a group of wires to a target, and the key's rest."""
         goal = int(self.image["targets"]["node"][target])
         result: list[Stage] = []
         while hop and len(result) <= len(self.nodes):
@@ -226,7 +226,7 @@ class Network:
         return [gather, back] if flags & Op.REDUCE else [up, down]
 
     def units_of(self, connection: int) -> list[int]:
-        """Return the reduction units behind a multimem or aggregation connection."""
+        """Return the reduction units of a multimem or aggregation connection."""
         conn = self.image["conns"][connection]
         if int(conn["kind"]) == ConnKind.AGGREGATION:
             return self._units_above(int(conn["vertex"]))
@@ -258,13 +258,13 @@ class Network:
         return rate
 
     def way_rate(self, connection: int, endpoint: int, flags: int) -> float:
-        """Return the nominal rate of the slowest stage of a transfer, its lanes together [bytes/ps]; 0 without any."""
+        """Return the total nominal rate of a transfer's slowest stage [bytes/ps]; 0 if empty."""
         rates = self.wires["rate_num"] / np.maximum(1, self.wires["rate_den"])
         stages = self.stages_of(connection, endpoint, flags)
         return min((float(rates[stage.lanes].sum()) for stage in stages), default=0.0)
 
     def slow_1024(self, endpoint: int, time_ps: int) -> int:
-        """Return by how much CTAs and kernels of an endpoint are slowed at a time; 1024 is nominal."""
+        """Return the slow-down of CTAs and kernels of an endpoint at a time; 1024 is nominal."""
         slow = int(self.image["endpoints"]["slow_1024"][endpoint])
         faults = self._faults
         mine = (faults["kind"] == FaultKind.SLOW) & (faults["index"] == endpoint)
@@ -280,7 +280,7 @@ class Network:
         return -(-size * int(row["rate_den"]) // int(row["rate_num"]))
 
     def _way_ps(self, stages: list[list[int]], kind: int) -> int:
-        """Return the latency of a packet's head over the first wire of each stage without traffic [ps]."""
+        """Return the latency of a packet's head over each stage's first wire if idle [ps]."""
         total = 0
         for hop, stage in enumerate(stages):
             wire = stage[0]
@@ -290,7 +290,7 @@ class Network:
         return total
 
     def flight_ps(self, connection: int) -> int:
-        """Return the latency of a written packet from its end on the first wire to being visible [ps]."""
+        """Return the latency of a written packet, from its end on the first wire to visible [ps]."""
         conn = self.image["conns"][connection]
         if int(conn["kind"]) != ConnKind.WRITE:
             return 0
@@ -300,7 +300,7 @@ class Network:
         return way + int(self.image["endpoints"]["write_latency_ps"][target])
 
     def latency_ps(self, connection: int, endpoint: int, flags: int) -> int:
-        """Return the time of a requested transfer besides moving its data: round trips, memory, units [ps]."""
+        """Return a requested transfer's latency without data: round trips, memory, units [ps]."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
         own = int(ends["response_latency_ps"][endpoint])
@@ -324,7 +324,7 @@ class Network:
         return asked + fetch + data + unit + own
 
     def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
-        """Return the latency of a packet up to the root of its tree and of the result down to memory [ps]."""
+        """Return the latency of a packet up to its tree's root and of the result to memory [ps]."""
         stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
         way = self._way_ps(stages, Kind.AGG_UP) if stages else 0
         units = self.units_of(connection)

@@ -1,4 +1,4 @@
-"""Overlap: when ranks compute, communicate, do both or neither, and whose communication nothing hides."""
+"""Overlap of compute and communication, and exposed communication."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ COLUMNS = (
 
 
 def exposed_ps(tasks: RankTasks) -> Array:
-    """Return for each task of a rank how much of its communication nothing hid [ps]; 0 for kernels.
+    """Return the exposed communication of each task of a rank [ps]; 0 for kernels.
 
-    Communication is exposed while data move and no kernel of the rank runs. A moment in which several communicate
-    belongs to the one that began first, so the values add up to the time in which the rank communicates and does not
-    compute.
+    Communication is exposed while data move and no kernel of the rank runs. If several tasks communicate at a time,
+    the time is attributed to the one that began first, so the values add up to the time in which the rank
+    communicates without computing.
     """
     result = np.zeros(len(tasks.number), np.int64)
     kernels = tasks.computes
@@ -49,11 +49,11 @@ def exposed_ps(tasks: RankTasks) -> Array:
 
 
 def overlap(path: str | Path) -> ColumnTable:
-    """Return compute, communication, both and neither for ranks and streams, and exposed communication.
+    """Return compute, communication, overlap and exposed communication of ranks and streams.
 
     Rows have a level: ``all`` (mean over ranks), ``rank``, ``stream`` (of a rank), and ``collective``, ``name``,
-    ``dimension`` (the stream's name over all ranks), whose times are means over the ranks that take part, with the
-    rank where most is exposed. A rank communicates from when the last rank of a collective is there.
+    ``dimension`` (the stream's name over all ranks), whose times are means over the participating ranks, with the
+    rank that has most exposed communication. A rank communicates from the start of the last rank of a collective.
     """
     traced = open_traced(path)
     run, total = run_tasks(traced), traced.result.time_ps
@@ -129,7 +129,7 @@ def _streams(
 
 
 def _call_names(traced: Traced) -> list[str]:
-    """Return the names of all collectives, those of folded blocks behind those of the schedule."""
+    """Return the names of all collectives, first of the schedule, then of replicated blocks."""
     names = list(traced.inputs.texts("calls/operation"))
     folded = traced.result.tasks.folded
     own = [f"{name}{SUFFIX}" for name in folded.calls_operation] if folded is not None else []
@@ -138,7 +138,7 @@ def _call_names(traced: Traced) -> list[str]:
 
 @dataclass(slots=True)
 class _Shared:
-    """Communication of one name: ranks, time and what of it is exposed [ps], and where most is."""
+    """Communication of one name: ranks, time and exposed time [ps], and its worst rank."""
 
     ranks: int = 0
     talk_ps: int = 0

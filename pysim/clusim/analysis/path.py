@@ -1,4 +1,4 @@
-"""The critical path as a table: every step in the order of time, in words a person can follow."""
+"""Critical path as a table: every segment in the order of time, in words."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ COLUMNS = (
 )  # fmt: skip
 
 MOST_STEPS = 200_000
-"""Steps kept for the table; of a longer path the last ones."""
+"""Limit of segments in the table; a longer path keeps only its end."""
 
 _PRIMITIVES = tuple(OPCODES)
 
 
 def critical_path(path: str | Path) -> ColumnTable:
-    """Return the steps of a trace's critical path in the order of time; their times add up to the run.
+    """Return the segments of a trace's critical path in order; their times add up to the run.
 
-    `kind` is that of `clusim.analysis.walk.StepKind`; `peer` the rank at the other end of the connection, -1 without.
+    `kind` is a `clusim.analysis.walk.StepKind`; `peer` the rank at the other end of the connection, or -1.
     """
     rows: list[tuple[Any, ...]] = []
     kinds = dict.fromkeys((kind.name.lower() for kind in StepKind), 0)

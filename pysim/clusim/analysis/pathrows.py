@@ -1,4 +1,4 @@
-"""The critical path on a timeline: its steps with what they went into, and the channels of ranks that it passes."""
+"""Critical path on a timeline: its segments with their causes, and the channels on it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GROUPS = ("work", "cost", "stall")
 """Groups of critical-path segments; see `clusim.analysis.charge.Charge`."""
 
 MOST_STEPS = 200_000
-"""Steps of the path that are kept; of a longer path the last ones."""
+"""Limit of segments of the path; a longer path keeps only its end."""
 
 MOST_SLICES = 500_000
-"""Slices of its channels that are kept, the first ones."""
+"""Maximum number of slices of its channels; the first ones are kept."""
 
 _PRIMITIVES = tuple(OPCODES)
 
@@ -42,21 +42,21 @@ class RowSpans:
 
 @dataclass(frozen=True, slots=True)
 class PathRows:
-    """The critical path and its channels.
+    """Critical path and its channels.
 
     Attributes
     ----------
     rows : list of (int, str)
-        Ranks and which of their channels, streams where kernels run, or proxies; those in which the path is longest, in
-        the order of ranks, and last a row of rank -1 for all others, if there are others.
+        Rank, and its channel, stream of kernels, or proxy; the rows in which the path is longest, in the order of
+        ranks, and last a row of rank -1 for all other rows, if any.
     path : RowSpans
-        Its steps; kinds are those of `GROUPS`, names those of `whats`.
+        Segments; kinds index `GROUPS`, names index `whats`.
     tasks : ndarray
-        The task of every step, -1 for one of no rank.
+        Task of every segment, -1 without a rank.
     whats : list of str
-        What steps went into.
+        Causes of segments.
     slices : RowSpans
-        What the channels did: from its gate, or the slice before, to its completion. Names are those of `primitives`.
+        Slices of the channels, each from its gate or the previous slice to its completion. Names index `primitives`.
     """
 
     rows: list[tuple[int, str]]
@@ -71,7 +71,7 @@ _Row = tuple[int, str]
 
 
 def path_rows(path: str | Path, most: int) -> PathRows:
-    """Return the critical path of a trace and at most `most` of its rows; raises `TraceError` without slices."""
+    """Return a trace's critical path, at most `most` rows; raises `TraceError` without slices."""
     with critical(path) as run:
         channels = run.traced.inputs.numbers("instances/channel")
         rows: list[_Row] = []
@@ -118,12 +118,12 @@ def _row_of(run: Critical, step: Step, channels: Array) -> _Row:
 def _longest(
     rows: list[_Row], found: list[tuple[int, int, int, int, int]], known: set[_Row], most: int
 ) -> tuple[list[_Row], dict[_Row, int]]:
-    """Return the rows to show, the last of which may be for all others, and the place of those that are their own."""
+    """Return the rows to show, possibly with a last row for all others, and their indices."""
     lengths: Counter[_Row] = Counter()
     for row, (start, end, *_) in zip(rows, found, strict=True):
         lengths[row] += end - start
     own = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
-    # Beside them what the same channels of other ranks did.
+    # Also show the same channels of other ranks.
     own += [
         row
         for name in dict.fromkeys(name for _, name in own)

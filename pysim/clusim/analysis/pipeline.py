@@ -69,10 +69,10 @@ def pipeline(path: str | Path) -> ColumnTable:
 
 
 def timeline(path: str | Path, width: int = 96, most: int = 32) -> list[str]:
-    """Return a line for each rank: F and B kernels called forward and backward, # others, = communication alone.
+    """Return a line for each rank: F forward, B backward, # other kernels, = communication.
 
-    Small letters and ``+`` are kernels beside communication, ``.`` is neither. A character stands for what filled most
-    of its time.
+    Lower-case letters and ``+`` are kernels with concurrent communication, ``.`` is idle time. A character shows the
+    state that filled most of its time.
     """
     traced = open_traced(path)
     run, total = run_tasks(traced), traced.result.time_ps
@@ -117,7 +117,7 @@ def _line(tasks: RankTasks, letters: Array, edges: Array) -> str:
 def _letter(name: str) -> str:
     """Return F or B for kernels named as forward or backward passes, # for others."""
     if step := re.match(r"[FBW]\d", name):
-        # A pass over a microbatch, as training steps call it: W gives weight gradients.
+        # A pass over a microbatch, as named in training steps: W computes weight gradients.
         return "F" if step[0][0] == "F" else "B"
     low = name.lower()
     if "bwd" in low or "backward" in low:

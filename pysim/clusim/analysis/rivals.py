@@ -18,7 +18,7 @@ MOST_INSTANCES = 8192
 class Rivals:
     """Collectives of a run that share wires.
 
-    A call is taken to send evenly from its first start to its last end, and evenly over the wires that its packets may
+    A call is assumed to send evenly from its first start to its last end, and over the wires that its packets may
     cross.
     """
 
@@ -31,7 +31,7 @@ class Rivals:
         self.any = any(later[0] < before[1] for before, later in pairwise(ordered))
 
     def share(self, task: int, wire: int, start_ps: int, end_ps: int) -> tuple[float, set[int]]:
-        """Return the share of a wire's bytes between two times that is not of a task's call, and the other calls."""
+        """Return the share of other calls in a wire's bytes between two times, and these calls."""
         own = int(self.call_of[task]) if task < len(self.call_of) else -1
         if not self.any or own < 0:
             return 0.0, set()
@@ -58,7 +58,7 @@ class Rivals:
         return frozenset(np.flatnonzero(np.isin(self.call_of, list(calls))).tolist())
 
     def _calls(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the call of every task of the image, -1 without; a proxy's is that of who hands it data."""
+        """Return the call of every task of the image, or -1; a proxy has the call of its sender."""
         image = self._network.image
         result = np.full(len(image["tasks"]), -1, np.int64)
         known = self._inputs.numbers("tasks/call")

@@ -1,4 +1,4 @@
-"""Slices by number: from an instance and a number to a primitive, its bytes and its connections.
+"""Slices by instance and number: primitive, bytes and connections.
 
 The engine's records name a slice by its instance and number only; the rest follows from the programs (contract,
 section 7, iteration). Connections are first in, first out, so the slice that let another pass its gate follows
@@ -26,14 +26,14 @@ MOST_SLICES = 1 << 24
 """Slices of one instance that are followed."""
 
 KEPT_SLICES = 1 << 24
-"""Slices whose primitives are kept in memory: 200 MB."""
+"""Maximum number of slices whose primitives are kept in memory: 200 MB."""
 
 
 def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
-    """Return the start of every task of an image [ps], those of proxies behind the schedule's included.
+    """Return the start of every task of an image [ps], proxies after the schedule's tasks.
 
-    A trace has the times of the schedule's tasks. A proxy's starts when the last of those it follows is done, which is
-    known as nothing follows a proxy: it follows what the sender's task follows.
+    A trace has the times of the schedule's tasks. A proxy starts at the end of its last dependency. This end is
+    known, because no task depends on a proxy: it has the same dependencies as the sender's task.
     """
     tasks, succ = image["tasks"], image["succ"]
     result = np.zeros(len(tasks), np.int64)
@@ -54,7 +54,7 @@ def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class SliceTable:
-    """The slices of one instance in order: primitive (row of the image), bytes, slots they take of a connection."""
+    """Slices of one instance in order: primitive (row of the image), bytes, FIFO slots."""
 
     prim: Array
     bytes: Array
@@ -62,7 +62,7 @@ class SliceTable:
     where: str = "trace"
 
     def prims(self, seq: Any) -> Array:
-        """Return the primitives of slices by number; raises `TraceError` for one that the program has not."""
+        """Return the primitives of slices by number; raises `TraceError` for an unknown slice."""
         if np.max(np.asarray(seq, np.int64), initial=-1) >= len(self.prim):
             raise TraceError(
                 f"{self.where}: slice {np.max(seq)} of a program that has {len(self.prim)}"
@@ -71,7 +71,7 @@ class SliceTable:
 
 
 def _turns(prims: Array, shape: list[int]) -> int:
-    """Return how many turns the loop over the slices of an instance takes at most, about; `shape` is the loop's."""
+    """Return an approximate upper limit of the slice loop's iterations; `shape` is the loop's."""
     nchunks, mode, length, chunk = shape[:4]
     span = max(1, nchunks * chunk if mode == Mode.INTERLEAVED else chunk)
     return max(1, -(-length // span)) * int(prims[:, 3].sum()) * max(1, shape[10])
@@ -181,7 +181,7 @@ class Slices:
         return self._own[key]
 
     def users(self, connection: int, *, send: bool) -> list[int]:
-        """Return the instances that send on a connection, or receive from it, in order of their tasks' start."""
+        """Return the instances that send or receive on a connection, in order of task start."""
         if send not in self._users:
             self._users[send] = self._find_users(send)
         return self._users[send].get(connection, [])
@@ -205,7 +205,7 @@ class Slices:
         return result
 
     def _used(self, instance: int, connection: int, *, send: bool) -> Array:
-        """Return the slots that an instance has used on one side of a connection after each slice that uses some."""
+        """Return an instance's cumulative slots on a connection's side, by slice that uses slots."""
         key = (instance, connection, send)
         own = self._on_connection(instance, connection, send=send)
         if key not in self._slots:
@@ -213,7 +213,7 @@ class Slices:
         return self._slots[key]
 
     def _upto(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
-        """Return the slots used on one side of a connection up to slice `seq` of `instance`, with its own."""
+        """Return the slots used on one side of a connection up to and including slice `seq`."""
         slots = 0
         for user in self.users(connection, send=send):
             used = self._used(user, connection, send=send)
@@ -236,14 +236,14 @@ class Slices:
         return None
 
     def sender_of(self, instance: int, seq: int) -> tuple[int, int] | None:
-        """Return the slice whose arrival let this one pass: the last it needed from its recv connection."""
+        """Return the slice whose arrival released this one: the last it needed to receive."""
         connection = self.connection(instance, int(self.table(instance).prims(seq)), send=False)
         return self._reaching(
             connection, self._upto(instance, connection, seq, send=False), send=True
         )
 
     def receiver_of(self, instance: int, seq: int) -> tuple[int, int] | None:
-        """Return the slice whose completion made room for this one on its send connection."""
+        """Return the slice whose completion freed the slot for this one on its send connection."""
         connection = self.connection(instance, int(self.table(instance).prims(seq)), send=True)
         need = self._upto(instance, connection, seq, send=True)
         need -= int(self.image["conns"]["slots"][connection])

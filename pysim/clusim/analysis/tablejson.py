@@ -1,4 +1,4 @@
-"""The forms of what analyses say in JSON: facts about the whole, notes, and rows with a key for each column."""
+"""JSON form of analyses: facts on the run, notes, and rows with a key for each column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusim.results.diagnosis import VerdictJson
 
 
 class BrokenWireJson(TypedDict):
-    """A wire that a fault touched: its rate, and what was left of it on average [10^9 bytes/s]."""
+    """Wire with a fault: its nominal rate, and its mean rate over the run [10^9 bytes/s]."""
 
     name: str
     rate_GBps: float
@@ -25,13 +25,13 @@ class LimitsJson(TypedDict):
     Attributes
     ----------
     machines : int
-        How many machines the fabric joins.
+        Number of nodes of the system.
     limit : object or None
-        The wire that was busy longest; None if nothing crossed any.
+        The busiest wire; None if no wire carried traffic.
     tiers, classes : list
-        What crossed each tier, and each class of wires.
+        Traffic of each tier, and of each link class.
     broken_wires : list
-        Those that faults touched.
+        Wires with faults.
     """
 
     machines: int
@@ -47,9 +47,9 @@ class LatencyJson(TypedDict):
     Attributes
     ----------
     messages : int
-        How many arrived.
+        Number of messages that arrived.
     throughput_GBps, per_source_GBps : float
-        Payload over the whole time, of all sources together and of one on average [10^9 bytes/s].
+        Payload over the time of the run, total and mean per source [10^9 bytes/s].
     """
 
     messages: int
@@ -70,11 +70,11 @@ class _Answer(TypedDict):
     Attributes
     ----------
     time_ps : int
-        Of the run [ps].
+        Time of the run [ps].
     complete : bool
-        Whether it came to its end.
+        True if the run is complete.
     notes : list of str
-        What people should know, the most important first.
+        Remarks for the user, the most important first.
     """
 
     time_ps: int
@@ -93,20 +93,19 @@ class CongestionRowJson(_OfClass):
     level : str
         ``tier``, ``group`` or ``wire``.
     wires : int
-        How many it stands for.
+        Number of wires in the row.
     busy, peak : float
-        Part of the run in which it served packets, and of the fullest time bin.
+        Utilisation over the run, and in the busiest time bin.
     no_credit, contended : float
-        Parts of the run in which it stood still for want of credit, and in which a packet waited while another was
-        served.
+        Parts of the run in credit stalls, and in which a packet waited while another was served.
     full : float
         Part of the run in bins at least 95% busy.
     imbalance : float
         The busiest wire over the mean of its tier or group.
     sources : int
-        Endpoints whose traffic may cross it; 0 where they are not counted.
+        Endpoints whose traffic may cross it; 0 if not counted.
     bytes : int
-        What crossed it [bytes].
+        Traffic [bytes].
     """
 
     level: str
@@ -131,16 +130,16 @@ class CongestionJson(_Answer):
 
 
 class HistoryRowJson(TypedDict):
-    """A wire, or a tier as the mean of its wires, in a time bin; shares are those of the bin.
+    """A wire, or a tier as the mean of its wires, in a time bin; shares are parts of the bin.
 
     Attributes
     ----------
     level : str
         ``tier`` or ``wire``.
     busy, no_credit, contended : float
-        Parts in which it served packets, stood still for want of credit, and let a packet wait while it served another.
+        Parts in which it served packets, was in a credit stall, and let a packet wait while it served another.
     bytes : int
-        What crossed it [bytes].
+        Traffic [bytes].
     """
 
     level: str
@@ -163,18 +162,18 @@ class HistoryJson(TypedDict):
 
 
 class OverlapRowJson(TypedDict):
-    """Compute and communication of all ranks in the mean, of a rank, of one of its streams, or of a kind of calls.
+    """Compute and communication of a rank, of one of its streams, or of calls.
 
     Attributes
     ----------
     level, of : str
-        What it is a row of, and which.
+        Kind of the row (``all`` is the mean over ranks), and its name.
     compute_ps, communication_ps, both_ps, neither_ps : int
-        Time with either, with both and with none [ps].
+        Time with either, with both and with neither [ps].
     exposed_ps : int
-        Communication that nothing hides [ps].
+        Exposed communication [ps].
     worst_rank : int
-        Where most of it is exposed.
+        Rank with most exposed communication.
     """
 
     level: str
@@ -235,7 +234,7 @@ class BlameJson(_Answer):
 
 
 class StepRowJson(TypedDict):
-    """A step of the critical path.
+    """Segment of the critical path.
 
     Attributes
     ----------
@@ -243,9 +242,9 @@ class StepRowJson(TypedDict):
         ``transfer``, ``pace``, ``fixed``, ``flight``, ``tail``, ``head``, ``launch``, ``slot``, ``kernel``,
         ``delay`` or ``task``.
     rank, channel, slice, peer : int
-        -1 where there is none; the peer is the rank at the other end of the connection.
+        -1 if not applicable; the peer is the rank at the other end of the connection.
     wire : str
-        Which the data crossed last; empty for none.
+        Last wire that the data crossed; empty if not applicable.
     """
 
     start_ps: int
@@ -262,12 +261,12 @@ class StepRowJson(TypedDict):
 
 
 class PathJson(_Answer):
-    """The critical path: steps whose times add up to the run.
+    """Critical path: segments whose times add up to the run.
 
     Attributes
     ----------
     kinds_ps : dict
-        Time by kind of step [ps].
+        Time by kind of segment [ps].
     """
 
     steps: int
@@ -281,11 +280,11 @@ class EstimatedJson(TypedDict):
     Attributes
     ----------
     what, factor : str
-        What, and by how much: ``x2``.
+        Scaled resource, and its factor: ``x2``.
     time_ps, estimate_ps : int
-        Of the run as it was, and with it, in first order [ps].
+        Time of the run, and critical-path estimate of the changed time [ps].
     simulated_ps : int
-        With it, if that was simulated [ps].
+        Re-simulated time with the change; only if simulated [ps].
     """
 
     what: str
@@ -312,9 +311,9 @@ class PipelineRowJson(TypedDict):
     bubble : float
         The same as a part of the run.
     fill_ps, drain_ps, gaps_ps : int
-        Of it, before the first kernel, after the last and between [ps].
+        Parts of the bubble before the first kernel, after the last and between kernels [ps].
     waits_exposed_ps : int
-        Of it, with communication [ps].
+        Part of the bubble with communication [ps].
     """
 
     rank: int
@@ -336,19 +335,18 @@ class PipelineJson(_Answer):
 
 
 class CollectiveRowJson(TypedDict):
-    """A collective call; bandwidths count from the start of its last rank, and are 0 of one that did not end.
+    """Collective call; bandwidths start at its last rank, 0 for a call that did not end.
 
     Attributes
     ----------
     times : int
-        How often it was done: the calls of a folded block are one row, with the start and end of the first.
+        Number of repetitions: the calls of a replicated block are one row, with the start and end of the first.
     skew_ps : int
-        How much later the last rank started than the first [ps].
+        Start of the last rank, relative to the start of the first [ps].
     limit, limit_busy, bound_GBps : str, float, float
-        The wire that was busiest meanwhile, the part in which it was, and the bus bandwidth if it were never idle
-        [10^9 bytes/s].
+        Busiest wire since then, its utilisation, and the bus bandwidth if it were never idle [10^9 bytes/s].
     exposed_ps : int
-        What no kernel hides, in the mean over ranks [ps].
+        Exposed communication, mean over ranks [ps].
     """
 
     call: int
@@ -374,23 +372,23 @@ class CollectiveRowJson(TypedDict):
 
 
 class CollectivesJson(_Answer):
-    """Collective calls in the order of their start; `collectives` counts each as often as it was done."""
+    """Collective calls in the order of start; `collectives` counts all repetitions."""
 
     collectives: int
     rows: list[CollectiveRowJson]
 
 
 class MemoryRowJson(TypedDict):
-    """The use of an endpoint's memory; shares are parts of what it could move in the run.
+    """Use of an endpoint's memory, as shares of its capacity over the run.
 
     Attributes
     ----------
     rank : int
-        -1 where it is none.
+        -1 if the endpoint has no rank.
     communication, kernels, left : float
-        Shares of both, and what they left.
+        Shares of communication and kernels, and the unused rest.
     peak : float
-        Share of communication in its fullest time bin, which starts at `peak_at_ps`.
+        Share of communication in its busiest time bin, which starts at `peak_at_ps`.
     """
 
     endpoint: str
@@ -414,15 +412,15 @@ class MemoryJson(_Answer):
 
 
 class DiffRowJson(TypedDict):
-    """Something that two runs have in common.
+    """Comparison of one item of two runs.
 
     Attributes
     ----------
     level : str
-        ``run``, ``phase`` (tasks of one name), ``blame`` (what the critical path was charged to), ``tier`` or ``wire``
+        ``run``, ``phase`` (tasks of one name), ``blame`` (time breakdown of the critical path), ``tier`` or ``wire``
         (busy time).
     change_ps : int
-        How much longer it is in B [ps].
+        Time in B minus time in A [ps].
     """
 
     level: str

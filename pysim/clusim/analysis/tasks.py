@@ -1,4 +1,7 @@
-"""The tasks of a run by rank, as columns: what kind, which collective, when; what was folded in place of its pauses."""
+"""Tasks of a run by rank, as columns: kind, collective, times.
+
+Replicated blocks replace their pauses.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ class RankTasks:
     Attributes
     ----------
     communicates : ndarray of bool
-        Which are programs, or pauses that stand for data that move.
+        True for programs, and for pauses that represent moving data.
     number : ndarray
-        Number of the task in the schedule; of one of a folded block, that of the pause that stands for it.
+        Number of the task in the schedule; in a replicated block the number of its pause.
     call : ndarray
-        Collective call, or -1; those of folded blocks are counted behind the schedule's own.
+        Collective call, or -1; calls of replicated blocks are numbered after the calls of the schedule.
     kind, stream, name : ndarray
         Rows of `clusim.results.replicated.KINDS`, `RunTasks.streams` and `RunTasks.names`.
     start_ps, moves_ps, end_ps : ndarray
-        Times [ps]; data of a collective move from when its last rank has started; what did not end has the end of the
+        Times [ps]; data of a collective move from the start of its last rank; an unfinished task has the end of the
         run.
     ended : ndarray of bool
-        Which ended.
+        True if the task ended.
     """
 
     rank: int
@@ -61,12 +64,12 @@ class RankTasks:
 
 
 class RunTasks:
-    """The tasks of a run, which are put together for one rank at a time.
+    """Tasks of a run, assembled for one rank at a time.
 
     Parameters
     ----------
     by_place : bool
-        Count the collectives of folded blocks for every place that they are at; else they are the same everywhere.
+        True to number the collectives of replicated blocks separately for every place; otherwise places share them.
 
     Attributes
     ----------
@@ -75,7 +78,7 @@ class RunTasks:
     streams, names : list of str
         Distinct streams and names.
     calls : int
-        Collectives of the schedule; those of folded blocks are counted on from there.
+        Collectives of the schedule; collectives of replicated blocks are numbered from there.
     """
 
     def __init__(self, result: Result, schedule: Columns, *, by_place: bool = False) -> None:
@@ -149,7 +152,7 @@ class RunTasks:
         return RankTasks(rank, moving, *result)
 
     def _of_blocks(self, rank: int) -> Iterator[list[Array]]:
-        """Yield the columns of the tasks of a rank in blocks, those of each place together."""
+        """Yield the columns of the tasks of a rank in blocks, grouped by place."""
         folded = self._folded
         for place, slot in folded.of_rank.get(rank, ()) if folded is not None else ():
             assert folded is not None

@@ -42,7 +42,7 @@ class Usage:
         return self._part(self._sums["busy"], wires, start_ps, end_ps)
 
     def no_credit(self, wire: int, start_ps: int, end_ps: int) -> float:
-        """Return the part of a span in which a wire was idle for want of credit."""
+        """Return the share of a span in which a wire was in a credit stall."""
         return float(self._part(self._sums["stall_credit"], [wire], start_ps, end_ps)[0])
 
     def memory(self, endpoint: int, start_ps: int, end_ps: int) -> float:
@@ -50,7 +50,7 @@ class Usage:
         return float(self._part(self._memory, [endpoint], start_ps, end_ps)[0])
 
     def unit(self, unit: int, start_ps: int, end_ps: int) -> float:
-        """Return the part of a span in which a reduction unit was busy; 0 if nothing is known about it."""
+        """Return the share of a span in which a reduction unit was busy; 0 if unknown."""
         if self._units is None:
             return 0.0
         return float(self._part(self._units, [unit], start_ps, end_ps)[0])

@@ -1,9 +1,8 @@
-"""The critical path: from the end of a run back to its start, always to what was waited for last.
+"""Critical path: from the end of a run back to its start, always to the last dependency.
 
-Every step is a span of time, and each begins where the one before it in time ended, so the steps add up to the run
-exactly. The walk only goes back in time, so it reads the completed slices block by block from the end.
-
-When host threads handed slices on: a thread does one after the other, so the wait of one is the work of others.
+Every segment is a span of time that begins at the end of the previous one, so the segments add up to the run exactly.
+The walk only moves back in time, so it reads the completed slices block by block from the end. A proxy thread
+processes slices one after the other, so the wait of one slice is the work on others.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MOST_RECORDS = 1 << 22
 
 
 class ThreadClocks:
-    """The host threads of a run, followed by the contract (section 7) from the gates of their slices.
+    """Proxy threads of a run, computed by the contract (section 7) from the slices' gates.
 
     Parameters
     ----------
@@ -46,11 +45,11 @@ class ThreadClocks:
         return int(self._thread[instance]) != NONE
 
     def began_ps(self, instance: int, seq: int) -> int | None:
-        """Return when a thread had handed a slice on [ps]; None where there are too many to tell."""
+        """Return the time at which a proxy thread had posted a slice [ps]; None if too many."""
         return self.handed().get((instance, seq))
 
     def handed(self) -> dict[tuple[int, int], int]:
-        """Return when threads had handed on each slice (instance, number) [ps]; none where there are too many."""
+        """Return when proxy threads posted each slice (instance, number) [ps]; empty if too many."""
         if self._began is None:
             self._began = self._follow() if self._records.count <= MOST_RECORDS else {}
         return self._began
@@ -91,20 +90,19 @@ class StepKind(IntEnum):
     PACE = 1  # a CTA copying or reducing
     FIXED = 2  # a CTA's fixed cost of a step
     FLIGHT = 3  # the last written packets between the first wire and memory
-    TAIL = 4  # the flag that says data are there
-    HEAD = 5  # the flag that says there is room
-    LAUNCH = 6  # from the start of a task to that of its CTA
+    TAIL = 4  # flag that signals arrived data
+    HEAD = 5  # flag that signals a free slot
+    LAUNCH = 6  # from the start of a task to the start of its CTA
     SLOT = 7  # waiting for a free CTA slot
     KERNEL = 8
     DELAY = 9
-    TASK = 10  # a task about which nothing more is known
+    TASK = 10  # task without further detail
 
 
 class Step(NamedTuple):
-    """A span of the critical path; indices that make no sense for its kind are -1.
+    """Segment of the critical path; indices that do not apply to its kind are -1.
 
-    `connection` is the one that carried the transfer, or whose flag was waited for; `wire` the one that the data
-    crossed last.
+    `connection` is the connection of the transfer, or of the flag; `wire` the last wire that the data crossed.
     """
 
     kind: StepKind
@@ -171,7 +169,7 @@ class _Cursor:
 
 
 def _find_backward(columns: dict[str, Array], start: int, instance: int, seq: int) -> int:
-    """Return the last row at or before `start` that is slice `seq` of `instance`, or -1; most are near."""
+    """Return the last row up to `start` of slice `seq` of `instance`, or -1; most are near."""
     high, width = start + 1, 256
     while high > 0:
         low = max(0, high - width)
@@ -213,7 +211,7 @@ class Walk:
         self._before = _predecessors(self.image["tasks"], self.image["succ"])
 
     def steps(self) -> Iterator[Step]:
-        """Yield the steps from the last to the first; together they cover the run from 0 to its end."""
+        """Yield the segments from last to first; together they cover the run from 0 to its end."""
         if not len(self._end_ps):
             raise TraceError(f"{self._records.path}: has no tasks, so no critical path")
         if self._records.cut:
@@ -340,7 +338,7 @@ class Walk:
         return receive if reads and writes else NONE
 
     def _read_part(self, read: int, write: int, endpoint: int, flags: int) -> float:
-        """Return the share of a slice's transfers that is its read, as if both ran at the rates of their paths."""
+        """Return the share of the read in a slice's transfers, at the rates of their paths."""
         rates = [self.network.way_rate(connection, endpoint, flags) for connection in (read, write)]
         return rates[1] / sum(rates) if all(rates) else 0.0
 
@@ -371,7 +369,7 @@ class Walk:
         return opener
 
     def _start(self, row: _Row, task: int) -> Iterator[Step]:
-        """Yield the segments between the start of a task and that of its CTA."""
+        """Yield the segments between the start of a task and the start of its CTA."""
         instance = self.image["instances"][row.instance]
         who = (task, int(instance["endpoint"]), row.instance, row.seq)
         start_ps = int(self._start_ps[task])

@@ -28,23 +28,22 @@ THINGS = {
     "compute": "kernels",
     "unit": "reduction units of switches",
 }
-"""Causes that can be faster besides wires; wires are named by class (``nvlink``) or name (``gpu0->*``)."""
+"""Resources that can be scaled besides wires (by class, ``nvlink``, or name, ``gpu0->*``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something `factor` times as fast.
+    """Change that makes a resource `factor` times as fast.
 
     Attributes
     ----------
     what : str
-        One of `THINGS`; with `wires` anything that names them. ``mended`` gives wires the best rate of their like and
-        takes their faults away, ``straggler`` has `endpoints` at their nominal pace, ``without`` leaves out what
-        `tasks` send.
+        A key of `THINGS`, or with `wires` any name. ``mended`` removes faults from wires and sets the best rate of
+        their class, ``straggler`` sets `endpoints` to nominal speed, ``without`` removes the traffic of `tasks`.
     wires, endpoints, tasks : frozenset of int
-        What it is about; none for `THINGS`.
+        Affected elements; empty for `THINGS`.
     like : tuple of (int, int)
-        Wires and which of their class has the highest rate, to be ``mended``.
+        For ``mended``: each wire, and the wire of its class with the highest rate.
     """
 
     what: str
@@ -62,7 +61,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Time of the run and what it would be, in first order [ps]; the critical path is taken as it was."""
+    """Time of the run and critical-path estimate of the changed time [ps]."""
 
     before_ps: int
     after_ps: int
@@ -70,7 +69,7 @@ class Estimate:
 
 
 def factor_of(whole: str, factor: str) -> Fraction:
-    """Return the factor that ``x2`` means; `whole` is what an error quotes."""
+    """Return the factor of a text like ``x2``; `whole` is the text quoted in errors."""
     try:
         value = Fraction(factor.lower().removeprefix("x").removesuffix("x"))
     except (ValueError, ZeroDivisionError):
@@ -103,7 +102,7 @@ def parse_change(what: str, factor: str, network: Network) -> Change:
 
 
 def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Change:
-    """Return the change in which some wires, with their other directions, are as fast as the fastest of their class.
+    """Return the change of wires, in both directions, to the highest rate of their class.
 
     Parameters
     ----------
@@ -122,10 +121,10 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
 
 
 def estimate(path: str | Path, what: str, factor: str) -> Estimate:
-    """Return the estimated time of a trace's run with faster hardware, from the critical path alone.
+    """Return the critical-path estimate of a trace's time with faster hardware.
 
-    Every step of the critical path gets shorter by itself, transfers down to the next busiest thing on their way.
-    Nothing else is moved: another path may become the critical one, and the estimate is then too good.
+    Every segment is shortened in isolation, transfers down to the next busiest resource on their path. No other time
+    changes: another path may become critical, and the estimate is then too short.
     """
     from clusim.analysis.critical import critical
 
@@ -139,7 +138,7 @@ def estimate(path: str | Path, what: str, factor: str) -> Estimate:
 
 
 def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
-    """Divide columns of times or costs by `factor`, rounding to the nearest; what was not 0 stays at least 1."""
+    """Divide columns of times or costs by `factor`, rounded; nonzero values stay at least 1."""
     for name in names:
         old = rows[name].astype(object)
         new = (old * factor.denominator * 2 + factor.numerator) // (2 * factor.numerator)
@@ -149,7 +148,7 @@ def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
 def _faster_costs(
     image: dict[str, Array], names: tuple[str, ...], factor: Fraction, *, threads: bool
 ) -> None:
-    """Divide columns of the costs of slices: of those that hosts' threads work on, or of the others."""
+    """Divide columns of slice costs: of slices on proxy threads, or of the others."""
     instances = image["instances"]
     served = np.unique(instances["cost"][instances["thread"] != NONE])
     mine = np.zeros(len(image["costs"]), bool)
@@ -160,7 +159,7 @@ def _faster_costs(
 
 
 def _repair(image: dict[str, Array], change: Change) -> None:
-    """Take what is broken, slow or in the way out of an image."""
+    """Remove faults, slow rates or competing traffic from an image."""
     faults = image["faults"]
     gone = np.zeros(len(faults), bool)
     if change.what == "mended":

@@ -18,7 +18,7 @@ FIRST_WIDTH_PS = 100_000
 """Width of the bins at the start of a run [ps]."""
 
 WHOLE_PS = 1 << 62
-"""Width of a bin that no run comes to the end of [ps]."""
+"""Width of a bin that is longer than any run [ps]."""
 
 MEMORY_LIMIT_BYTES = 32 << 20
 """Memory limit of the histories of all wires; topologies with many wires get fewer bins."""
@@ -61,10 +61,10 @@ class Bins:
 
 
 class BinRecorder:
-    """Collects bins while an engine runs: stop it at `next_edge_ps`, then call `sample`.
+    """Recorder of time bins: stop the engine at `next_edge_ps`, then call `sample`.
 
-    With `max_bins` of 1 there is one, of the whole run, which is never stopped for it. A run of at least `least_ps`
-    begins with bins as wide as it would come to in that time, as each is a stop of the engine.
+    If `max_bins` is 1, one bin covers the complete run, and the engine is never stopped for it. For a run of at least
+    `least_ps`, the first bins have the width that such a run needs, because each bin stops the engine.
     """
 
     def __init__(

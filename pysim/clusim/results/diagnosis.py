@@ -1,7 +1,7 @@
-"""The verdict on a run: what its time went into, what less of the first cause would save, how sure that is.
+"""Diagnosis of a run: time breakdown, saving without the bottleneck, expected error.
 
-One object, made from the critical path (`clusim.analysis.judge`) or, of a training step, from what ranks did in it
-(`clusim.training.step_diagnosis`), and one wording, which every command, page and script shows.
+A `Verdict` is computed from the critical path (`clusim.analysis.judge`) or, for a training step, from the tasks of
+its ranks (`clusim.training.step_diagnosis`). Every command, page and script shows the same wording.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MOST_CAUSES = 3
 """Causes of a verdict."""
 
 LEAST_SHARE = 0.005
-"""Least part of the run of a cause, behind the first, that is told."""
+"""Smallest share of the run of a reported cause; the bottleneck is always reported."""
 
 LEAST_PHASE = 0.02
-"""Least part of the run that is a phase of its own."""
+"""Smallest share of the run that counts as a separate phase."""
 
 
 class CauseKind(StrEnum):
@@ -82,13 +82,13 @@ _WORDS = {
     CauseKind.IDLE: ("waiting for other ranks", "without waiting"),
     CauseKind.OTHER: ("unattributed", ""),
 }
-"""Kind -> what it is, and what fixing it means."""
+"""Kind -> its label, and the fix."""
 
 _APART = (CauseKind.EXPOSED, CauseKind.BUBBLE)
-"""Kinds behind which a comma is before what says which."""
+"""Kinds with a comma between label and detail."""
 
 _BANDWIDTHS = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
-"""Kinds whose link is named before them: ``NVLink bandwidth, GPU-NVSwitch``."""
+"""Kinds with the link name before the label: ``NVLink bandwidth, GPU-NVSwitch``."""
 
 SHOWN_PLACES = 3
 """Places of a cause that a sentence names."""
@@ -101,24 +101,24 @@ def _signed(saving_ps: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerdictCause:
-    """Something that a run's time went into.
+    """Cause with a share of a run's time.
 
     Attributes
     ----------
     kind : CauseKind
-        What it is.
+        Kind of the cause.
     what : str
-        Which, in words: ``NVLink, GPU-NVSwitch``; empty where the kind says all.
+        Detail: ``NVLink, GPU-NVSwitch``; empty if the kind is sufficient.
     places : tuple of str
-        Ranks or links it was met at, alike ones once.
+        Ranks or links where it was found; equivalent entries are merged.
     time_ps : int
         Its part of the run [ps].
     saving_ps : int or None
-        What fixing it would save by the critical path, in first order [ps]; None where that cannot be told.
+        Critical-path estimate of the saving if it is fixed [ps]; None if unknown.
     simulated_ps : int or None
-        What fixing it does save when the run is simulated again without it [ps]; None if that was not done.
+        Saving found by re-simulation without the cause [ps]; None if not re-simulated.
     simulated_as : str
-        How that was done, if not as finely as the run: ``in bursts of 4096 B``.
+        Granularity of that re-simulation, if coarser than the run: ``in bursts of 4096 B``.
     """
 
     kind: CauseKind
@@ -149,9 +149,9 @@ class VerdictCause:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the run [ps] and what most of it went into.
+    """Phase of the run [ps] and its dominant cause.
 
-    `name` is ``start``, the middle's work, or ``tail``; of training steps as `clusim.training.phases` has them.
+    `name` is ``start``, the kind of work of the middle, or ``tail``; for training steps see `clusim.training.phases`.
     """
 
     name: str
@@ -172,7 +172,7 @@ class CauseWordsJson(TypedDict):
     Attributes
     ----------
     words, fix : str
-        It in a line, and what fixing it means.
+        Label of the cause in one line, and its fix.
     share : float
         Its part of the run, 0 to 1.
     """
@@ -200,15 +200,15 @@ class VerdictJson(TypedDict):
     Attributes
     ----------
     time_ps : int
-        Of the run, which the causes are parts of [ps].
+        Time of the run, the total of the causes [ps].
     basis : str
-        What it was computed from, or why there is no critical path.
+        Basis of the computation, or the reason why there is no critical path.
     causes : list
-        The three longest, the headline first.
+        The three longest, the bottleneck first.
     phases : list
-        Of the run in order.
+        Phases of the run in order.
     includes, expected : str
-        What the time includes, and what error to expect; empty where there is nothing to say.
+        Content of the time, and the expected error; may be empty.
     text : list of str
         The verdict as commands print it.
     """
@@ -229,17 +229,17 @@ class Verdict:
     Attributes
     ----------
     time_ps : int
-        Of the run, which the causes are parts of [ps].
+        Time of the run, the total of the causes [ps].
     causes : tuple of VerdictCause
-        The three longest, the headline first; empty where no critical path is known.
+        The three longest, the bottleneck first; empty if no critical path is known.
     phases : tuple of Phase
-        Of the run in order; empty where no critical path is known.
+        Phases of the run in order; empty if no critical path is known.
     basis : str
-        What it was computed from, or why there is no critical path.
+        Basis of the computation, or the reason why there is no critical path.
     includes : str
-        What the time includes; empty where it is the whole run's.
+        Content of the time; empty if it covers the complete run.
     expected : str
-        What error to expect on this machine, at this size and with this algorithm.
+        Expected error for this system, size and algorithm.
     """
 
     time_ps: int
@@ -259,16 +259,16 @@ class Verdict:
         return cause.time_ps / max(1, self.time_ps)
 
     def simulated(self, saving_ps: int, how: str = "") -> Verdict:
-        """Return the same with what fixing the headline saved when it was simulated [ps], and how if not as the run."""
+        """Return a copy with the re-simulated saving of the bottleneck [ps] and its granularity."""
         first = replace(self.causes[0], simulated_ps=saving_ps, simulated_as=how)
         return replace(self, causes=(first, *self.causes[1:]))
 
     def without_savings(self) -> Verdict:
-        """Return the same of a run that was ended, of which nobody knows what a fix would save."""
+        """Return a copy without savings, which are unknown for a run that was ended early."""
         return replace(self, causes=tuple(replace(one, saving_ps=None) for one in self.causes))
 
     def lines(self) -> list[str]:
-        """Return it as text, a statement a line, the first of which says most."""
+        """Return the diagnosis as text, one statement a line, the most important first."""
         first = self.headline
         if first is None:
             lines = [f"unknown: {self.basis}"]
@@ -322,7 +322,7 @@ class Verdict:
 
 
 def _text(value: Any) -> str:
-    """Return a text of a file; raises `ValueError` for what a terminal would act on."""
+    """Return a text of a file; raises `ValueError` for terminal control characters."""
     if not isinstance(value, str) or not (value.isprintable() or not value):
         raise ValueError("no text that can be shown")
     return value

@@ -19,11 +19,12 @@ class Unfinished:
     Attributes
     ----------
     why : str
-        What ended it.
+        Reason for its end.
     part_done : float
         Share of the work that was done, an estimate from 0 to 1.
     least_ps : int
-        No run of this takes less [ps]: what was simulated, and what the busiest endpoint's wires need for its data.
+        Lower limit of the complete run [ps]: the simulated time, and the time in which the wires of the busiest
+        endpoint transmit its data.
     """
 
     why: str
@@ -31,24 +32,27 @@ class Unfinished:
     least_ps: int
 
     def words(self, time_ps: int) -> str:
-        """Return in words what ended the run, at `time_ps` [ps]."""
+        """Return the reason for the end of the run at `time_ps` [ps], in words."""
         at = f"{format_time(time_ps)} simulated, {self.part_done:.1%} of the work"
         return f"{self.why}: ended at {at}"
 
     def reached(self, where: str) -> TimeLimitReached:
-        """Return the error of a whole that is not known without this run, which is said to be in `where`."""
+        """Return the error of a result that needs this run; `where` names the run."""
         return TimeLimitReached(
             f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; give it longer"
         )
 
     def expected_ps(self, time_ps: int) -> int | None:
-        """Return the time of the whole if the rest goes on as before [ps]; None where hardly anything was done."""
+        """Return the time of the complete run at the same progress [ps]; None if unknown.
+
+        It is unknown if hardly any work was done.
+        """
         if self.part_done < LEAST_PART:
             return None
         return max(self.least_ps, round(time_ps / self.part_done))
 
     def to_json(self, time_ps: int, wall_s: float) -> EndedJson:
-        """Return the progress of the run, in `time_ps` [ps] that took `wall_s` [s]."""
+        """Return the progress of the run: `time_ps` [ps] simulated in `wall_s` [s]."""
         return {
             "complete": False,
             "ended_by": self.why,

@@ -1,9 +1,9 @@
-"""Replicated blocks of a run: work that was simulated once, as columns, and its places in time.
+"""Replicated blocks of a run: work simulated once, as columns, and its positions in time.
 
-A *part* is a block as it was simulated: its tasks by *slot*, the ranks that did it in their order, with times from its
-start. A *place* is a part at some ranks and wires. A *block* is a place at a time: from the start of its pauses.
-Reports, analyses and exports show the tasks of blocks in place of their pauses, so that a run in which work was folded
-adds up to what it is without.
+A *part* is a simulated block: its tasks by *slot* (the ranks that executed it, in order), with times from its start.
+A *place* is a part at given ranks and wires. A *block* is a place at a given time, the start of its pauses. Reports,
+analyses and exports show the tasks of blocks instead of their pauses, so a run with replicated blocks adds up to
+the same totals as a run that is simulated in full.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ KINDS = ("kernel", "program", "delay", "marker")
 """Kinds of tasks, by the numbers that columns have for them."""
 
 MOVING = (" pace", " to host", " from host")
-"""Ends of the names of streams whose pauses stand for data that move."""
+"""Suffixes of the stream names of pauses that represent moving data."""
 
 SUFFIX = " [folded]"
-"""Suffix of the names of pauses that stand for blocks."""
+"""Suffix of the names of pauses that represent blocks."""
 
 OWN_NAME = -1
 """Name of a task that is called like the pause of its block."""
 
 
 class FoldedCall(NamedTuple):
-    """A collective of a part; fields as in `clusim.schedule.CollectiveCall`, `ranks` is how many, `root` which slot."""
+    """Collective of a part; fields as in `clusim.schedule.CollectiveCall`.
+
+    But `ranks` is a number, and `root` a slot.
+    """
 
     operation: str
     algorithm: str
@@ -46,7 +49,7 @@ class FoldedCall(NamedTuple):
 
 
 class RankPattern(NamedTuple):
-    """Pattern of a rank in a block, from its start [ps]: arrays of (start, end) of its kernels and transfers."""
+    """Kernels and transfers of a rank in a block: (start, end) from the block's start [ps]."""
 
     compute: Array
     moving: Array
@@ -62,9 +65,9 @@ class BlockTasks:
     ranks : int
         Ranks of the block.
     slot, kind : ndarray
-        Which of its ranks, and the number of the kind in `KINDS`.
+        Slot of its rank, and the number of the kind in `KINDS`.
     stream, name : list of str
-        Empty names are that of the pause.
+        An empty name is replaced by the name of the pause.
     start_ps, moves_ps, end_ps : ndarray
         From the start of the block [ps]; data of a program move from when its last rank has started.
     call : ndarray
@@ -72,7 +75,7 @@ class BlockTasks:
     memory_bytes : ndarray
         Memory traffic of kernels [bytes].
     counters : ndarray
-        What each of the wires of the block did, as `clusim.engine.outcome.WIRE_COUNTERS`.
+        Counters of each wire of the block, as `clusim.engine.outcome.WIRE_COUNTERS`.
     hbm_bytes : ndarray, shape (ranks,)
         Memory traffic that communication causes by slot [bytes].
     """
@@ -113,7 +116,7 @@ class BlockTasks:
 
 
 def merged(spans: Array) -> Array:
-    """Return the union of intervals, an array of (start, end), as disjoint ones in order."""
+    """Return the union of intervals, an array of (start, end), as ordered disjoint intervals."""
     if not len(spans):
         return np.zeros((0, 2), np.int64)
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
@@ -126,9 +129,9 @@ def merged(spans: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class FoldedBlocks:
-    """The blocks of a run that pauses stand for, as columns: those of a trace in ``/folded``.
+    """Replicated blocks of a run as columns, the same as in ``/folded`` of a trace.
 
-    Offsets have one row more than what they divide: row `i` has ``off[i] .. off[i+1]-1``.
+    Offsets have one row more than the column that they divide: row `i` has ``off[i] .. off[i+1]-1``.
 
     Attributes
     ----------
@@ -146,11 +149,11 @@ class FoldedBlocks:
     ranks_rank, ranks_endpoint, ranks_hbm : ndarray
         By rank of a place: the rank, its endpoint, and the memory traffic that communication causes there [bytes].
     wires_wire : ndarray
-        By wire of a place: its row among those of the fabric.
+        By wire of a place: its row in the wires of the system.
     counters : dict
-        By wire of a place: what it does there, by the name of the counter.
+        By wire of a place: its counters, by name.
     blocks_place, pauses_task : ndarray
-        The place of every block; for every rank of every block in turn, the task that stands for it.
+        The place of every block; for every rank of every block in turn, the task that represents it.
     """
 
     stream: list[str]
@@ -251,7 +254,7 @@ class FoldedBlocks:
 
     @cached_property
     def moving(self) -> Array:
-        """Return which tasks are data that move: programs, and pauses that stand for them."""
+        """Return a mask of the tasks that move data: programs, and pauses that represent programs."""
         paces = np.array([name.endswith(MOVING) for name in self.stream], bool)
         return np.asarray(
             (self.tasks_kind == 1) | ((self.tasks_kind == 2) & paces[self.tasks_stream])
@@ -262,7 +265,7 @@ class FoldedBlocks:
         return {}
 
     def pattern(self, place: int, slot: int) -> RankPattern:
-        """Return what a rank does at a place."""
+        """Return the tasks of a rank at a place."""
         key = int(self.places_part[place]), slot
         if key not in self._patterns:
             rows = self.rows(place, slot)
@@ -275,7 +278,7 @@ class FoldedBlocks:
         return self._patterns[key]
 
     def done(self, rank: int, start_ps: Array) -> list[tuple[Array, RankPattern]]:
-        """Return the patterns of a rank, each with when its blocks start, from the starts of all tasks [ps]."""
+        """Return the patterns of a rank with their block starts, given all task starts [ps]."""
         result = []
         for place, slot in self.of_rank.get(rank, ()):
             starts = start_ps[self.by_place[place][:, slot]]
@@ -321,7 +324,7 @@ class FoldedBuilder:
         self._place_rows.append((self._parts[id(done)], ranks, tuple(wires)))
 
     def block(self, place: object, pauses: Iterable[int]) -> None:
-        """Add a block at a place that was seen, with the task that stands for each of its ranks."""
+        """Add a block at a known place, with the task that represents each of its ranks."""
         self._blocks.append(self._places[id(place)])
         self._pauses.extend(pauses)
 

@@ -1,7 +1,7 @@
 """Result of a run: plain columns and numbers, equal in memory and read back from a trace.
 
-Bandwidths are those of nccl-tests: ``algbw = size / time`` and ``busbw = algbw * factor``, where the factor is
-what every rank must send per byte of the collective on the best possible point-to-point algorithm
+Bandwidths follow nccl-tests: ``algbw = size / time`` and ``busbw = algbw * factor``, where the factor is
+the number of bytes that every rank must send per byte of the collective with an optimal point-to-point algorithm
 (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). GB is 10^9 bytes.
 """
 
@@ -35,7 +35,7 @@ PS_PER_S = 10**12
 
 
 def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
-    """Return the mean rate of every wire from the start until `time_ps`, with the faults of an image [bytes/s]."""
+    """Return the mean rate of every wire until `time_ps` with an image's faults [bytes/s]."""
     result = np.array(rate_Bps, np.float64)
     rows = faults[(faults["kind"] == FaultKind.RATE) & (faults["time_ps"] < max(1, time_ps))]
     for wire in np.unique(rows["index"]).tolist():
@@ -49,7 +49,7 @@ def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The collective that was asked for."""
+    """Requested collective."""
 
     operation: str
     algorithm: str
@@ -63,17 +63,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """Costs of a collective besides its kernel, and NCCL's own estimate.
+    """Costs of a collective besides its kernel, and the estimate of NCCL's tuner.
 
     Attributes
     ----------
     launch_ps, host_ps : int or None
-        From the end of a kernel to the start of the next in a stream of them [ps], and what the host takes to launch
-        one: an iteration takes at least that [ps]. None where iterations overlap.
+        From the end of a kernel to the start of the next in a stream of kernels [ps], and the host time to launch
+        one, which is the shortest possible iteration [ps]. None if iterations overlap.
     model_us : float or None
-        What NCCL's tuner expects of its choice [us]; None if it did not choose.
+        Estimate of NCCL's tuner for its choice [us]; None if it did not choose.
     edge_ps, iterations : int
-        What comes before the first kernel and after the last [ps], and the iterations that share it; 0 is very many.
+        Time before the first kernel and after the last [ps], and the iterations that share it; 0 is very many.
     """
 
     launch_ps: int | None
@@ -83,7 +83,7 @@ class LaunchContext:
     iterations: int = 0
 
     def iteration_ps(self, kernel_ps: int) -> int | None:
-        """Return the time of an iteration of a stream of kernels that take `kernel_ps` each [ps]."""
+        """Return the time of an iteration of a stream of kernels of `kernel_ps` each [ps]."""
         if self.launch_ps is None or self.host_ps is None:
             return None
         gpu_ps = kernel_ps + self.launch_ps
@@ -91,16 +91,16 @@ class LaunchContext:
 
 
 def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
-    """Return the time of an iteration between two looks at the clock [ps].
+    """Return the mean time of an iteration between two readings of the clock [ps].
 
     Parameters
     ----------
     each_ps : (int, int)
-        What the host and the GPU take for one [ps]: all but the first take the longer of the two, the first both.
+        Host and GPU time of an iteration [ps]: the first lasts the sum, each later one the maximum of both.
     edge_ps : int
-        What comes before the first and after the last [ps].
+        Time before the first and after the last [ps].
     iterations : int
-        Their number; 0 is so many that the edges do not count.
+        Number of iterations; 0 is so large a number that `edge_ps` is negligible.
     """
     if not iterations:
         return max(each_ps)
@@ -109,18 +109,18 @@ def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """Every wire of the fabric and what it did.
+    """Wires of the system and their traffic.
 
     Attributes
     ----------
     names : list of str
         ``"gpu0->nvs1.0"``; one direction of a link.
     classes : list of str
-        What kind of wire, between which kinds of nodes: ``"nvlink gpu->switch"``.
+        Link class with the kinds of its two ends: ``"nvlink gpu->switch"``.
     rate_Bps : ndarray, shape (wires,)
         Nominal rate [bytes/s].
     from_endpoint : ndarray of bool, shape (wires,)
-        Whether the wire leaves an endpoint rather than a switch.
+        True if the wire leaves an endpoint rather than a switch.
     counters : ndarray, shape (wires,)
         Final counters (`clusim.engine.outcome.WIRE_COUNTERS`).
     mean_Bps : ndarray or None
@@ -142,7 +142,7 @@ class Wires:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Start and end of every task [ps]; -1 where the run did not get that far; and what pauses of them stand for."""
+    """Start and end of every task [ps], -1 if not reached, and the replicated blocks."""
 
     names: list[str]
     start_ps: Array
@@ -152,7 +152,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Synthetic traffic: one row per message, times in ps, `end_ps` -1 where it did not arrive."""
+    """Synthetic traffic: one row per message, times in ps, `end_ps` -1 if it did not arrive."""
 
     source: Array
     destination: Array
@@ -163,12 +163,11 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Origin of the result; enough to produce it again.
+    """Origin of the result, sufficient to reproduce it.
 
-    `faults` are what broke and what that did to rates; `notes` what must be said of the plan. `error_bound` bounds the
-    relative error of the time against exact packets, which is 0; None where no bound is known. `around` is what the
-    time does not include; None where nothing is launched. `read_files` are
-    what the fabric was read from.
+    `faults` are the faults and their effects on rates; `notes` are remarks on the plan. `error_bound` bounds the
+    relative error of the time against exact packets (0 if exact; None if no bound is known). `around` names the
+    overheads that the time excludes; None if nothing is launched. `read_files` are the files of the topology.
     """
 
     fabric: str
@@ -197,18 +196,18 @@ class Result(Shown):
     time_ps : int
         When the last task or message was complete [ps].
     wall_s : float
-        Time the engine took [s].
+        Wall-clock time of the engine [s].
     verified : bool or None
-        Whether the data came out as the definition says; None if nobody asked.
+        True if the data match the definition of the collective; None if not checked.
     verify_note : str
-        What was compared, or the first difference.
+        Scope of the comparison, or the first difference.
     judge : callable or None
-        Makes the verdict on this result.
+        Computes the diagnosis of this result.
     unfinished : Unfinished or None
-        What is known of a run that was ended; None of one that is complete, or read from a partial trace.
+        Partial result of a run that was ended; None if it is complete, or read from a partial trace.
     followed : str
-        From which other runs the time was found, of a collective that was not simulated whole: nothing but the time is
-        known of it. Empty of all others.
+        Runs from which the time was extrapolated, for a collective that was not simulated in full: only its time is
+        known. Empty otherwise.
     """
 
     time_ps: int
@@ -236,19 +235,19 @@ class Result(Shown):
 
     @property
     def launched_ps(self) -> int | None:
-        """Time of an iteration with its launch, as nccl-tests reports it [ps]; None where that is not known."""
+        """Time of an iteration with launch, as nccl-tests reports it [ps]; None if unknown."""
         around = self.provenance.around
         return around.iteration_ps(self.time_ps) if around is not None and self.complete else None
 
     @property
     def model_us(self) -> float | None:
-        """NCCL's own estimate [us]; None if its tuner did not choose."""
+        """Estimate of NCCL's tuner [us]; None if the tuner did not choose."""
         around = self.provenance.around
         return None if around is None else around.model_us
 
     @property
     def packets(self) -> int:
-        """Packets that endpoints put on their wires; a burst counts as the packets it stands for."""
+        """Packets that endpoints sent; a burst counts as all its packets."""
         return int(self.wires.counters["packets"][self.wires.from_endpoint].sum())
 
     @property
@@ -262,7 +261,7 @@ class Result(Shown):
         return int(self.wires.counters["grants"].sum())
 
     def hops_words(self) -> str:
-        """Return the packet-hops in words, and as how many bursts they were moved if they were."""
+        """Return the packet-hops in words, with the number of burst-hops if bursts were used."""
         words = f"{self.packets:,} packets, {self.packet_hops:,} packet-hops"
         if self.grants == self.packet_hops:
             return words
@@ -325,7 +324,7 @@ class Result(Shown):
         return Summary(title, tuple(shown), " ".join(self.provenance.notes), rows)
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
-        """Return wires with their totals, tasks, histories of wires and of memory, and messages if there are any."""
+        """Return wires with totals, tasks, histories of wires and memory, and any messages."""
         result: dict[str, Callable[[], Columns]] = {
             "wires": self._wire_columns,
             "tasks": self._task_columns,
@@ -367,10 +366,12 @@ class Result(Shown):
         }
 
     def to_xarray(self) -> Dataset:
-        """Return the histories as an xarray Dataset: of wires (`wire`, `time`), of memory (`endpoint`, `time`).
+        """Return the histories as an xarray Dataset.
 
-        Names, units and descriptions are those of a trace (``docs/trace-format.md``): `time` is the start of a bin
-        [ps], ``busy`` [ps], ``bytes`` [B]. `wire_class` and `rate` [B/s] are coordinates of `wire`.
+        Histories of wires have the dimensions (`wire`, `time`), of memory (`endpoint`, `time`).
+
+        Names, units and descriptions are the same as in a trace (``docs/trace-format.md``): `time` is the start of a
+        bin [ps], ``busy`` [ps], ``bytes`` [B]. `wire_class` and `rate` [B/s] are coordinates of `wire`.
 
         Raises
         ------
@@ -414,7 +415,7 @@ class Result(Shown):
         return round(count / self.wall_s) if known else None
 
     def _said(self) -> CallJson:
-        """Return bandwidths and times of the one collective of a run; nothing for other runs."""
+        """Return bandwidths and times of the only collective of a run; empty for other runs."""
         call, launched_ps, model_us = self.call, self.launched_ps, self.model_us
         if call is None:
             return {}
@@ -448,7 +449,7 @@ class Result(Shown):
         }
 
     def to_json(self) -> ResultJson:
-        """Return the numbers a script wants, as one flat dictionary."""
+        """Return the results for scripts as one flat dictionary."""
         ended: EndedJson = {}
         if self.unfinished is not None:
             ended = self.unfinished.to_json(self.time_ps, self.wall_s)

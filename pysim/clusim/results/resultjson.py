@@ -15,15 +15,15 @@ class EndedJson(TypedDict):
     complete : bool
         False: it was ended.
     ended_by : str
-        What ended it.
+        Reason for its end.
     part_done : float
         Share of the work that was done, an estimate from 0 to 1.
     least_time_ps : int
-        No run of this takes less [ps].
+        Lower limit of the time of the complete run [ps].
     expected_time_ps : int or None
-        Of the whole, if the rest goes on as before [ps]; None where hardly anything was done.
+        Time of the complete run at the same progress [ps]; None if the progress was too small.
     simulated_ps_per_s : int or None
-        Time simulated per second on the wall [ps/s].
+        Simulated time per second of wall-clock time [ps/s].
     """
 
     complete: NotRequired[bool]
@@ -40,19 +40,19 @@ class CallJson(TypedDict):
     Attributes
     ----------
     algbw_GBps, busbw_GBps : float or None
-        As nccl-tests defines them [10^9 bytes/s]; None of a run that was ended.
+        As nccl-tests defines them [10^9 bytes/s]; None if the run was ended.
     collective, algorithm, protocol, dtype : str
-        What ran, in clusim's spelling.
+        Simulated collective, in clusim's spelling.
     size_bytes : int
         As nccl-tests counts it [bytes].
     ranks, channels : int
-        How many took part.
+        Number of participants.
     includes : str
-        What `time_ps` includes.
+        Content of `time_ps`.
     launched_us : float or None
-        With launch, as nccl-tests reports it [us]; None where that is not known.
+        Time with launch overhead, as nccl-tests reports it [us]; None if unknown.
     model_time_us : float or None
-        NCCL's own estimate [us]; None where NCCL chose nothing.
+        Estimate of NCCL's tuner [us]; None if NCCL did not choose.
     """
 
     algbw_GBps: NotRequired[float | None]
@@ -70,20 +70,20 @@ class CallJson(TypedDict):
 
 
 class MovedJson(TypedDict):
-    """Traffic of the engine, and its speed.
+    """Work of the engine, and its speed.
 
     Attributes
     ----------
     packets, packet_hops, grants : int or None
-        What the engine moved; None of a time that was found from other runs.
+        Simulated traffic; None for an extrapolated time.
     packet_hops_per_s, grants_per_s : int or None
-        Per second on the wall; None of a run that was ended.
+        Per second of wall-clock time; None for a run that was ended.
     wall_s : float or None
-        Time on the wall that the engine took [s]; None of a run that was ended.
+        Wall-clock time of the engine [s]; None for a run that was ended.
     fingerprint : str or None
-        Of everything that happened, 16 hexadecimal digits; None of a run that was ended or found from others.
+        Hash of the event sequence, 16 hexadecimal digits; None for a run that was ended or extrapolated.
     followed : str or None
-        From which other runs the time was found; None if it was simulated whole.
+        Runs from which the time was extrapolated; None if it was simulated in full.
     """
 
     packets: int | None
@@ -97,31 +97,32 @@ class MovedJson(TypedDict):
 
 
 class ResultJson(EndedJson, CallJson, MovedJson):
-    """A run.
+    """Result of a run.
 
     Attributes
     ----------
     time_ps : int
-        From its start to the end of what was simulated [ps].
+        From its start to the end of the simulated work [ps].
     verified : bool or None
-        Whether the data came out right; None if none were carried.
+        True if the data are right; None if no data were simulated.
     fabric, engine : str
-        What ran it.
+        Topology and engine of the run.
     granularity : str
-        How finely it was asked for: a word or bytes.
+        Requested granularity: a word or bytes.
     burst_packets : int
-        Packets that one of a burst stands for; 1 is exact.
+        Packets in a burst; 1 is exact.
     granularity_note : str
-        How finely it was simulated.
+        Simulated granularity.
     error_bound : float or None
-        By how much that may move the time, as a share of it: 0 is exact; else a limit that held for random machines and
-        collectives; of a time that was followed from other runs, against those runs. None where none is known.
+        Error limit of the granularity as a share of the time: 0 is exact; otherwise a limit that held for random
+        systems and collectives. The limit of an extrapolated time is relative to the runs that were used. None if
+        no limit is known.
     seed : int
-        Of what is random.
+        Seed of the random numbers.
     faults, notes : list of str
-        What was broken, and what must be said of the plan.
+        Faults, and remarks on the plan.
     version : str
-        Of clusim.
+        Version of clusim.
     """
 
     time_ps: int

@@ -1,1 +1,1 @@
-"""HDF5 traces: `writer` makes them during a run, `reader` opens whole and broken ones. Only here is h5py used."""
+"""HDF5 traces: writer and reader of complete and partial files; only here is h5py used."""

@@ -1,4 +1,7 @@
-"""A run's inputs and completed slices in memory, as a trace would hold them; without HDF5, which is slow to load."""
+"""Inputs and completed slices of a run in memory, with the content of a trace.
+
+HDF5 is not used, because it is slow to load.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ class Inputs:
     nodes, node_kinds : list of str
         Name and kind of every node.
     node_tiers : list of str
-        Tier of every node, as in classes of wires (``gpu switch pcie root memory nic leaf spine``); its kind in traces
-        without tiers.
+        Tier of every graph node, as in link classes (``gpu switch pcie root memory nic leaf spine``); its kind in
+        traces without tiers.
     rank_endpoint : ndarray, shape (ranks,)
         Endpoint of every rank.
     """
@@ -53,18 +56,18 @@ class Inputs:
     node_tiers: list[str] = field(default_factory=list)
 
     def texts(self, name: str) -> list[str]:
-        """Return a text column of the schedule, empty if the trace has none of that name."""
+        """Return a text column of the schedule, empty if the trace does not have it."""
         values = self.schedule.get(name, [])
         return values if isinstance(values, list) else [str(value) for value in values]
 
     def numbers(self, name: str) -> Array:
-        """Return a number column of the schedule, empty if the trace has none of that name."""
+        """Return a number column of the schedule, empty if the trace does not have it."""
         values = self.schedule.get(name)
         return np.empty(0, np.int64) if values is None else np.asarray(values)
 
 
 class Records(Protocol):
-    """Completion records in the order of their times, in blocks of columns; `cut` if there were more."""
+    """Completion records in time order, in blocks of columns; `cut` if there were more."""
 
     path: Path
     count: int
@@ -102,13 +105,13 @@ class HeldRecords:
         self._columns: dict[str, Array] = {}
 
     def records(self, records: Array) -> None:
-        """Take completion records, in time order."""
+        """Keep completion records, in time order."""
         self._held.append(records)
         self.count += len(records)
         self._columns = {}
 
     def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
-        """Nothing to flush."""
+        """Do nothing; records in memory need no flush."""
 
     @property
     def num_blocks(self) -> int:

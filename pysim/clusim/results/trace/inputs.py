@@ -1,9 +1,8 @@
-"""Inputs of a traced run: the engine's image, the schedule's columns, the nodes.
+"""Inputs of a traced run: engine image, columns of the schedule, nodes.
 
-The engine's input in a trace, checked before anything walks over it.
-
-`clusim.engine.ranges` has the range of every number; here is what takes more than one: ranges of rows, connections of
-programs, routes, trees. The engine checks an image again, and more of it, before it runs one.
+The image is checked before any code follows its indices. `clusim.engine.ranges` has the range of every number; here
+are the checks of several numbers together: ranges of rows, connections of programs, routes, trees. The engine checks
+an image again, and more thoroughly, before it runs it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SPANS = (
 
 
 def check_image(tables: Tables, nvc: int, where: str) -> None:
-    """Raise `TraceError` if an image has a number that is not legal, or points to what it has not."""
+    """Raise `TraceError` if an image has an illegal number or an index without a target."""
     wrong = next(_illegal(tables, nvc), None)
     if wrong is not None:
         raise TraceError(f"{where}: {wrong}")
@@ -96,7 +95,7 @@ def _programs(tables: Tables) -> Iterator[str]:
 
 
 def _kinds(tables: Tables) -> Iterator[str]:
-    """Check that what switches do is done over connections of their kind."""
+    """Check that operations of switches use connections of the matching kind."""
     prims, templates, instances = tables["prims"], tables["templates"], tables["instances"]
     flags, kinds = OP_FLAGS[prims["opcode"]], tables["conns"]["kind"]
     if not (flags & (_MULTIMEM | Op.AGGREGATE)).any() or not len(instances):
@@ -115,7 +114,7 @@ def _kinds(tables: Tables) -> Iterator[str]:
 
 
 def _connections(tables: Tables) -> Iterator[str]:
-    """Check that connections of switches have what their kind needs."""
+    """Check that connections of switches have the entries that their kind needs."""
     conns = tables["conns"]
     multimem, aggregation = (
         conns["kind"] == kind for kind in (ConnKind.MULTIMEM, ConnKind.AGGREGATION)
@@ -171,13 +170,13 @@ def _trees(tables: Tables) -> Iterator[str]:
 
 
 def read_inputs(path: str | Path) -> Inputs:
-    """Return the inputs that a trace repeats; raises `TraceError` for one of format 1, which has none."""
+    """Return the inputs in a trace; raises `TraceError` for format 1, which has no inputs."""
     with open_trace(path) as file:
         return inputs_of(file)
 
 
 def read_run(path: str | Path) -> tuple[Result, Inputs]:
-    """Return the result that a trace holds and the inputs that it repeats; raises `TraceError` like `read_inputs`."""
+    """Return the result and inputs in a trace; raises `TraceError` like `read_inputs`."""
     with open_trace(path) as file:
         return result_of(file), inputs_of(file)
 
@@ -209,7 +208,7 @@ def inputs_of(file: Opened) -> Inputs:
 
 
 def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
-    """Return the engine's input and its two numbers; tables are as long as the trace has names for their rows."""
+    """Return the engine's input and its two numbers; table lengths match the trace's names."""
     image = {name: read(file, f"{IMAGE}/{name}") for name in file.columns(IMAGE)}
     for name, column in _NAMED.items():
         if length(file, f"{IMAGE}/{name}") != length(file, column):
@@ -244,11 +243,11 @@ _NEEDED = (
     *(f"calls/{name}" for name in ("operation", "algorithm", "protocol", "dtype", "redop")),
     *(f"calls/{name}" for name in ("bytes", "channels", "root", "ranks", "ranks_off")),
 )
-"""Columns of the schedule that are looked at."""
+"""Columns of the schedule that are checked."""
 
 
 def _check_calls(inputs: Inputs, path: str | Path) -> None:
-    """Check that calls have ranks and a type, and that who takes part in a call is one of them."""
+    """Check that calls have ranks and a type, and that each participant is one of the ranks."""
     where = f"{path}: /schedule"
     if not inputs.schedule:
         return

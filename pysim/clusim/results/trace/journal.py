@@ -1,10 +1,9 @@
-"""A file for HDF5 to write into that is whole at every moment, and that survives a full disk.
+"""File object for HDF5 whose file on disk is always consistent, even on a full disk.
 
-HDF5 writes its metadata whenever it likes, so a killed writer leaves a file nobody can open; and after a
-failed write the library cannot close the file, it crashes. Here everything it writes is held back until
-`commit`, which brings the file from one whole state to the next in one go, and a failed write is remembered
-in `error` while the library is told that all is well. Room for what is new is made before anything old is
-overwritten, so on a full disk the file stays as the last commit left it.
+HDF5 writes its metadata at any time, so a killed writer leaves an unreadable file; after a failed write the library
+cannot close the file and crashes. Here all writes are kept in memory until `commit`, which moves the file from one
+consistent state to the next. A failed write is recorded in `error`, and the library sees success. Space for new data
+is allocated before old data are overwritten, so on a full disk the file keeps the state of the last commit.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from pathlib import Path
 from clusim.base.files import keep_mode
 
 MAX_PENDING_BYTES = 64 << 20
-"""More than this is not held back but written early, to bound memory [bytes]."""
+"""Limit of pending data; more is written early, to bound memory [bytes]."""
 
 
 class Journal:
-    """A file object as h5py takes it."""
+    """File object for h5py."""
 
     def __init__(self, path: Path) -> None:
         # A new file: an old one may have other names, and somebody may be reading it.
         path.unlink(missing_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        # In the order of writing; what is written anew over exactly the same place replaces the old.
+        # In the order of writing; a write over exactly the same range replaces the older one.
         self._pending: dict[tuple[int, int], bytes] = {}
         self._pending_bytes = 0
         self._position = 0
@@ -58,7 +57,7 @@ class Journal:
         return len(data)
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read at the position what has been written, held back or not."""
+        """Read written data at the position, pending or not."""
         start = self._position
         end = min(start + len(buffer), self._size)
         result = bytearray(max(0, end - start))
@@ -83,15 +82,15 @@ class Journal:
         return self._size
 
     def flush(self) -> None:
-        """Do nothing: `commit` decides when the file changes."""
+        """Do nothing: only `commit` changes the file."""
 
     @property
     def whole(self) -> bool:
-        """True if the file on disk is in a whole state: the first commit was done."""
+        """True if the file on disk is consistent: the first commit was done."""
         return self._committed > 0
 
     def commit(self) -> None:
-        """Write everything held back; a failure is in `error` afterwards, and the file as it was."""
+        """Write all pending data; after a failure `error` is set and the file is unchanged."""
         try:
             if self.error is None:
                 self._make_room(self._size)
@@ -105,9 +104,10 @@ class Journal:
         self._pending_bytes = 0
 
     def _spill(self) -> None:
-        """Write what lies behind the last commit, where nothing on disk refers to it.
+        """Write pending data after the end of the last commit, not referenced by data on disk.
 
-        Before the first commit the start is held back, so that the file does not look like HDF5 before it is.
+        Before the first commit the start of the file stays pending, so that an incomplete file does not look like
+        HDF5.
         """
         first = self._committed == 0
         end = max(1, self._committed)
@@ -147,10 +147,10 @@ class Journal:
             offset, view = offset + written, view[written:]
 
     def settle(self, target: Path) -> None:
-        """Bring the file to the disk for good, with the mode of the `target` whose place it is about to take."""
+        """Synchronise the file to disk, with the mode of `target`, which it is about to replace."""
         keep_mode(self._descriptor, target)
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file without writing what is held back."""
+        """Close the file without writing pending data."""
         os.close(self._descriptor)

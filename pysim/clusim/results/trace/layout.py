@@ -1,7 +1,7 @@
-"""Content of a trace: names, units and descriptions, stated once for writer and reader.
+"""Content of a trace: names, units and descriptions for writer and reader.
 
-The format has a number, `FORMAT`, in the root's attribute ``clusim_format``. A reader accepts files of its own
-number and older; new groups and datasets do not change the number, a change of meaning does.
+The format has a number, `FORMAT`, in the root's attribute ``clusim_format``. A reader accepts files of the same
+number and older. New groups and datasets do not change the number; a change of meaning does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from clusim.results.bins import COLUMNS
 FORMAT = 2
 
 CHUNK_BYTES = 4 << 20
-"""Largest piece in which a column is packed: a reader holds it in memory whole [bytes]."""
+"""Largest HDF5 chunk of a column; a reader holds one in memory [bytes]."""
 
 WIRE_TOTALS: dict[str, tuple[str, str]] = {
     "packets": ("1", "packets put on the wire; a burst counts as the packets it stands for"),
@@ -117,7 +117,7 @@ FOLDED: dict[str, tuple[str, str]] = {
     "blocks/place": ("1", "place of the block"),
     "pauses/task": ("1", "task that stands for it, for every rank of every block in turn"),
 }
-"""Columns of /folded, what pauses stand for: unit and description; `clusim.results.replicated` says more."""
+"""Columns of /folded: unit and description; see `clusim.results.replicated`."""
 FOLDED |= {f"wires/{name}": (u, f"by a block: {text}") for name, (u, text) in WIRE_TOTALS.items()}
 
 UNITS |= {f"/folded/{name}": said for name, said in FOLDED.items()}
@@ -131,7 +131,7 @@ _SIZES = ("bytes", "offset", "length", "limit", "stride", "align", "slice_min")
 
 
 def about(name: str, is_text: bool) -> dict[str, str]:
-    """Return the attributes of a dataset: unit, description, and of texts the code, by which xarray reads them."""
+    """Return a dataset's attributes: unit, description, and for texts xarray's encoding."""
     if name in UNITS:
         unit, text = UNITS[name]
     elif name.startswith(f"{IMAGE}/"):

@@ -1,6 +1,6 @@
-"""Reader of traces: complete ones, those of killed runs, and those still being written.
+"""Reader of traces: complete, of killed runs, or still being written.
 
-Replicated parts of a trace, read and checked: parts at places at times, as in `clusim.results.replicated`.
+Replicated blocks (`clusim.results.replicated`) are read and checked here.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from clusim.results.trace.structure import Opened, check_structure
 Array = NDArray[Any]
 
 MOST_TASKS = 1 << 28
-"""Most tasks that the blocks of a trace may come to."""
+"""Largest number of tasks in the blocks of a trace."""
 
 MOST_OF_RANK = 1 << 23
-"""Most of them that one rank may have: they are in memory together."""
+"""Largest number of tasks in the blocks of one rank: they are in memory together."""
 
 
 def read_folded(file: Opened, start_ps: Array, end_ps: Array) -> FoldedBlocks | None:
-    """Return what pauses stand for, of tasks with these starts and ends [ps]; None where nothing was folded.
+    """Return the replicated blocks, given starts and ends of tasks [ps]; None without blocks.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def read_folded(file: Opened, start_ps: Array, end_ps: Array) -> FoldedBlocks | 
 
 
 def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
-    """Return what does not fit; empty if all does."""
+    """Return the first inconsistency, empty if there is no error."""
     sizes = folded.parts_ranks[folded.places_part]
     tasks = np.diff(folded.parts_tasks_off)
     of_part = np.repeat(np.arange(len(folded.parts_ranks)), tasks)
@@ -132,7 +132,7 @@ class Column:
 
 @contextmanager
 def open_trace(path: str | Path) -> Iterator[Opened]:
-    """Open `path` for reading and turn every way in which a file can be broken into a `TraceError`."""
+    """Open `path` for reading; raises `TraceError` for any damage of the file."""
     path = Path(path)
     if not path.exists():
         hint = Path(f"{destination(path)}.partial")
@@ -160,7 +160,7 @@ def open_trace(path: str | Path) -> Iterator[Opened]:
 
 
 def _check_start(path: Path) -> None:
-    """Raise `TraceError` for what a run left that was stopped before anything was on disk."""
+    """Raise `TraceError` for the file of a run that was stopped before its first flush."""
     with path.open("rb") as file:
         if path.name.endswith(".partial") and not file.read(8).strip(b"\0"):
             raise TraceError(
@@ -187,13 +187,13 @@ def _column(file: Opened, name: str) -> Column:
 
 
 def read_result(path: str | Path) -> Result:
-    """Return the result that a trace holds; `complete` is False for what a killed run left."""
+    """Return the result in a trace; `complete` is False for the trace of a killed run."""
     with open_trace(path) as file:
         return result_of(file)
 
 
 def result_of(file: Opened) -> Result:
-    """Return the result that an open trace holds; raises `TraceError` if it holds none."""
+    """Return the result in an open trace; raises `TraceError` if it has no result."""
     now_ps, bins, _ = progress(file)
     complete = bool(_meta(file, "complete"))
     verified = _meta(file, "verified", "")
@@ -216,7 +216,7 @@ def result_of(file: Opened) -> Result:
 
 
 def _judge(file: Opened) -> Callable[[Result], Verdict] | None:
-    """Return what gives the verdict that a trace holds; None if it holds none."""
+    """Return a function that returns the diagnosis in a trace; None without a diagnosis."""
     texts = _lines(file, "/meta/verdict")
     if not texts:
         return None
@@ -239,7 +239,7 @@ def read_records(path: str | Path) -> dict[str, Array]:
 
 
 def progress(file: Opened) -> tuple[int, int, int]:
-    """Return how far a trace goes: time [ps], bins in use, records written."""
+    """Return the progress of a trace: time [ps], bins in use, records written."""
     result = read(file, "/meta/progress").tolist()
     if len(result) != 3:
         raise TraceError(f"{file.filename}: /meta/progress: {len(result)} values; must be 3")
@@ -261,7 +261,7 @@ def _optional(file: Opened, name: str) -> Any:
 def _around(file: Opened) -> LaunchContext | None:
     result = {name: _optional(file, name) for name in LaunchContext.__dataclass_fields__}
     given = {name: value for name, value in result.items() if value is not None}
-    # Traces before there were edges have none.
+    # Older traces lack edges.
     return LaunchContext(**{"launch_ps": None, "host_ps": None, **given}) if given else None
 
 
@@ -354,7 +354,7 @@ def _tasks(file: Opened, time_ps: int) -> Tasks:
 
 
 def _check_spans(where: str, start: Array, end: Array, time_ps: int) -> None:
-    """Check that what ended began before, and nothing after the end of the run."""
+    """Check that each end has an earlier start, and that no time is after the end of the run."""
     if ((end >= 0) & ((start < 0) | (start > end))).any():
         raise TraceError(f"{where}: an end before its start")
     if max(start.max(initial=-1), end.max(initial=-1)) > time_ps:

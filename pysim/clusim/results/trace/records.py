@@ -1,4 +1,4 @@
-"""Completion records read in blocks, so that a trace of any size takes little memory."""
+"""Completion records read in blocks, so memory is bounded for traces of any size."""
 
 from __future__ import annotations
 

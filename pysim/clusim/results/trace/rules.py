@@ -1,10 +1,7 @@
 """Rules of every column of a trace: kind, length, range of values, targets of indices.
 
-Columns of the engine's input, in /image, are not here: their ranges are those of `clusim.engine.ranges`.
-
-Columns of a trace, read and checked against their rules at once: who gets one may trust it.
-
-Every read is checked, so nothing is read twice and a table of any size is checked block by block.
+Columns of the engine's input, in /image, have their ranges in `clusim.engine.ranges`. Each read is checked against
+its rule, so callers may trust the values, no column is read twice, and a table of any size is checked block by block.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from clusim.results.trace.layout import UNITS, WIRE_TOTALS
 from clusim.results.trace.structure import Opened, dtype_of
 
 AMOUNT_END = 1 << 62
-"""Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""
+"""Upper limit of counts, sizes and times of counters: any two add up to at most 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +34,23 @@ class Rule:
     kind : str
         ``int``, ``float`` or ``text``; empty for any of them.
     rows : str
-        Column that has as many rows; empty for any number.
+        Column with the same number of rows; empty for any number.
     low, high : int
-        Its values are at least `low` and below `high`.
+        Values are at least `low` and below `high`.
     into : str
-        Column whose rows its values number; then `high` is the number of those rows.
+        Column whose rows the values index; then `high` is its number of rows.
     absent : int or None
-        Value that is legal besides.
+        Additional legal value.
     words : tuple of str
-        The only texts it may have; empty for any text without control characters.
+        The only legal texts; empty for any text without control characters.
     ascending : bool
-        Whether no value is less than the one before it.
+        True if no value may be less than the previous value.
     extra : int
-        Rows it has more than `rows`.
+        Number of rows in addition to `rows`.
     ends : str
-        Column whose length its last value is: it divides that column among the rows of `rows`.
+        Column whose length is the last value: the offsets divide it among the rows of `rows`.
     free : bool
-        Whether its texts may have control characters.
+        True if texts may have control characters.
     """
 
     kind: str = "int"
@@ -128,7 +125,7 @@ RULES: dict[str, Rule] = {
     "/schedule/instances/task": Rule(into=_TASKS),
     "/schedule/instances/channel": Rule(rows="/schedule/instances/task", high=1 << 16),
 }
-"""Rules of columns by name; those of other columns of the schedule follow from their table."""
+"""Rules of columns by name; other columns of the schedule use the rule of their table."""
 RULES |= {f"/wires/{name}": Rule(rows=_WIRES) for name in COLUMNS}
 RULES |= {f"/wires/total/{name}": Rule(rows=_WIRES) for name in WIRE_TOTALS}
 
@@ -175,7 +172,7 @@ RULES |= {
     "/folded/blocks/place": Rule(into=_PLACES),
     "/folded/pauses/task": Rule(into=_TASKS),
 }
-"""Rules of what pauses stand for; `clusim.results.trace.reader` checks what goes beyond single columns."""
+"""Rules of replicated blocks; `clusim.results.trace.reader` checks across columns."""
 
 _FIRST = {
     "calls": _CALLS,
@@ -185,7 +182,7 @@ _FIRST = {
     "tasks": _TASKS,
     "templates": "/schedule/templates/mode",
 }
-"""Column of each table of the schedule that says how many rows it has."""
+"""Column of each table of the schedule that defines its number of rows."""
 _BY_TABLE = {table: replace(_FREE, rows=rows) for table, rows in _FIRST.items()}
 
 ATTRIBUTES: dict[str, Rule] = {
@@ -209,11 +206,11 @@ ATTRIBUTES: dict[str, Rule] = {
     "call_protocol": Rule("text", words=PROTOCOL_NAMES),
     "command": replace(_TEXT, free=True),
 }
-"""Rules of attributes that are no plain text."""
+"""Rules of attributes other than plain text."""
 
 
 def rule_of(name: str, columns: Container[str]) -> Rule:
-    """Return the rule of a column; `columns` are those of the trace."""
+    """Return the rule of a column; `columns` are the columns of the trace."""
     if name in RULES:
         return RULES[name]
     table = name.removeprefix("/schedule/").partition("/")[0]
@@ -236,7 +233,7 @@ _TEXT_BYTES = 1 << 16
 
 
 def length(file: Opened, name: str) -> int:
-    """Return the rows of a column; raises `TraceError` if the trace has none of that name."""
+    """Return the number of rows of a column; raises `TraceError` if it is missing."""
     shape = file.shape(name)
     if not shape:
         raise TraceError(f"{file.filename}: {name}: a single value; must be a column")
@@ -246,12 +243,12 @@ def length(file: Opened, name: str) -> int:
 def read(
     file: Opened, name: str, low: int = 0, high: int | None = None, *, bins: int | None = None
 ) -> Array:
-    """Return a column, or its rows from `low` to `high`; of a history the first `bins` bins.
+    """Return a column, or its rows from `low` to `high`; for a history the first `bins` bins.
 
     Raises
     ------
     TraceError
-        The trace has no such column, or one that breaks its rule.
+        The column is missing, or violates its rule.
     """
     rows = length(file, name)
     rule = rule_of(name, file)
@@ -281,7 +278,7 @@ def read_texts(file: Opened, name: str) -> list[str]:
 
 
 def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
-    """Return an attribute as int, float or str; `default` if there is none and one is given."""
+    """Return an attribute as int, float or str; `default`, if given, replaces a missing one."""
     where = f"{file.filename}: {group}: attribute {name}"
     held = file.attribute(group, name)
     if held is None:
@@ -324,7 +321,7 @@ def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | Non
 
 
 def _usual(values: Array, rule: Rule) -> Array:
-    """Return whole numbers in a type that analyses can reckon with: those of a stranger may be narrow, or unsigned."""
+    """Return integers in a type that is safe for arithmetic; files may have narrow types."""
     usual = values.dtype.isnative and values.dtype in (np.int64, np.int32, np.uint32)
     if values.dtype.kind not in "iu" or usual or rule.high > 1 << 63:
         return values

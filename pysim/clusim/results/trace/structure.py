@@ -1,7 +1,7 @@
-"""Permitted structure of a trace, checked when it is opened, before anything is read or much is allocated.
+"""Permitted structure of a trace, checked before data are read or memory is allocated.
 
-A trace may come from anybody. HDF5 can point into other files, declare a terabyte that no byte stands for, and
-unpack small chunks into large ones; traces do none of it.
+A trace may have any origin. HDF5 can refer to other files, declare a terabyte without stored bytes, and decompress
+small chunks into large ones; traces have no such content.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from clusim.base.errors import TraceError
 from clusim.results.trace.layout import CHUNK_BYTES
 
 MEMORY_BYTES = 768 << 20
-"""Most that all columns of a trace but those of completed slices may take in memory [bytes]..."""
+"""Memory limit of all columns of a trace except completed slices [bytes]..."""
 
 MEMORY_FACTOR = 8
-"""... or so many times the size of the file, if that is more."""
+"""... or this multiple of the file size, if that is more."""
 
 _SLICES = "/primitives/"
 _MOST_OBJECTS = 4096
 _MOST_DEPTH = 4
 _MOST_NAME_BYTES = 256
 _PACKING = 1100
-"""Deflate makes data at most 1032 times smaller."""
+"""Limit of the compression ratio: Deflate reaches at most 1032."""
 
 _SMALL_BYTES = 1 << 16
 _TEXT_COST_BYTES = 64
-"""Memory of a text beyond its letters [bytes]."""
+"""Memory overhead of a text, without its characters [bytes]."""
 
 _KINDS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeCompoundID)
 _FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
@@ -42,17 +42,17 @@ _FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FL
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A trace open for reading, whose structure is that of one.
+    """Trace open for reading, with a checked structure.
 
     Attributes
     ----------
     filename : str
         Its name in errors.
     items : dict
-        Handles of columns and groups by their full names: most are never asked for, and a `h5py.Dataset` for each costs
-        as much as checking it.
+        Handles of columns and groups by full name: most are never used, and creating a `h5py.Dataset` for each costs
+        as much as its check.
     forms : dict
-        Shape and dtype of columns by their full names: asking HDF5 for them costs more than reading a short column.
+        Shape and dtype of columns by full name: a query of HDF5 costs more than reading a short column.
     """
 
     filename: str
@@ -64,14 +64,14 @@ class Opened:
         return name in self.items
 
     def __getitem__(self, name: str) -> Any:
-        """Return a column or group; raises `TraceError` if there is none."""
+        """Return a column or group; raises `TraceError` if it is missing."""
         if name not in self.items:
             raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
         item = self.items[name]
         return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
 
     def values(self, name: str) -> np.ndarray[Any, Any]:
-        """Return all values of a column, read at once; unchecked, see `clusim.results.trace.rules.read`."""
+        """Return all values of a column unchecked; see `clusim.results.trace.rules.read`."""
         if name not in self.forms:
             raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
         result = np.empty(*self.forms[name])
@@ -80,26 +80,26 @@ class Opened:
         return result
 
     def attribute(self, group: str, name: str) -> Any:
-        """Return the handle of an attribute of a column or group, None if it has none of that name."""
+        """Return the handle of an attribute of a column or group, None if it is missing."""
         if group not in self.items:
             raise TraceError(f"{self.filename}: has no {group}; is the file whole?")
         item, key = self.items[group], name.encode()
         return h5py.h5a.open(item, key) if h5py.h5a.exists(item, key) else None
 
     def columns(self, group: str) -> list[str]:
-        """Return the names of the columns in a group and below it, without the group's own name."""
+        """Return the names of the columns in a group and its subgroups, without the group's name."""
         return [
             name.removeprefix(f"{group}/") for name in self.forms if name.startswith(f"{group}/")
         ]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a column, empty for a group; raises `TraceError` if there is none."""
+        """Return the shape of a column, empty for a group; raises `TraceError` if it is missing."""
         if name not in self.forms and name not in self.items:
             raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
         return self.forms[name][0] if name in self.forms else ()
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return the type of a column's values; raises `TraceError` if there is none."""
+        """Return the dtype of a column; raises `TraceError` if it is missing."""
         if name not in self.forms:
             raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
         return self.forms[name][1]
@@ -111,7 +111,7 @@ def check_structure(file: Any, path: Path) -> Opened:
     Raises
     ------
     TraceError
-        It has what no trace has: links elsewhere, sizes out of all proportion.
+        The file has links to other places, or disproportionate sizes.
     """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     if file.userblock_size:
@@ -161,7 +161,7 @@ def _decoded(kind: bytes) -> np.dtype[Any]:
 
 
 def _links(group: Any) -> list[tuple[bytes, int]]:
-    """Return the names of what is in a group with the types of their links, up to one more than a trace may have."""
+    """Return names and link types of a group's members, up to one more than a trace may have."""
     result: list[tuple[bytes, int]] = []
 
     def look(name: bytes, link: Any) -> bool | None:
@@ -173,7 +173,7 @@ def _links(group: Any) -> list[tuple[bytes, int]]:
 
 
 def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
-    """Return the memory a column takes [bytes]; raises `TraceError` if it is none that a trace has."""
+    """Return the memory that a column needs [bytes]; raises `TraceError` if not permitted."""
     text = isinstance(kind, h5py.h5t.TypeStringID)
     if text:
         if kind.is_variable_str():

@@ -1,4 +1,4 @@
-"""The tables of a trace, one by one and in pieces, for what must not load a whole trace."""
+"""Tables of a trace, read separately in blocks of rows, without loading the complete file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusim.results.trace.structure import Opened
 Array = NDArray[Any]
 
 PIECE_ROWS = 1 << 18
-"""Rows that `iterate_table` gives at a time."""
+"""Rows in a block of `iterate_table`."""
 
 _FIRST = {
     name: i
@@ -34,7 +34,7 @@ def table_names(path: str | Path) -> dict[str, list[str]]:
 
 
 def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
-    """Yield a table in pieces of whole rows, column by column; texts as str."""
+    """Yield a table in blocks of complete rows, column by column; texts as str."""
     with open_trace(path) as file:
         tables = _tables(file)
         if name not in tables:
@@ -74,7 +74,7 @@ def _tables(file: Opened) -> dict[str, dict[str, str]]:
         names = [name for name in schedule if isinstance(schedule[name], h5py.Group)]
         tables |= {f"schedule/{n}": _columns(schedule[n], f"/schedule/{n}") for n in names}
     if "tasks" in tables and "schedule/tasks" in tables:
-        # A task's own rank and stream are more use beside its times than its numbers alone.
+        # The rank and stream of a task are more useful beside its times than its number.
         extra = {n: w for n, w in tables["schedule/tasks"].items() if n not in tables["tasks"]}
         tables["tasks"] |= {
             n: w for n, w in extra.items() if length(file, w) == _length(file, tables["tasks"])
@@ -83,7 +83,7 @@ def _tables(file: Opened) -> dict[str, dict[str, str]]:
 
 
 def _ordered(columns: dict[str, str]) -> dict[str, str]:
-    """Put what says which row it is in front of the numbers."""
+    """Return the columns with those that identify a row first."""
     return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
 
 
@@ -96,7 +96,10 @@ def _length(file: Opened, columns: dict[str, str]) -> int:
 
 
 def _columns(group: Any, path: str) -> dict[str, str]:
-    """Return the columns of the commonest length: lists beside a table (dependencies, paths) are no columns of it."""
+    """Return the columns of the most common length.
+
+    Lists stored beside a table (dependencies, paths) have other lengths and are not columns of the table.
+    """
     lengths = {name: len(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
     lists = {name.removesuffix("_off") for name in lengths if name.endswith("_off")}
     kept = [n for n in lengths if n not in lists and not n.endswith("_off")]

@@ -1,8 +1,8 @@
-"""Write a trace while the run goes on, in bounded memory, so that a killed run leaves what was flushed.
+"""Writer of traces during a run, in bounded memory; a killed run leaves all flushed data.
 
-The file is ``NAME.partial`` until it is complete and is then renamed. `clusim.results.trace.journal` keeps it whole
-between two flushes, so the partial file of a killed run, or of one still going on, opens like any other. While it is
-written ``NAME.partial.lock`` is locked: one writer at a time.
+The file is ``NAME.partial`` until it is complete and is then renamed. `clusim.results.trace.journal` keeps it
+consistent between flushes, so the partial file of a killed or running job opens like any other. During writing
+``NAME.partial.lock`` is locked: only one writer is permitted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FLUSH_S = 1.0
 """Least wall time between two flushes [s]."""
 
 FLUSH_SHARE = 20
-"""The time between two flushes is at least so many times what the last one took."""
+"""Minimum time between two flushes, as a multiple of the duration of the last flush."""
 
 _CHUNK_ROWS = 65536
 
 _TIMES = ("/wires/time", "/hbm/time")
-"""Scales of histories; xarray seeks those of a group in the group."""
+"""Scales of histories; xarray looks for them in the group of the history."""
 
 META_NAMES = (
     "fabric",
@@ -62,9 +62,9 @@ class Begun:
     Attributes
     ----------
     wires, tasks : Wires, Tasks
-        Of these only names and constants are used.
+        Only their names and constants are used.
     inputs : dict
-        Dataset name -> what was run: schedule, image, nodes; stored as they are.
+        Dataset name -> input of the run: schedule, image, nodes; stored unchanged.
     """
 
     provenance: Provenance
@@ -76,14 +76,14 @@ class Begun:
 
 
 class TraceWriter:
-    """One trace file being written; a `clusim.simulation.session.Sink`.
+    """Writer of one trace file; a `clusim.simulation.session.Sink`.
 
     Parameters
     ----------
     path : Path
         The final name.
     max_records : int
-        Most completion records to store; 0 for none.
+        Maximum number of completion records to store; 0 to disable them.
     """
 
     takes_proxies = True
@@ -115,7 +115,7 @@ class TraceWriter:
             raise
 
     def _begin(self, begun: Begun) -> None:
-        """Check the place, take it, and write everything that is known before the run."""
+        """Check and lock the target, and write all data that are known before the run."""
         provenance, wires, tasks = begun.provenance, begun.wires, begun.tasks
         for place in (self.path, self.partial):
             files.refuse_inputs(place, provenance.read_files)
@@ -141,7 +141,7 @@ class TraceWriter:
             self._commit()
 
     def _check_target(self) -> None:
-        """Raise `OSError` for a place that the finished file could not take."""
+        """Raise `OSError` if the finished file could not be created at the target path."""
         target = self._target
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -174,7 +174,7 @@ class TraceWriter:
                 self._write_records()
 
     def _write_records(self) -> None:
-        """Write the records held back: whole chunks at a time are compressed only once."""
+        """Write pending records in complete chunks, so that each chunk is compressed only once."""
         if not self._held_rows:
             return
         records = np.concatenate(self._held)
@@ -204,7 +204,7 @@ class TraceWriter:
         self._next_flush_s = ended_s + max(FLUSH_S, FLUSH_SHARE * (ended_s - began_s))
 
     def finish(self, result: Result) -> None:
-        """Write the outcome, close the file and give it its final name."""
+        """Write the outcome, close the file and rename it to its final name."""
         with self._guard():
             self._write_records()
             self._write_tasks(result.tasks.start_ps, result.tasks.end_ps)
@@ -234,7 +234,7 @@ class TraceWriter:
         self._release()
 
     def discard(self) -> None:
-        """Close and delete: the run never began, or nothing more can be written."""
+        """Close and delete the file: the run never began, or writing is no longer possible."""
         if self._journal is not None:
             self._close(commit=False)
             self.partial.unlink(missing_ok=True)
@@ -254,7 +254,7 @@ class TraceWriter:
             raise self._journal.error
 
     def _close(self, *, commit: bool) -> None:
-        """Close the file, with or without what is not yet on disk."""
+        """Close the file, with or without its pending data."""
         journal, self._journal = self._journal, None
         assert journal is not None
         try:
@@ -271,7 +271,7 @@ class TraceWriter:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Turn failures of the disk into one error; keep the file as it was at the last flush, if there was one."""
+        """Turn disk failures into one error; keep the file of the last flush, if there was one."""
         try:
             yield
         except OSError as error:
@@ -392,12 +392,12 @@ def _outcome(result: Result) -> dict[str, Any]:
 
 
 def _texts(values: list[str]) -> Array:
-    """Return texts as a column of one width.
+    """Return texts as a fixed-width column.
 
-    Strings of any length would lie in HDF5's global heap, which has no checksums: the library can loop
-    for ever over a damaged one.
+    HDF5 stores variable-length strings in the global heap, which has no checksums: the library can loop forever over
+    a damaged heap.
     """
-    # Names of files need not be Unicode; the bytes that are not are written as what Python calls them.
+    # File names need not be Unicode; other bytes are written as Python escapes.
     encoded = [text.encode("utf-8", "backslashreplace") for text in values]
     width = max(1, *(len(text) for text in encoded)) if encoded else 1
     return np.array(encoded, dtype=h5py.string_dtype("utf-8", width))
