@@ -1,4 +1,4 @@
-"""How `make docs` builds the pages of this folder: the sources are the checkout itself, nothing is fetched."""
+"""Sphinx settings for `make docs`: sources are read from the checkout, no network is used."""
 
 from __future__ import annotations
 
