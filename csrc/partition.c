@@ -89,7 +89,7 @@ static void deal_ends(clusim_sim *s, uint32_t parts) {
 }
 
 /* Part with most of a node's neighbours, among parts that do not exceed their share of such nodes;
- * NOBODY if no neighbour has a part yet. */
+ * NOBODY if no neighbour has a part yet or all parts have their share. */
 static uint32_t best_part(const clusim_sim *s, const partition_load *load, uint32_t node) {
     const clusim_model *m = s->model;
     uint32_t near[MOST_THREADS] = {0}, best = NOBODY;
