@@ -179,12 +179,12 @@ def test_validate_explains_a_row(clusim: Clusim, tmp_path: Path) -> None:
 
 def test_commands_say_what_error_to_expect(clusim: Clusim, tmp_path: Path) -> None:
     small = ("dgx-h100", "--size", "64KiB")
-    assert "\n           expected error: " in clusim("run", *small).out
+    assert "\n              expected error: " in clusim("run", *small).out
     found = json.loads(clusim("run", *small, "--json").out)["expected_error"]
     assert found["median_abs_pct"] > 0
     assert found["n"] >= 8
     paper = clusim("run", *small, "--algorithm", "ring").out
-    assert "expected error: not known (ring is not as NCCL runs it" in paper
+    assert "expected error: unknown (ring is not as NCCL runs it" in paper
     sweep = ("nccl-tests", "all_reduce_perf", "dgx-h100", "-g", 8, "-b", "1K", "-e", "1K")
     assert "# clusim: expected error: " in clusim(*sweep, "--jobs", 1).out
     assert len(json.loads(clusim(*sweep, "--jobs", 1, "--json").out)["expected_errors"]) == 1

@@ -148,7 +148,7 @@ def test_far_from_what_was_measured_is_said_first_and_strict_fails(tmp_path: Pat
 def test_more_ranks_than_gpus_are_doubtful(tmp_path: Path) -> None:
     path = text(tmp_path, "NVIDIA A100-SXM4-80GB", [], time=150.0)
     found = replay(ReplayRequest((str(path),), topology="a100x4-mesh"))
-    assert "8 ranks on 1 machine, but one of a100x4-mesh:nodes=2 has 4 GPUs" in found.doubts[0]
+    assert "8 ranks on 1 node, but one of a100x4-mesh:nodes=2 has 4 GPUs" in found.doubts[0]
 
 
 def test_an_assumed_chip_is_doubtful(tmp_path: Path) -> None:

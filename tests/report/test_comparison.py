@@ -86,7 +86,7 @@ def test_the_page_has_verdicts_times_and_what_differs(paths: list[Path], text: s
 def test_wires_are_as_busy_as_in_the_run() -> None:
     result = clusim.collective("dgx-a100", "allreduce", SIZE, algorithm="ring")
     ((name, (mean, most)),) = wire_loads(result).items()
-    assert name == "NVLink between GPU and NVSwitch"
+    assert name == "NVLink, GPU-NVSwitch"
     busy = result.utilisation[[c.startswith("nvlink") for c in result.wires.classes]]
     assert (mean, most) == pytest.approx((busy.mean(), busy.max()))
 

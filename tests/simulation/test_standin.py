@@ -46,7 +46,7 @@ def test_runs_on_fewer_machines_are_within_the_error_that_is_said(algorithm: str
     asked = request(algorithm, 12, 4 * MIB)
     found = result_of(asked, BRIEF)
     assert found.followed.startswith("from ")
-    assert "machines" in found.followed
+    assert "nodes" in found.followed
     assert found.provenance.error_bound == FOLLOWED_ERROR
     whole = run_job(job_of(asked, BRIEF), BRIEF)
     assert abs(found.time_ps / whole.time_ps - 1) <= FOLLOWED_ERROR

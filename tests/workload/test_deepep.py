@@ -156,7 +156,7 @@ def exchanged(plan: ParallelPlan, step: Comm, granularity: int) -> tuple[float, 
 
 def test_tokens_go_once_to_each_machine_and_once_to_each_rank_there() -> None:
     """16 ranks on two machines: over NICs half of the visits, inside seven eighths of the copies."""
-    plan, steps = deepseek(16, 256, "nodes: 4")
+    plan, steps = deepseek(16, 256, "machines: 4")
     own = plan.shard.deepep
     assert own is not None
     routed = own.routed(256, 7168, 16, (256, 8))
@@ -211,7 +211,7 @@ def test_published_exchanges_between_machines() -> None:
     errors = []
     for way, ranks, quick, published in PUBLISHED:
         tokens = 128 if quick else 4096
-        plan, steps = deepseek(ranks, tokens, f"nodes: 4, low_latency: {str(quick).lower()}")
+        plan, steps = deepseek(ranks, tokens, f"machines: 4, low_latency: {str(quick).lower()}")
         took, _, _ = exchanged(plan, steps[way], 4096 if quick else 65536)
         if not quick:
             assert plan.shard.deepep is not None
@@ -228,7 +228,7 @@ def test_published_exchanges_between_machines() -> None:
     [
         ("", "{exchange: deepep, skew: 1}", "even load"),
         ("", "{low_latency: true}", "needs exchange deepep"),
-        ("", "{nodes: 2}", "needs exchange deepep"),
+        ("", "{machines: 2}", "needs exchange deepep"),
         ("", "{sms: 24}", "experts.sms: needs exchange deepep"),
         (
             "ranks: [0, 1, 2, 3, 4, 5, 6, 8]",
@@ -250,10 +250,10 @@ def test_what_is_not_modelled_is_told(ranks: str, text: str, message: str) -> No
 
 def test_experts_of_a_token_must_fit_on_its_machines() -> None:
     model = MODEL.replace("layers: 1", "layers: 1, experts: 16, top_k: 12")
-    text = "parallel: {expert: 16}\nexperts: {exchange: deepep, nodes: 1}"
+    text = "parallel: {expert: 16}\nexperts: {exchange: deepep, machines: 1}"
     work = tiny(text, model=model, batch="{global: 16, micro: 1}")
     with pytest.raises(
-        ClusimError, match=r"experts.nodes: 1 nodes have 8 experts, a token goes to 12"
+        ClusimError, match=r"experts.machines: 1 nodes have 8 experts, a token goes to 12"
     ):
         make_plan(work, clusim.load("dgx-a100", nodes=2))
 

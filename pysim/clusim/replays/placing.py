@@ -92,6 +92,6 @@ def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:
     flat = [rank for machine in machines for rank in machine[:size]]
     note = (
         f"{fabric.name} has {size} GPUs per machine, the job up to {max(devices) + 1}:"
-        f" its {len(hosts)} ranks fill {needed} machine{'s' * (needed > 1)} one after the other"
+        f" its {len(hosts)} ranks fill {needed} node{'s' * (needed > 1)} one after the other"
     )
     return Placed(setup, tuple(flat[: len(hosts)]), [note])

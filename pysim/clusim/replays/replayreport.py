@@ -17,7 +17,7 @@ def replay_report(found: Replay, *, everything: bool = False) -> str:
     lines = [
         *shown(found.doubts),
         f"{found.kind} {found.source}",
-        f"  {found.num_ranks} ranks on {found.num_machines} machine{'s' * (found.num_machines != 1)}"
+        f"  {found.num_ranks} ranks on {found.num_machines} node{'s' * (found.num_machines != 1)}"
         + (f", NCCL {found.version}" if found.version else ""),
         "",
         "machine",

@@ -20,7 +20,7 @@ def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
     size = placed.fabric.num_ranks // max(1, placed.fabric.num_zones)
     if ranks > size * hosts:
         result.append(
-            f"{ranks} ranks on {hosts} machine{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
+            f"{ranks} ranks on {hosts} node{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
             " --topology names the right machine, --nodes how many there are"
         )
     return [*result, *doubts_of(placed.fabric)]

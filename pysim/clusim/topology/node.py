@@ -299,7 +299,7 @@ def kind_of(node: Node) -> str:
 
 KIND_WORDS = {
     "host": "hosts",
-    "nic": "adapters",
+    "nic": "NICs",
     "nvswitch": "NVSwitches",
     "pcie": "PCIe switches",
     "cpu": "CPUs",

@@ -269,7 +269,7 @@ def test_linked_traces_of_pytorch_have_times(tmp_path: Path) -> None:
 def test_the_sample_is_replayed_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", str(SAMPLE), "--topology", "dgx-h100", "--no-progress"]) == 0
     shown = capsys.readouterr().out
-    assert "4 ranks on 1 machine" in shown
+    assert "4 ranks on 1 node" in shown
     assert "total  9 calls" in shown
     assert "computing 450 us" in shown
 

@@ -171,7 +171,7 @@ def _require_room(log: Log, found: JobRanks) -> None:
         log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (whole, other)
     ]
     raise InputError(
-        f"{places[0]}: a communicator of {whole.n_ranks} ranks on {room} machine{'s' * (room > 1)}, but with what"
+        f"{places[0]}: a communicator of {whole.n_ranks} ranks on {room} node{'s' * (room > 1)}, but with what"
         f" {places[1]} says the ranks are on {len(names)}: {log.facts.spliced} lines were written into each"
         " other; let every process write a file of its own (NCCL_DEBUG_FILE=nccl.%h.%p)"
     )
