@@ -109,6 +109,17 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
         ("10de:1eb9", "10de:1eb8", "PCI id 10de:1eb8 is taken by t4.yaml"),
         ("10de:1eb9", "1eb9", "'1eb9' is not a PCI identity; write vendor:device"),
         ("figures:", "figures: [", "while parsing a flow"),
+        ("{value: 40,", "{value: forty,", "sms: 'forty' is no whole number"),
+        ("{value: 40,", "{value: [1],", "sms: value is [1]; it must be a number"),
+        ("links: {value: 0,", "links: {value: 0.5,", "links: 0.5 must be a whole number"),
+        ("sources: {", "sources: 3 #{", "sources is 3; it must be a mapping"),
+        ("pci_ids: [", "pci_ids: 7 #[", "pci_ids is 7; it must be a list"),
+        ("pcie: 3", "planes: [a]", "planes is ['a']; it must be a list of integers"),
+        (
+            "mark: published, source: '{cuda}'",
+            "mark: calibrated, source: mine, rows: 5",
+            "rows is 5; it must be a list of names",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_file_and_key(

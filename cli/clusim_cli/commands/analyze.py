@@ -88,7 +88,7 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 @_form("clusim_cli.forms:PathSaidJson")
 @click.option("--what-if", "what_if", nargs=2, metavar="WHAT FACTOR", default=None,
               help="Estimated time of the run if WHAT were faster: a class of wires (nvlink), a tier (nic-leaf), a "
-              "wire ('gpu0->*'), hbm, cta, step, post, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
+              "wire ('gpu0->*'), hbm, cta, step, proxy, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
 @options.confirm("The re-simulated change is that of --what-if.")
 def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
     """List the steps that the run's time is made of, in the order of time."""

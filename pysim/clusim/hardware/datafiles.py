@@ -96,12 +96,17 @@ def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
     for key in entry:
         if key not in {"value", "mark", "source", "rows"}:
             raise InputError(f"no key of a figure is called {key!r}")
-    mark, rows = entry["mark"], entry.get("rows", ())
-    if mark not in _MAKERS:
+    mark, rows, value = entry["mark"], entry.get("rows", ()), entry["value"]
+    parts = list(value.values()) if isinstance(value, dict) else [value]
+    if not parts or not all(isinstance(part, (str, int, float)) for part in parts):
+        raise InputError(f"value is {value!r}; it must be a number, a word, or numbers by name")
+    if not isinstance(rows, (list, tuple)) or not all(isinstance(row, str) for row in rows):
+        raise InputError(f"rows is {rows!r}; it must be a list of names")
+    if mark not in MARKS:
         raise InputError(f"mark is {mark!r}; it must be one of {', '.join(MARKS)}")
     if bool(rows) and mark != "calibrated":
         raise InputError(f"rows belong to calibrated figures, and this one is {mark}")
-    return _MAKERS[mark](entry["value"], _expanded(entry.get("source"), sources or {}), *rows)
+    return _MAKERS[mark](value, _expanded(entry.get("source"), sources or {}), *rows)
 
 
 def _expanded(text: object, sources: Mapping[str, str]) -> str:
@@ -121,12 +126,19 @@ def _expanded(text: object, sources: Mapping[str, str]) -> str:
 def figures(entry: Entry, sources: Mapping[str, str] | None = None) -> dict[str, Figure]:
     """Return the figures of a section by key; errors name the key."""
     result = {}
-    for key, value in entry.items():
+    for key, value in mapping("figures", entry).items():
         try:
             result[key] = figure(value, sources)
         except InputError as error:
             raise InputError(f"{key}: {error}") from None
     return result
+
+
+def mapping(key: str, value: Any) -> dict[str, Any]:
+    """Return a value that must be a mapping; raises `InputError` with its key otherwise."""
+    if not isinstance(value, dict):
+        raise InputError(f"{key} is {value!r}; it must be a mapping")
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -165,6 +177,11 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
         wanted = tuple if typed.startswith("tuple") else _TYPES.get(typed, object)
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise InputError(f"{key} is {value!r}; it must be {_word(typed)}")
+        many = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
+        if many and not all(isinstance(part, _TYPES[many[1]]) for part in value):
+            raise InputError(
+                f"{key} is {list(value)!r}; it must be a list of {'integers' if item[1] == 'int' else 'words'}"
+            )
     for key, item in known.items():
         if key not in values and item.default is MISSING and item.default_factory is MISSING:
             raise InputError(f"key {key!r} is missing")

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
 from clusim.hardware.architecture import Architecture
-from clusim.hardware.datafiles import Entry, build, figures, pci_id
+from clusim.hardware.datafiles import Entry, build, figures, mapping, pci_id
 from clusim.hardware.figures import (
     Figure,
     Preset,
@@ -131,6 +131,9 @@ class Gpu:
                 f"form is {self.form!r}; it must be one of {', '.join(get_args(Form))}"
             )
         check_figures(self.figures, FIGURES, _OPTIONAL)
+        for key in ("sms", "links"):
+            if type(self.figures[key].value) is not int:
+                raise InputError(f"{key}: {self.figures[key].value!r} must be a whole number")
         if not self.products:
             raise InputError("products is empty; give the name that its driver prints")
         if bool(self.link) != bool(self.links):
@@ -204,8 +207,10 @@ def _latencies(link: str) -> dict[str, Figure]:
 
 
 def _cta_slots(sms: Figure) -> Figure:
+    if not isinstance(sms.value, int) or isinstance(sms.value, bool):
+        raise InputError(f"sms: {sms.value!r} is no whole number of SMs or CUs")
     return assumed(
-        min(int(str(sms.value)), 256),
+        min(sms.value, 256),
         "as many concurrent CTAs of collectives as SMs; NCCL uses up to 64 channels",
     )
 
@@ -230,8 +235,9 @@ def gpu_of(
         the key.
     """
     entry = dict(entry)
-    sources = {str(key): str(text) for key, text in dict(entry.pop("sources", {})).items()}
-    given = dict(entry.pop("figures", {}))
+    texts = mapping("sources", entry.pop("sources", {}))
+    sources = {str(key): str(text) for key, text in texts.items()}
+    given = mapping("figures", entry.pop("figures", {}))
     without = [key for key, value in given.items() if value is None]
     own = figures({key: item for key, item in given.items() if item is not None}, sources)
     if _TRAFFIC in own:
@@ -249,6 +255,8 @@ def gpu_of(
     merged = {key: figure for key, figure in {**usual, **own}.items() if key not in without}
     entry["figures"] = {key: merged.pop(key) for key in FIGURES if key in merged} | merged
     if "pci_ids" in entry:
+        if not isinstance(entry["pci_ids"], list):
+            raise InputError(f"pci_ids is {entry['pci_ids']!r}; it must be a list")
         entry["pci_ids"] = tuple(map(pci_id, entry["pci_ids"]))
     if base is not None:
         inherited = {item.name for item in fields(Gpu) if item.init} - _IDENTITY

@@ -34,6 +34,8 @@ def _paths() -> dict[str, Path]:
     result: dict[str, Path] = {}
     own = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
     for folder in (FOLDER / "gpus", *own):
+        if not folder.is_dir():
+            raise InputError(f"CLUSIM_GPUS: {folder} is no directory")
         for path in sorted(folder.glob("*.py")):
             raise InputError(f"{path.name}: GPUs are YAML files; write {path.stem}.yaml")
         for path in sorted(folder.glob("*.yaml")):
