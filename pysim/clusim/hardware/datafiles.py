@@ -169,7 +169,7 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
         Unknown and missing keys, values of another type.
     """
     known = {item.name: item for item in fields(cast("Any", kind)) if item.init}
-    values = {**{key: plain(value) for key, value in entry.items()}, **given}
+    values: dict[str, Any] = {**{key: plain(value) for key, value in entry.items()}, **given}
     for key, value in values.items():
         if key not in known:
             raise InputError(f"no key is called {key!r}{suggest(key, known)}")
@@ -180,7 +180,7 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
         many = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
         if many and not all(isinstance(part, _TYPES[many[1]]) for part in value):
             raise InputError(
-                f"{key} is {list(value)!r}; it must be a list of {'integers' if item[1] == 'int' else 'words'}"
+                f"{key} is {list(value)!r}; it must be a list of {'integers' if many[1] == 'int' else 'words'}"
             )
     for key, item in known.items():
         if key not in values and item.default is MISSING and item.default_factory is MISSING:
