@@ -178,9 +178,10 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise InputError(f"{key} is {value!r}; it must be {_word(typed)}")
         many = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
-        if many and not all(isinstance(part, _TYPES[many[1]]) for part in value):
+        parts = list(value) if isinstance(value, tuple) else []
+        if many and not all(isinstance(part, _TYPES[many[1]]) for part in parts):
             raise InputError(
-                f"{key} is {list(value)!r}; it must be a list of {'integers' if many[1] == 'int' else 'words'}"
+                f"{key} is {parts!r}; it must be a list of {'integers' if many[1] == 'int' else 'words'}"
             )
     for key, item in known.items():
         if key not in values and item.default is MISSING and item.default_factory is MISSING:
