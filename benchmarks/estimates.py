@@ -14,8 +14,8 @@ from pathlib import Path
 
 from clusim.training import TrainRequest, trained
 from clusim.training.api import inputs
-from clusim.training.composition.estimate import estimated
-from clusim.training.composition.parts import Kept
+from clusim.training.estimate import estimated
+from clusim.training.parts import Kept
 
 WORKLOADS = (
     *("gpt3-175b-megatron", "megatron-22b", "dlrm-16", "resnet50-dgx1v", "bert-allreduce"),

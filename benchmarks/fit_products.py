@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from clusim.base.files import write_text
 from clusim.hardware import CHIPS
-from clusim.hardware.kernels.fitting import KNOTS, ProductRows, fit_form, fit_ratios
+from clusim.hardware.kernels.calibrate.overlay import KNOTS, ProductRows, fit_form, fit_ratios
 from clusim.hardware.kernels.measured_tables import FORMAT, ProductTable, Ratios
 from clusim.hardware.kernels.products import Product, Silicon, form_s
 

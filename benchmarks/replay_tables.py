@@ -17,7 +17,7 @@ from clusim.formats.logs import read_logs, summarize
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import add_runs
 from clusim.replays import Replay, replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
 H100 = "wayne_h100_scaling_attributed_"

@@ -16,12 +16,12 @@ import clusim
 from clusim.base.files import write_text
 from clusim.collectives import ScheduleBuilder
 from clusim.hardware import CHIPS
-from clusim.nccl.calls.choice import Communicators
+from clusim.nccl.choice import Communicators
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.training import train
-from clusim.training.overlap_cost import Streams, contention
-from clusim.validation.steps.text import HEADING
+from clusim.training.switches import Streams, contention
+from clusim.validation.steps.validate import HEADING
 from clusim.workload import PRECISIONS, Workload, chip_of
 
 SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8
@@ -312,7 +312,7 @@ hides a part). [accuracy-causes.md](accuracy-causes.md) says what is known of th
 MECHANISM = """
 Most of the slowdown of the all-reduce is waiting: blocks go to SMs in the order of launches, so an all-reduce that
 is issued while a large product has blocks waiting starts when the product ends, and each product lets one
-all-reduce pass. While it runs it holds 24 of 108 SMs, which slows the next product. `clusim.training.overlap_cost`
+all-reduce pass. While it runs it holds 24 of 108 SMs, which slows the next product. `clusim.training.switches`
 does this; `clusim train` does not: there a collective starts when its data are there, because the many kernels
 between two collectives are one task. So a real collective may start up to one kernel later than a simulated one.
 """

@@ -51,7 +51,11 @@ GATEKEEPERS = {
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/results/trace/",),
     "matplotlib": (
-        *("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/topology/drawing/"),
+        *(
+            "clusim/report/plots.py",
+            "clusim/validation/collectives/accuracypage.py",
+            "clusim/topology/drawing/",
+        ),
         "clusim/base/display.py",
     ),
     "pandas": ("clusim/base/display.py",),
@@ -59,8 +63,8 @@ GATEKEEPERS = {
     "IPython": ("clusim/simulation/session.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/report/export/tables.py", "clusim/studies/sweep/runner.py"),
-    "distributed": ("clusim/base/executors/connect.py",),
-    "mpi4py": ("clusim/base/executors/connect.py",),
+    "distributed": ("clusim/base/executors.py",),
+    "mpi4py": ("clusim/base/executors.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
     "torch": ("clusim/hardware/kernels/calibrate/probe.py",),
     "networkx": ("clusim/topology/graph.py", "clusim/topology/generators"),

@@ -17,11 +17,11 @@ from clusim.analysis.tablejson import (
 from clusim.base.json_schema import FieldsOf
 from clusim.nccl.explainjson import ExplainJson
 from clusim.nccltests.perfjson import CrossoverJson
-from clusim.replays.replayjson import ReplayJson
+from clusim.replays.report import ReplayJson
 from clusim.results.diagnosis import VerdictJson
 from clusim.results.resultjson import ResultJson
 from clusim.simulation.expected import ErrorClass, ExpectedJson, UnknownErrorJson
-from clusim.studies.sweep.points import Cell
+from clusim.studies.sweep.grid import Cell
 from clusim.topology.check_links import Finding
 from clusim.training.stepjson import (
     EndedStepsJson,
@@ -30,7 +30,7 @@ from clusim.training.stepjson import (
     ScaledStepJson,
     SimulatedStepJson,
 )
-from clusim.validation.collectives.scorejson import ExplainedJson, ValidationJson
+from clusim.validation.collectives.explained import ExplainedJson, ValidationJson
 from clusim.validation.steps.validate import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson

@@ -172,7 +172,7 @@ def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -
     quiet : bool
         Only return the doubts, for inclusion in an object.
     """
-    from clusim.topology.warnings import refuse, shown
+    from clusim.topology.model import refuse, shown
 
     result = setup.doubts
     if strict:

@@ -12,9 +12,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from clusim.base.errors import InputError, UnitError, suggest
-from clusim.base.terms.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
 from clusim.base.terms.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
-from clusim.base.terms.operations import OPERATIONS, operation_named
+from clusim.base.terms.operations import (
+    OPERATIONS,
+    PROTOCOL_NAMES,
+    operation_named,
+    own_algorithm,
+    protocol_named,
+)
 from clusim.base.units import parse_ranks, parse_size, parse_time
 
 
@@ -208,7 +213,7 @@ class _Release(Words):
     name, listed = "release", False
 
     def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.nccl.versions import LATEST, OLDEST
+        from clusim.nccl.constants import LATEST, OLDEST
 
         return [f"{LATEST.major}.{minor}" for minor in range(OLDEST.minor, LATEST.minor + 1)]
 

@@ -20,7 +20,7 @@ from clusim_cli.terminal import draws
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-    from clusim.results.partial import Unfinished
+    from clusim.results.resultjson import Unfinished
 
 QUIET_S = 2.0
 """A run shorter than this shows no progress [s]."""

@@ -17,12 +17,11 @@ from clusim.base import files
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.nccltests.api import Table, table_of
-from clusim.nccltests.harness import kind_named
 from clusim.nccltests.options import flags_of, parse_flags
-from clusim.nccltests.sweep import place, program_named
+from clusim.nccltests.sweep import kind_named, place, program_named
 from clusim.replays.api import replay as replayed
+from clusim.replays.placing import GAPS, ReplayRequest
 from clusim.replays.report import Replay
-from clusim.replays.request import GAPS, ReplayRequest
 from clusim.simulation.api import as_bytes, as_ps, parse_env_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import counted_in_notebook
@@ -31,7 +30,7 @@ from clusim.topology import Fabric
 
 
 class ReplayOptions(TypedDict, total=False):
-    """Further options of `replay`; see `clusim.replays.request.ReplayRequest`.
+    """Further options of `replay`; see `clusim.replays.placing.ReplayRequest`.
 
     Attributes
     ----------

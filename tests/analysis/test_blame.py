@@ -13,15 +13,15 @@ import clusim
 from analysis.conftest import run_image, run_that_ends
 from clusim.analysis.blame import blame
 from clusim.analysis.charge import Charger
+from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network
-from clusim.analysis.usage import Usage
 from clusim.analysis.whatif import THINGS, changed_image, estimate, parse_change
 from clusim.base.errors import InputError, TraceError
 from clusim.lowering import Fault
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import read_result
-from clusim.simulation.rerun import rerun, without_first_stall
+from clusim.simulation.diagnose import rerun, without_first_stall
 from support.collective_laws import machine
 from support.random_images import random_image
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.analysis.pathrows import path_rows
+from clusim.analysis.path import path_rows
 from clusim.base.errors import TraceError
 
 

@@ -17,7 +17,7 @@ from clusim.analysis.judge import Judged, judged
 from clusim.base.errors import TraceError
 from clusim.results.diagnosis import CauseKind, Verdict, VerdictCause
 from clusim.results.result import Result
-from clusim.simulation.rerun import rerun
+from clusim.simulation.diagnose import rerun
 
 US = 1_000_000
 

@@ -13,7 +13,7 @@ from analysis.conftest import Ran, run_image, run_that_ends
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import StepKind
 from clusim.engine.abi import NONE, Cause, Op
-from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.image import OP_FLAGS
 from clusim.engine.reference.instances import slices as reference_slices
 from clusim.engine.reference.model import Model
 from support.images import ImageBuilder, prim

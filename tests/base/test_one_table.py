@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusim.base.terms.algorithms import find_algorithm, find_protocol
 from clusim.base.terms.dtypes import find_dtype
-from clusim.base.terms.operations import find_operation
+from clusim.base.terms.operations import find_algorithm, find_operation, find_protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
@@ -52,15 +51,15 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/formats/recordings/flight.py", "dtype"): "instructions of pickles",
     ("clusim/hardware/datafiles.py", "dtype"): "types of dataclass fields",
     ("clusim/hardware/protocols.py", "protocol"): FIGURES,
-    ("clusim/engine/opcodes.py", "operation"): PRIMITIVES,
-    ("clusim/report/message.py", "dtype"): "types of NumPy's arrays that a page gets",
+    ("clusim/engine/image.py", "operation"): PRIMITIVES,
+    ("clusim/report/html.py", "dtype"): "types of NumPy's arrays that a page gets",
     (
         "clusim/schedule/definition.py",
         "operation",
     ): "the function that says what each operation must compute",
     ("clusim/schedule/shapes.py", "protocol"): FIGURES,
     (
-        "clusim/workload/recorded/schedule.py",
+        "clusim/workload/recorded.py",
         "dtype",
     ): "precisions that a chip has peak rates for, in order",
     (

@@ -5,29 +5,27 @@ from __future__ import annotations
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import (
-    ALGORITHMS,
-    PROTOCOL_NAMES,
-    Algorithm,
-    Protocol,
-    find_algorithm,
-    find_protocol,
-    kernel_word,
-    own_word,
-    protocol_named,
-)
 from clusim.base.terms.dtypes import BY_NUMBER, DTYPES, IN_TABLES, find_dtype
 from clusim.base.terms.operations import (
+    ALGORITHMS,
     COLLECTIVE_OF,
     OPERATIONS,
+    PROTOCOL_NAMES,
+    Algorithm,
     Collective,
+    Protocol,
     bus_factor,
     counted_share,
+    find_algorithm,
     find_operation,
+    find_protocol,
     full_bytes,
+    kernel_word,
     operation_named,
     operation_starting,
     operation_written,
+    own_word,
+    protocol_named,
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from clusim import topology
 from clusim.formats import topologies
-from clusim.topology.warnings import doubts_of
+from clusim.topology.model import doubts_of
 from clusim_cli.main import run
 
 Clusim = Callable[..., Any]

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from clusim.base.terms.algorithms import PROTOCOL_NAMES, Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import PROTOCOL_NAMES, Algorithm, Collective, Protocol
 from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import allows
 from clusim.nccltests.options import FLAGS, parse_flags

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.collectives import ALGORITHMS, build
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from clusim.schedule import Schedule, Shape
 from clusim.schedule.dtypes import ELEMENTS
 from clusim.schedule.executor import Executor

@@ -9,8 +9,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS, build
+from clusim.collectives.api import REGISTRY
 from clusim.collectives.entry import algorithm
-from clusim.collectives.registry import REGISTRY
 from clusim.schedule import Schedule, Shape
 from clusim.topology import load
 

@@ -12,7 +12,7 @@ import pytest
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder, build
 from clusim.engine.abi import NONE
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
 from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.topology import Fabric, load

@@ -11,8 +11,8 @@ import pytest
 import clusim
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ALGORITHMS, build
+from clusim.collectives.api import REGISTRY
 from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
-from clusim.collectives.registry import REGISTRY
 from clusim.collectives.rings_and_trees import Tree, find_rings, find_trees
 from clusim.lowering import lower
 from clusim.schedule.executor import Executor

@@ -9,7 +9,7 @@ import pytest
 
 import clusim
 from clusim.collectives import build
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from clusim.schedule import Schedule
 from clusim.topology import Fabric, load
 from support.collective_laws import fitting

@@ -10,7 +10,7 @@ import pytest
 
 from clusim.collectives import build
 from clusim.engine.abi import Op
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.schedule import ABSENT, Schedule, Shape
 from clusim.schedule.iteration import iter_slices, loop_count, prim_totals
 

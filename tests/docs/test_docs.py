@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.nccl.versions import LATEST, OLDEST
+from clusim.nccl.constants import LATEST, OLDEST
 from clusim_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +75,7 @@ def test_every_group_of_a_trace_is_documented() -> None:
 
 
 def test_every_primitive_is_documented() -> None:
-    from clusim.engine.opcodes import OPCODES
+    from clusim.engine.image import OPCODES
 
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     for name in OPCODES:

@@ -14,7 +14,7 @@ from clusim.topology import Fabric
 from fuzz import texts, traces
 
 if TYPE_CHECKING:
-    from clusim.workload.recorded.emitter import NcclEmitter
+    from clusim.workload.recorded_emitter import NcclEmitter
 
 __all__ = ["TARGETS", "Target", "read_kineto"]
 
@@ -113,8 +113,8 @@ def _log(path: Path) -> object:
 
 def _replay(path: Path, **options: object) -> object:
     from clusim.replays.api import replay
+    from clusim.replays.placing import ReplayRequest
     from clusim.replays.replayreport import replay_report
-    from clusim.replays.request import ReplayRequest
 
     files = sorted(str(file) for file in path.iterdir())
     asked = {"calls": 3, "topology": "dgx-h100", "granularity": 1 << 18, **options}
@@ -129,9 +129,9 @@ def _whole(path: Path) -> object:
 @cache
 def _emitter(num_ranks: int) -> NcclEmitter:
     """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
-    from clusim.nccl.calls.choice import Communicators
+    from clusim.nccl.choice import Communicators
     from clusim.nccl.env import parse_env
-    from clusim.workload.recorded.emitter import NcclEmitter
+    from clusim.workload.recorded_emitter import NcclEmitter
 
     machine, few = _machine("dgx-a100"), parse_env({"NCCL_MAX_NCHANNELS": "2"})
     return NcclEmitter(machine, range(num_ranks), Communicators(machine, settings=few))
@@ -155,7 +155,7 @@ def _recording(
         return reader(kind)(where, **options)
 
     def use(path: Path) -> object:
-        from clusim.workload.recorded.schedule import to_schedule
+        from clusim.workload.recorded import to_schedule
 
         recording = read(path)
         if recording.num_ranks > _machine("dgx-a100").num_ranks:

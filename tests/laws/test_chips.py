@@ -13,8 +13,8 @@ from clusim.base.errors import ClusimError, TopologyError
 from clusim.base.units import parse_time
 from clusim.hardware import ARCHITECTURES, CHIPS, CPUS, FAMILIES, GPUS, PROCESSORS
 from clusim.nccl import communicator
-from clusim.nccl.calls.launch import Launch, host_of, overhead_ps
 from clusim.nccl.communicator import Communicator
+from clusim.nccl.launch import Launch, host_of, overhead_ps
 from clusim.topology import loads, to_yaml
 from clusim.workload.kernels import PRECISIONS, chip_of
 

@@ -7,7 +7,7 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.collectives import build
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from clusim.schedule.dtypes import element
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed

@@ -30,7 +30,7 @@ import pytest
 
 import clusim
 from clusim.collectives import build
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from support.collective_laws import fitting, machine, run, sequential_steps
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 9, 16, 32)

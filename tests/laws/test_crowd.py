@@ -13,9 +13,9 @@ import pytest
 
 import clusim
 from clusim.engine.abi import ConnKind
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.lowering import lower
-from clusim.lowering.cta_contention import (
+from clusim.lowering.programs import (
     CROWD_ONE,
     asking_warps,
     crowd_1024,

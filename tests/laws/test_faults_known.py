@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import clusim
 from clusim.base import resources
 from clusim.lowering import Broken, plan_change
-from clusim.nccl.calls.choice import Way
+from clusim.nccl.choice import Way
 from clusim.report.html import page
 from clusim.report.page_data import Feed
 from clusim.simulation.plan import planned

@@ -17,10 +17,9 @@ from clusim.base.units import parse_time
 from clusim.collectives import ScheduleBuilder
 from clusim.hardware import FRAMEWORKS
 from clusim.training import train, training_report
-from clusim.workload.host import HostTimes, Issue
+from clusim.workload.host import HostThreads, HostTimes, Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.kernels import Kernel as LayerKernel
-from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import ideal, tiny
 

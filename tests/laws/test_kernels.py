@@ -9,9 +9,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.hardware.kernels import products
-from clusim.hardware.kernels.fused import BLOCK, Fused, FusedForm, fused_s
+from clusim.hardware.kernels.fused import BLOCK, Fused, FusedForm, Power, fused_s, kept_clock
 from clusim.hardware.kernels.measured_tables import STEP, Ratios, pack
-from clusim.hardware.kernels.moves import Power, kept_clock
 from clusim.hardware.kernels.products import Form, Silicon, form_s
 
 FREE = Form(

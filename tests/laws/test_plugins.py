@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 
 import clusim
-from clusim.base.terms.algorithms import Algorithm
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective
 from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version
 from clusim.nccl.transports import plugin_variables, transport_of, with_plugins

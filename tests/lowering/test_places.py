@@ -11,8 +11,7 @@ import pytest
 from clusim.base.errors import ScheduleError
 from clusim.collectives import build
 from clusim.engine.abi import NONE, ConnKind
-from clusim.engine.image import Image
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES, Image
 from clusim.lowering import Lowered, lower, rank_paths
 from clusim.lowering.rank_paths import places_of
 from clusim.topology import Fabric, load, loads

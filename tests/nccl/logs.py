@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 
 ALGOS = {a.value.upper().replace("COLLNETDIRECT", "COLLNET_DIRECT"): a for a in ALGORITHMS}
 ALGOS |= {"NVLS_TREE": Algorithm.NVLS_TREE, "COLLNET_CHAIN": Algorithm.COLLNET_CHAIN}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import PROTOCOLS
+from clusim.base.terms.operations import PROTOCOLS
 from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, parse_version
 from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.costs import CostTable, cost_table

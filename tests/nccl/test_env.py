@@ -6,10 +6,9 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.nccl import Algorithm, Collective, Protocol, parse_assignments, parse_env, parse_version
-from clusim.nccl.constants import Path
+from clusim.nccl.constants import LATEST, OLDEST, Path, Version
 from clusim.nccl.env import allows
 from clusim.nccl.transports import allowed_nics
-from clusim.nccl.versions import LATEST, OLDEST, Version
 
 
 def test_a_list_allows_only_what_it_names() -> None:

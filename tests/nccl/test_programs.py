@@ -11,14 +11,14 @@ import clusim
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import Collective
 from clusim.engine.abi import Op
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
+from clusim.nccl.constants import LATEST, Version, parse_version
 from clusim.nccl.env import parse_env
 from clusim.nccl.explain import traffic
 from clusim.nccl.programs import CollectivePayload, build, emit_messages
 from clusim.nccl.programs.messages import rounds
-from clusim.nccl.versions import LATEST, Version, parse_version
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element

@@ -18,8 +18,7 @@ from tests.nccl.machines import POLARIS
 
 from clusim import topology
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.builder import Builder
 from clusim.nccl.communicator import _searched

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import clusim
 from clusim import topology
 from clusim.base.errors import InputError
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version
 from clusim.nccl.env import windows
 from clusim.nccl.symmetric import KERNELS, SymmetricCall, pick, why_not

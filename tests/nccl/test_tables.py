@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS
+from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS
 from clusim.nccl import parse_version
 from clusim.nccl.tables import tables_for
 

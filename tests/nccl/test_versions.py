@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version, since
+from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, since
 
 ROOT = Path(clusim.__file__).parent
 HOME = ROOT / "nccl" / "versions.py"

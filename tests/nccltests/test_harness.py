@@ -8,10 +8,9 @@ from clusim.api import nccl_tests
 from clusim.base.errors import InputError
 from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, HOST_COSTS
-from clusim.nccl.calls.launch import Host, Launch
-from clusim.nccltests.harness import Harness, iterations_of
+from clusim.nccl.launch import Host, Launch
 from clusim.nccltests.options import PerfOptions, parse_flags, without_effect
-from clusim.nccltests.sweep import harness_of, place
+from clusim.nccltests.sweep import Harness, harness_of, iterations_of, place
 from clusim.simulation.setup import Setup
 
 HOST = Host("hopper", "intel", 8)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Algorithm, Protocol
 from clusim.lowering import grain
-from clusim.nccl.calls.choice import NcclOverrides, runnable
+from clusim.nccl.choice import NcclOverrides, runnable
 from clusim.nccltests.jobs import kernel
 from clusim.simulation import approximate
 from clusim.simulation import extrapolate_bytes as module

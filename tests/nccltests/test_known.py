@@ -10,9 +10,9 @@ import pytest
 from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.jobs import PerfKernel, kernel
-from clusim.simulation import cache
+from clusim.simulation import extrapolate_bytes
 from clusim.simulation import extrapolate_bytes as module
-from clusim.simulation.cache import known_times, learn, time_of
+from clusim.simulation.extrapolate_bytes import known_times, learn, time_of
 from clusim.simulation.job import Job, RunOptions, job_of
 from clusim.simulation.job import run_job as simulated
 from clusim.simulation.request import Request
@@ -36,8 +36,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         made.append(job.image.digest())
         return simulated(job, options)
 
-    monkeypatch.setattr(cache, "run_job", counted)
-    monkeypatch.setattr(cache, "_TIMES", {})
+    monkeypatch.setattr(extrapolate_bytes, "run_job", counted)
+    monkeypatch.setattr(extrapolate_bytes, "_TIMES", {})
     monkeypatch.setattr(module, "_TIMED", {})
     monkeypatch.setattr(module, "_ANCHORS", {})
     return made

@@ -6,7 +6,7 @@ import pytest
 
 from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, HOST_COSTS
-from clusim.nccl.calls.launch import Host, Launch, host_of, iteration_ps, overhead_ps, period_ps
+from clusim.nccl.launch import Host, Launch, host_of, iteration_ps, overhead_ps, period_ps
 from clusim.simulation.setup import Setup
 
 US = 1_000_000

@@ -10,8 +10,8 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings import layers
 from clusim.replays import replay
 from clusim.replays.api import OwnStep, play, split_of
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import Replay
-from clusim.replays.request import ReplayRequest
 from clusim_cli.main import run
 from formats.recordings.layertables import layer, table
 

@@ -15,7 +15,7 @@ from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from replays.samples import damaged, job
 
 LINES = job().lines

@@ -11,7 +11,7 @@ import pytest
 from clusim.base.errors import TimeLimitReached
 from clusim.formats.recordings import layers
 from clusim.replays import Replay, ReplayRequest, replay, replay_report
-from clusim.replays.replaypage import replay_page
+from clusim.replays.replayreport import replay_page
 from clusim.results.trace.reader import read_result
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch

@@ -11,7 +11,7 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.replays import Replay, replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from clusim.simulation.job import RunOptions
 from clusim_cli.main import run as run_command
 from replays.samples import LogWriter, job

@@ -9,8 +9,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.replays.api import replay
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import CallResult, Replay
-from clusim.replays.request import ReplayRequest
 
 HEAD = {"id": "0x9e7a", "n_ranks": 4, "nnodes": 1}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from clusim_cli.main import run
 
 

@@ -13,10 +13,10 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.nccl import Settings, parse_version
-from clusim.nccl.calls.choice import Communicators
+from clusim.nccl.choice import Communicators
 from clusim.replays import replay
 from clusim.replays.channels import with_logged
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from replays.samples import LogWriter, job
 
 TABLE = """\

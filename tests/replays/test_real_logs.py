@@ -12,7 +12,7 @@ from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from support.realfiles import IN_FULL, real_files
 
 FILES = real_files("nccl_logs")

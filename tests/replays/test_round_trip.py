@@ -15,7 +15,7 @@ from clusim.formats.logs.calls import call_table
 from clusim.formats.recordings.kineto import read as read_kineto
 from clusim.nccl import communicator, programs
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from clusim.report.export.kineto import write_kineto
 from clusim.report.export.nccl_log import write_nccl_log
 from clusim.results.trace.reader import read_result

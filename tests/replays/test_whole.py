@@ -9,8 +9,8 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.replays.full_job import replay_recording
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.replayreport import replay_report
-from clusim.replays.request import ReplayRequest
 
 US = 1_000_000
 REQUEST = ReplayRequest(("trace",), topology="dgx-h100", gap="none")

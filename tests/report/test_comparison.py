@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 import clusim
 from clusim.replays import ReplayRequest, replay
-from clusim.replays.replaypage import replay_page
+from clusim.replays.replayreport import replay_page
 from clusim.report.comparison import Compared, comparison_page, read_compared, wire_loads
 from clusim.report.verdictcard import AxisRow, axis
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif import what_if
-from clusim.studies.whatif.speeds import speed_of
+from clusim.studies.whatif.api import speed_of
 from clusim_cli.main import cli, run
 from support.browser import chromium, until, watched
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.report.html import LIMIT_BYTES, page, served_page
+from clusim.report.html import LIMIT_BYTES, page, served_page, unpack
 from clusim.report.markup import element
-from clusim.report.message import unpack
 from clusim.report.page_data import Feed
 from support import traces
 

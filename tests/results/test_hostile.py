@@ -15,11 +15,10 @@ import pytest
 
 from clusim.analysis.slices import Slices, all_starts
 from clusim.base.errors import TraceError
+from clusim.report.export.tables import iterate_table
 from clusim.results.trace.inputs import read_inputs
-from clusim.results.trace.reader import read_result
-from clusim.results.trace.records import RecordFile
-from clusim.results.trace.tables import iterate_table
-from clusim.simulation.rerun import rerun
+from clusim.results.trace.reader import RecordFile, read_result
+from clusim.simulation.diagnose import rerun
 from fuzz import traces
 
 RING, NVLS, STEP, FOLDED, TRAFFIC = range(5)

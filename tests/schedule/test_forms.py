@@ -7,7 +7,7 @@ import pytest
 
 from clusim.base.errors import ScheduleError
 from clusim.collectives import build
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from clusim.schedule import (
     CollectiveWriter,
     Prim,

@@ -9,7 +9,7 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError, TimeLimitReached
-from clusim.results.partial import Unfinished
+from clusim.results.resultjson import Unfinished
 from clusim.results.trace.reader import read_result
 from clusim.simulation.session import Watch
 from support.limits import SECOND_PS, Asked

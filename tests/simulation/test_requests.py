@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 import clusim
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Algorithm, Protocol
+from clusim.base.terms.operations import Algorithm, Protocol
 from clusim.nccl import LATEST
-from clusim.nccl.calls.choice import NcclOverrides
+from clusim.nccl.choice import NcclOverrides
 from clusim.replays import ReplayRequest
 from clusim.simulation.api import result_of
 from clusim.simulation.request import Request, ScheduleRequest, TrafficRequest

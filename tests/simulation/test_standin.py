@@ -120,7 +120,7 @@ def test_what_takes_seconds_is_simulated_whole() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_time_limit_ends_runs_that_stand_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.simulation.cache._TIMES", {})
+    monkeypatch.setattr("clusim.simulation.extrapolate_bytes._TIMES", {})
 
     class Late(Watch):
         over = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusim.nccl.calls.choice import choose
+from clusim.nccl.choice import choose
 from clusim.nccl.programs import filling_bytes
 from clusim.simulation.extrapolate_bytes import FOLLOWED, timed
 from clusim.simulation.request import Request

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import ClusimError, EnvironmentFailure, InputError
-from clusim.base.executors import connected, model_digest, workers
-from clusim.base.executors.workers import _elsewhere
+from clusim.base.executors import _elsewhere, connected, model_digest, workers
 from clusim.simulation.setup import Setup
 from clusim.studies.crossover import crossover
 from clusim_cli.main import run
@@ -169,6 +168,6 @@ def test_mpi_alone_says_how_to_start(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_nobody_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("clusim.base.executors.connect.PATIENCE_S", 0.5)
+    monkeypatch.setattr("clusim.base.executors.PATIENCE_S", 0.5)
     with pytest.raises(ClusimError, match="executor dask://127"), connected("dask://127.0.0.1:9"):
         pass

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import ClusimError
-from clusim.studies.sweep import SweepReport, points, read_grid, sweep
-from clusim.studies.sweep.points import answered
+from clusim.studies.sweep import SweepReport, grid, read_grid, sweep
+from clusim.studies.sweep.grid import answered
 from clusim.studies.sweep.runner import read_rows, write_rows
 from clusim_cli.main import run
 
@@ -46,7 +46,7 @@ def test_a_row_of_training_is_what_the_command_says(
 ) -> None:
     text = "train: {workload: bert-parameter-server, steps: 1, change: {model.layers: 1}}"
     row = swept(tmp_path, text).rows[0]
-    shipped = Path(points.shipped_workloads()["bert-parameter-server"])
+    shipped = Path(grid.shipped_workloads()["bert-parameter-server"])
     own = tmp_path / "bert-parameter-server.yaml"
     own.write_text(
         shipped.read_text(encoding="utf-8").replace(
@@ -66,7 +66,7 @@ def test_a_table_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "out.parquet").unlink()
     made: list[str] = []
 
-    def counted(point: points.SweepPoint) -> dict[str, points.Cell]:
+    def counted(point: grid.SweepPoint) -> dict[str, grid.Cell]:
         if len(made) == 4:
             raise KeyboardInterrupt
         made.append(point.name)
@@ -87,7 +87,7 @@ def test_progress_is_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("clusim.studies.sweep.runner.SAVE_S", 0)
     seen = []
 
-    def look(point: points.SweepPoint) -> dict[str, points.Cell]:
+    def look(point: grid.SweepPoint) -> dict[str, grid.Cell]:
         seen.append(len(read_rows(tmp_path / "out.parquet")))
         return answered(point)
 
@@ -152,7 +152,7 @@ def test_what_is_no_table_of_a_sweep_is_left_alone(tmp_path: Path, content: byte
 
 
 def test_two_sweeps_do_not_write_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def second(point: points.SweepPoint) -> dict[str, points.Cell]:
+    def second(point: grid.SweepPoint) -> dict[str, grid.Cell]:
         with pytest.raises(ClusimError, match="another sweep"):
             swept(tmp_path)
         return answered(point)
@@ -178,7 +178,7 @@ def test_the_command_prints_the_axes(tmp_path: Path, capsys: pytest.CaptureFixtu
     arguments = ["sweep", str(path), "-o", str(target), "--jobs", "1"]
     assert run(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{target}: 4 points, 4 run now, 0 there already"
+    assert lines[0] == f"{target}: 4 grid, 4 run now, 0 there already"
     assert lines[1].split()[:3] == ["size", "ranks", "time_us"]
     assert [line.split()[:3] for line in lines[2:4]] == [["1", "KiB", "0-7"], ["2", "KiB", "0-7"]]
     assert lines[4].startswith("  2 failed: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusim.topology import Fabric
-from clusim.topology.builder import from_data
+from clusim.topology.graph import from_data
 
 __all__ = ["SWITCHES", "box_text", "cluster", "cluster_data"]
 

@@ -11,9 +11,9 @@ import numpy as np
 
 import clusim
 from clusim.collectives import build
-from clusim.collectives.registry import REGISTRY
+from clusim.collectives.api import REGISTRY
 from clusim.engine.abi import Op
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.results.result import Result
 from clusim.schedule import ABSENT, Schedule
 from clusim.schedule.iteration import Slice, iter_slices

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from clusim.engine.abi import KINDS, NONE, OPCODE_SLOTS, ConnKind, Policy, TaskKind
-from clusim.engine.image import DTYPES, Image
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import DTYPES, OPCODES, Image
 from support.routes import NETWORK, ShortestPaths, route_rows
 
 __all__ = ["NETWORK", "ImageBuilder", "Place", "prim"]

@@ -13,7 +13,7 @@ import clusim
 from clusim.base.resources import find_topology
 from clusim.results.result import Result
 from clusim.topology import Fabric, load
-from clusim.topology.builder import from_data
+from clusim.topology.graph import from_data
 
 __all__ = [
     "between_gpus",

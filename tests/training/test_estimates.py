@@ -11,13 +11,12 @@ import pytest
 
 import clusim
 from clusim.results.diagnosis import CauseKind
-from clusim.training import TrainRequest, train
+from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
-from clusim.training.composition import parts
-from clusim.training.composition.clock import Clock, PhaseTime
-from clusim.training.composition.estimate import estimate, estimated
-from clusim.training.composition.parts import PLACE, Kept
-from clusim.training.composition.stepestimate import StepEstimate
+from clusim.training.clock import Clock, PhaseTime
+from clusim.training.estimate import estimate, estimated
+from clusim.training.parts import PLACE, Kept
+from clusim.training.uncomposed import StepEstimate
 from support.workloads import ideal, tiny
 
 A100 = clusim.load("dgx-a100")

@@ -13,17 +13,16 @@ from clusim.simulation import approximate
 from clusim.simulation.approximate import FOLLOWED_ERROR
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
-from clusim.training import TrainRequest
+from clusim.training import TrainRequest, extrapolated
 from clusim.training.api import inputs
-from clusim.training.composition import extrapolated
-from clusim.training.composition.estimate import estimated
-from clusim.training.composition.extrapolated import (
+from clusim.training.estimate import estimated
+from clusim.training.extrapolated import (
     FollowedPart,
     PartRan,
     followed_part,
     part_beside,
 )
-from clusim.training.composition.parts import Kept
+from clusim.training.parts import Kept
 from clusim.workload import Emitter, make_plan
 from clusim.workload.parallel.emitter import Exchange, Tails
 from support.wires import leaving_gpus

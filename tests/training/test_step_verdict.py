@@ -12,7 +12,7 @@ import clusim
 from clusim.analysis.diff import judged_trace
 from clusim.results.diagnosis import CauseKind
 from clusim.training import TrainingResult
-from clusim.training.composition.estimate import estimate
+from clusim.training.estimate import estimate
 from support.workloads import ideal, tiny
 
 PIPELINE = "parallel: {pipeline: 4, data: 1}\n"

@@ -10,7 +10,7 @@ import pytest
 from clusim.base.errors import TimeLimitReached
 from clusim.results.trace.reader import read_result
 from clusim.training import TrainingResult, train
-from clusim.training.partial_steps import EndedSteps, StepsEnded
+from clusim.training.proof import EndedSteps, StepsEnded
 from clusim.training.trainingreport import ended_report
 from support.limits import Again, Asked, Reached, Second
 from support.workloads import tiny

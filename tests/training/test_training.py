@@ -19,9 +19,9 @@ from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown
-from clusim.training.overlap_cost import Streams, contention
 from clusim.training.request import TrainRequest
 from clusim.training.run import relaxed
+from clusim.training.switches import Streams, contention
 from clusim.workload import Workload, load_workload, make_plan
 from clusim_cli.main import run
 from support.workloads import tiny

@@ -15,9 +15,9 @@ from statistics import fmean
 
 import pytest
 
-from clusim.nccl.calls import launch
+from clusim.nccl import launch
+from clusim.validation.collectives.breakdown import REGIMES
 from clusim.validation.collectives.measurements import Row, read_measurements
-from clusim.validation.collectives.scores import REGIMES
 from clusim.validation.collectives.validate import validate
 
 TABLE = Path(__file__).with_name("rows.csv")

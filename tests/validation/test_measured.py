@@ -13,11 +13,22 @@ from clusim.base.errors import InputError
 from clusim.hardware.calibration import ROW_SETS
 from clusim.training.expected import StepClass, expected_step
 from clusim.validation.steps.cases import case_of
-from clusim.validation.steps.predict import Unpredicted, predicted
+from clusim.validation.steps.predict import (
+    StepPoint,
+    Unpredicted,
+    kendall_tau,
+    predicted,
+    step_score,
+)
 from clusim.validation.steps.rows import StepRow, is_step_table, model_spec, read_steps
-from clusim.validation.steps.scores import StepPoint, kendall_tau, step_score
-from clusim.validation.steps.text import HEADING, step_lines, write_section
-from clusim.validation.steps.validate import StepReport, validate_steps, write_step_data
+from clusim.validation.steps.validate import (
+    HEADING,
+    StepReport,
+    step_lines,
+    validate_steps,
+    write_section,
+    write_step_data,
+)
 from clusim.workload.models import Transformer
 from clusim.workload.parallel.plan import model_of
 from clusim.workload.spec import ModelSpec
@@ -305,10 +316,10 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
     table.write_text("", encoding="utf-8")
     target = tmp_path / "accuracy.json"
     write_step_data(report(), target, [table])
-    monkeypatch.setattr("clusim.training.expected.STEP_DATA", target)
-    from clusim.training import expected
+    monkeypatch.setattr("clusim.training.sweep.STEP_DATA", target)
+    from clusim.training import sweep
 
-    expected._classes.cache_clear()
+    sweep._classes.cache_clear()
     try:
         found = expected_step("a100-sxm4-80gb", "megatron-deepspeed")
         assert found == StepClass("a100-sxm4-80gb", "megatron-deepspeed", 4, 10.0, 10.0)
@@ -319,7 +330,7 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
         assert expected_step("h100-sxm5", "jax") is None
         assert expected_step("a100-sxm4-80gb", "none") is None
     finally:
-        expected._classes.cache_clear()
+        sweep._classes.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.validation.steps.cases import case_of, machines_of
-from clusim.validation.steps.predict import Unpredicted, counted_flops, predicted
+from clusim.validation.steps.predict import StepPoint, Unpredicted, counted_flops, predicted
 from clusim.validation.steps.rows import StepRow
-from clusim.validation.steps.scores import StepPoint
 from clusim.workload import make_plan
 from support.measured_steps import GPT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.base.terms.regimes import regime_of
+from clusim.base.terms.times import regime_of
 from clusim.hardware.calibration import ROW_SETS
 from clusim.simulation import expected
 from clusim.simulation.expected import Expected, RunPlace, expected_error, expected_of
@@ -16,9 +16,14 @@ from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives import validate
 from clusim.validation.collectives.accuracypage import page_text
-from clusim.validation.collectives.breakdown import calibrated_by, class_tables
+from clusim.validation.collectives.breakdown import (
+    Point,
+    calibrated_by,
+    class_tables,
+    score,
+    statistics,
+)
 from clusim.validation.collectives.measurements import CurveGroup, Row, read_measurements
-from clusim.validation.collectives.scores import Point, score, statistics
 from clusim.validation.collectives.validate import Report, write_data
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from clusim.nccltests.jobs import _batches
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.accuracypage import report_lines, write_page
-from clusim.validation.collectives.breakdown import class_tables, left_out
+from clusim.validation.collectives.breakdown import Point, class_tables, left_out
 from clusim.validation.collectives.measurements import (
     CurveGroup,
     Row,
@@ -20,7 +20,6 @@ from clusim.validation.collectives.measurements import (
     read_measurements,
     setup_of,
 )
-from clusim.validation.collectives.scores import Point
 from clusim.validation.collectives.validate import Report, thinned, validate
 
 MIB = 1 << 20

@@ -9,10 +9,10 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import TrainingResult, train, training_report
-from clusim.training.planned import written
+from clusim.training.depth import written
 from clusim.training.result import goodput_of
 from clusim.workload import Workload
-from clusim.workload.hostlink import TO_HOST, host_way
+from clusim.workload.host import TO_HOST, host_way
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import ideal, tiny

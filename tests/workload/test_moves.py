@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusim
-from clusim.hardware.kernels.moves import EAGER_NORM, FILL_US, SHARES, kind_of, moved_s
+from clusim.hardware.kernels.fused import EAGER_NORM, FILL_US, SHARES, kind_of, moved_s
 from clusim.workload.kernels import PRECISIONS, chip_of
 
 ROWS = Path(__file__).parent / "data" / "moves.csv"

@@ -7,7 +7,7 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import train
-from clusim.workload.hostlink import host_way
+from clusim.workload.host import host_way
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import ideal, tiny, written
 

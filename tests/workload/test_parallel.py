@@ -7,8 +7,8 @@ import pytest
 import clusim
 from clusim.schedule import Schedule
 from clusim.workload.layers import Layer, Tensor
+from clusim.workload.parallel.checks import expert_loads
 from clusim.workload.parallel.data import fill_buckets
-from clusim.workload.parallel.skew import expert_loads
 from support.workloads import ancestors, ideal, tiny, volume, written
 
 FABRIC = clusim.load("dgx-a100")

@@ -12,7 +12,7 @@ from clusim.base.errors import ClusimError, InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import backward_steps
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
-from clusim.workload.partition import LayerCost, WorkerRates, balanced, replicated
+from clusim.workload.parallel.stages import LayerCost, WorkerRates, balanced, replicated
 from support.workloads import tiny, written
 
 A100 = clusim.load("dgx-a100")

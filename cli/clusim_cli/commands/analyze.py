@@ -78,7 +78,7 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 
     table = analyse(trace)
     if confirm:
-        from clusim.simulation.rerun import without_first_stall
+        from clusim.simulation.diagnose import without_first_stall
 
         table.notes.append(without_first_stall(trace, table))
     _show(table, form, ("wires",))
@@ -116,7 +116,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
         f" ({(after - before) / max(1, before):+.1%}), critical-path estimate"
     ]
     if confirm:
-        from clusim.simulation.rerun import rerun
+        from clusim.simulation.diagnose import rerun
 
         real = rerun(trace, guess.change).time_ps
         facts["simulated_ps"] = real

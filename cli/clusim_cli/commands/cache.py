@@ -24,7 +24,7 @@ def command(clear: bool, as_json: bool) -> int:
     The folder is that of caches on this platform; the environment variable CLUSIM_CACHE names another one. Every
     version of clusim has its own parts, and never reads those of others.
     """
-    from clusim.training.composition.parts import Kept
+    from clusim.training.parts import Kept
 
     kept = Kept()
     count, size_bytes = kept.sizes()

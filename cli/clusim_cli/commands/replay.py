@@ -87,7 +87,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     """
     from clusim.base.files import write_bytes
     from clusim.replays import replay, replay_report
-    from clusim.replays.replaypage import replay_page
+    from clusim.replays.replayreport import replay_page
     from clusim.simulation.job import RunOptions
 
     request = asked(recording=recording, **given)

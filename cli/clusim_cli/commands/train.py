@@ -15,7 +15,7 @@ from clusim_cli.progress import shown_progress
 if TYPE_CHECKING:
     from clusim.topology import Fabric
     from clusim.training import TrainRequest
-    from clusim.training.partial_steps import StepsEnded
+    from clusim.training.proof import StepsEnded
     from clusim.workload import Workload
     from clusim_cli.progress import Shown
 
@@ -54,8 +54,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.simulation.job import RunOptions
     from clusim.training import scaling, trained, training_report
     from clusim.training.api import inputs
-    from clusim.training.composition.estimate import estimated, stepped
-    from clusim.training.partial_steps import StepsEnded
+    from clusim.training.estimate import estimated, stepped
+    from clusim.training.proof import StepsEnded
 
     setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
     _refuse_limit(given)

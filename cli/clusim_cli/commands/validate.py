@@ -18,8 +18,7 @@ from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
     from clusim.validation.collectives.validate import Report
-    from clusim.validation.steps.predict import Unpredicted
-    from clusim.validation.steps.scores import StepPoint
+    from clusim.validation.steps.predict import StepPoint, Unpredicted
 
 
 @click.command(
@@ -112,8 +111,12 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.validation.steps.rows import read_steps
-    from clusim.validation.steps.text import left_out_steps, row_line, step_lines
-    from clusim.validation.steps.validate import validate_steps
+    from clusim.validation.steps.validate import (
+        left_out_steps,
+        row_line,
+        step_lines,
+        validate_steps,
+    )
 
     for name in ("system", "sizes", "releases", "row", "plot"):
         if given[name]:
@@ -139,7 +142,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
         )
     _require(report.points, left_out_steps(report))
     if given["markdown"] is not None:
-        from clusim.validation.steps.text import write_section
+        from clusim.validation.steps.validate import write_section
 
         write_section(report, given["markdown"], _called(files, given))
     if given["data"] is not None:
@@ -161,7 +164,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
     """Write figures, page and classes, as requested."""
     plots: list[tuple[str, Path]] = []
     if given["plot"] is not None:
-        from clusim.report.accuracy import save_accuracies
+        from clusim.validation.collectives.accuracypage import save_accuracies
 
         plots = save_accuracies(report.curves(), given["plot"])
     if given["markdown"] is not None:

@@ -80,7 +80,7 @@ def _split(text: str) -> list[str]:
 
 def _change(kind: str, words: list[str], text: str) -> AnyAsked | AnyChange:
     """Return the request of a change."""
-    from clusim.studies.whatif.speeds import speed_of, switch_of
+    from clusim.studies.whatif.api import speed_of, switch_of
 
     change = speed_of(text) or switch_of(text)
     return _asked(kind, words, text) if change is None else change

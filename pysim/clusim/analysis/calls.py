@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced, open_traced
+from clusim.analysis.intervals import Usage
 from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
-from clusim.analysis.usage import Usage
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
-from clusim.engine.outcome import NEVER
+from clusim.engine.abi import NEVER
 from clusim.results.replicated import FoldedBlocks
 
 Array = NDArray[Any]

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network, Stage
 from clusim.analysis.rivals import Rivals
-from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.base.terms.links import is_network, kind_of, tier_of
 from clusim.engine.abi import NONE, ConnKind, Op

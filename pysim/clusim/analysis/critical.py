@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from clusim.analysis import loops
 from clusim.analysis.charge import Charge, Charger
 from clusim.analysis.expanded import expanded
+from clusim.analysis.intervals import Usage
 from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.slices import Slices
-from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.base.errors import TraceError
 from clusim.engine.abi import ConnKind, Op
-from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.image import OP_FLAGS
 from clusim.results.diagnosis import CauseKind
 from clusim.results.replicated import FoldedBlocks, merged
 from clusim.results.result import Result
@@ -185,7 +185,7 @@ def open_traced(path: str | Path) -> Traced:
 @contextmanager
 def critical(path: str | Path) -> Iterator[Critical]:
     """Open a trace for a walk along its critical path."""
-    from clusim.results.trace.records import RecordFile
+    from clusim.results.trace.reader import RecordFile
 
     traced = open_traced(path)
     # Before the records are opened: synthetic traffic lacks them.

@@ -1,14 +1,172 @@
-"""Critical path as a table: every segment in the order of time, in words."""
+"""Critical path as a table: every segment in the order of time, in words.
+
+Critical path on a timeline: its segments with their causes, and the channels on it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Critical, critical
 from clusim.analysis.walk import Step, StepKind
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
+from clusim.results.trace.reader import RecordFile
+
+Array = NDArray[Any]
+
+GROUPS = ("work", "cost", "stall")
+"""Groups of critical-path segments; see `clusim.analysis.charge.Charge`."""
+
+
+MOST_SLICES = 500_000
+"""Maximum number of slices of its channels; the first ones are kept."""
+
+
+_PRIMITIVES = tuple(OPCODES)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpans:
+    """RowSpans of time on rows, by start: row, kind, index of a name, start and end [ps]."""
+
+    row: Array
+    kind: Array
+    name: Array
+    start_ps: Array
+    end_ps: Array
+
+
+@dataclass(frozen=True, slots=True)
+class PathRows:
+    """Critical path and its channels.
+
+    Attributes
+    ----------
+    rows : list of (int, str)
+        Rank, and its channel, stream of kernels, or proxy; the rows in which the path is longest, in the order of
+        ranks, and last a row of rank -1 for all other rows, if any.
+    path : RowSpans
+        Segments; kinds index `GROUPS`, names index `whats`.
+    tasks : ndarray
+        Task of every segment, -1 without a rank.
+    whats : list of str
+        Causes of segments.
+    slices : RowSpans
+        Slices of the channels, each from its gate or the previous slice to its completion. Names index `primitives`.
+    """
+
+    rows: list[tuple[int, str]]
+    path: RowSpans
+    tasks: Array
+    whats: list[str]
+    slices: RowSpans
+    primitives: tuple[str, ...] = _PRIMITIVES
+
+
+_Row = tuple[int, str]
+
+
+def path_rows(path: str | Path, most: int) -> PathRows:
+    """Return a trace's critical path, at most `most` rows; raises `TraceError` without slices."""
+    with critical(path) as run:
+        channels = run.traced.inputs.numbers("instances/channel")
+        rows: list[_Row] = []
+        result: list[tuple[int, int, int, int, int]] = []
+        whats: dict[str, int] = {}
+        for step in run.walk.steps():
+            if len(result) == MOST_STEPS:
+                break
+            charges = [part for part in run.charger.charges(step) if part.ps]
+            if not charges:
+                continue
+            first = max(charges, key=lambda part: part.ps)
+            what = whats.setdefault(f"{first.resource}: {first.reason}", len(whats))
+            task = step.task if step.task < len(run.traced.result.tasks.names) else -1
+            rows.append(_row_of(run, step, channels))
+            kind = GROUPS.index(first.group)
+            result.append((step.start_ps, step.end_ps, kind, what, task))
+        places = _places(run, channels)
+        shown, row_of = _longest(rows, result, set(places), most)
+        table = np.array(result, np.int64).reshape(-1, 5)[::-1]
+        row = np.array([row_of.get(own, len(row_of)) for own in rows], np.int64)[::-1]
+        start, end, kinds, names, tasks = table.T
+        spans = RowSpans(row, kinds, names, start, end)
+        return PathRows(shown, spans, tasks, list(whats), _slices(run, row_of, places))
+
+
+def _places(run: Critical, channels: Array) -> list[_Row]:
+    """Return rank and channel of every program."""
+    inputs = run.traced.inputs
+    ranks = inputs.numbers("tasks/rank")[inputs.numbers("instances/task")]
+    keys = zip(ranks.tolist(), channels.tolist(), strict=True)
+    return [(rank, f"channel {number}") for rank, number in keys]
+
+
+def _row_of(run: Critical, step: Step, channels: Array) -> _Row:
+    network = run.traced.network
+    rank = network.ranks[step.endpoint] if step.endpoint in network.with_rank else -1
+    if 0 <= step.instance < len(channels):
+        return rank, f"channel {int(channels[step.instance])}"
+    streams = run.traced.inputs.texts("tasks/stream")
+    return rank, streams[step.task] if step.task < len(streams) else "proxy"
+
+
+def _longest(
+    rows: list[_Row], found: list[tuple[int, int, int, int, int]], known: set[_Row], most: int
+) -> tuple[list[_Row], dict[_Row, int]]:
+    """Return the rows to show, possibly with a last row for all others, and their indices."""
+    lengths: Counter[_Row] = Counter()
+    for row, (start, end, *_) in zip(rows, found, strict=True):
+        lengths[row] += end - start
+    own = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
+    # Also show the same channels of other ranks.
+    own += [
+        row
+        for name in dict.fromkeys(name for _, name in own)
+        for row in sorted(known)
+        if row[1] == name and row not in lengths
+    ]
+    kept = sorted(own[:most], key=lambda row: (row[0], len(row[1]), row[1]))
+    others = len(lengths.keys() - set(kept))
+    more = [(-1, f"{others} others")] if others else []
+    return [*kept, *more], {row: i for i, row in enumerate(kept)}
+
+
+def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSpans:
+    """Return the completed slices of the channels that have a row."""
+    place, slices = np.array([row_of.get(own, -1) for own in places]), run.walk.slices
+    image, parts, count = run.traced.network.image, [], 0
+    with RecordFile(run.traced.path) as records:
+        for block in records.blocks():
+            instance = block["instance"]
+            mine = np.flatnonzero(instance < len(place))
+            mine = mine[place[instance[mine]] >= 0]
+            parts.append(np.stack([block[n][mine] for n in ("time", "gate", "instance", "seq")]))
+            count += len(mine)
+            if count >= MOST_SLICES:
+                break
+    time, gate, instance, seq = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), int)
+    order = np.lexsort((time, instance))
+    time, gate, instance, seq = (own[order].astype(np.int64) for own in (time, gate, instance, seq))
+    before = np.zeros(len(time), np.int64)
+    before[1:] = np.where(instance[1:] == instance[:-1], time[:-1], 0)
+    start = np.where(gate <= time, np.maximum(gate, before), time)
+    name = np.zeros(len(time), np.int64)
+    for own in np.unique(instance).tolist():
+        at = instance == own
+        name[at] = image["prims"]["opcode"][slices.table(own).prims(seq[at])]
+    order = np.argsort(start, kind="stable")
+    kind = np.zeros(len(time), np.int64)
+    columns = (place[instance], kind, name, start, time)
+    return RowSpans(*(own[order] for own in columns))
+
 
 COLUMNS = (
     "start_ps", "end_ps", "time_ps", "kind", "rank", "task", "channel", "slice", "primitive", "wire", "peer",
@@ -16,8 +174,6 @@ COLUMNS = (
 
 MOST_STEPS = 200_000
 """Limit of segments in the table; a longer path keeps only its end."""
-
-_PRIMITIVES = tuple(OPCODES)
 
 
 def critical_path(path: str | Path) -> ColumnTable:

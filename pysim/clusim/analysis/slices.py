@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from clusim.analysis import loops
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, Mode, Op
-from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.image import OP_FLAGS
 
 Array = NDArray[Any]
 

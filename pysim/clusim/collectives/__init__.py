@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.collectives.api import ALGORITHMS, Options, build, emit
+from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, emit
 from clusim.collectives.builder import ScheduleBuilder
-from clusim.collectives.registry import REGISTRY
 
 __all__ = [
     "ALGORITHMS",

@@ -1,24 +1,41 @@
-"""The front door: any collective by its name, checked, as a schedule."""
+"""The front door: any collective by its name, checked, as a schedule.
+
+All algorithms of collectives, found in `clusim.collectives.algorithms`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TypedDict, Unpack
 
 from clusim.base.errors import InputError, ScheduleError, suggest
-from clusim.base.terms.algorithms import own_word, protocol_named
 from clusim.base.terms.dtypes import redop_named
-from clusim.base.terms.operations import operation_named
-from clusim.collectives.entry import AlgorithmEntry
+from clusim.base.terms.operations import OPERATIONS, operation_named, own_word, protocol_named
+from clusim.collectives import algorithms
+from clusim.collectives.entry import ENTRIES, AlgorithmEntry
 from clusim.collectives.machines import find_layout
-from clusim.collectives.registry import REGISTRY
 from clusim.collectives.rings_and_trees import direct_links
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
 from clusim.topology.model import Fabric
+
+
+def _found() -> dict[tuple[str, str], AlgorithmEntry]:
+    for module in iter_modules(algorithms.__path__):
+        import_module(f"{algorithms.__name__}.{module.name}")
+    places = {operation: place for place, operation in enumerate(OPERATIONS)}
+    result = ENTRIES.values()
+    entries = sorted(result, key=lambda e: (places[e.operation], not e.default, e.name))
+    return {(entry.operation, entry.name): entry for entry in entries}
+
+
+REGISTRY = _found()
+"""Every algorithm by (operation, name); the first of an operation is its default."""
 
 
 def _algorithms() -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,8 @@
 
 Tables and fields are those of ``clusim_image`` in ``clusim.h``, with the units of ``docs/model/contract.md``.
 All times are int64 ps.
+
+The primitives of the program IR: their numbers, names, and actions of the engine.
 """
 
 from __future__ import annotations
@@ -14,8 +16,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InternalError
-from clusim.engine.abi import TABLES
-from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.abi import OPCODE_SLOTS, TABLES, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Opcode:
+    """One primitive of the program IR: its number, name and actions of the engine."""
+
+    number: int
+    name: str
+    flags: int
+
+
+_OPCODE_FLAGS = {
+    "send": Op.SEND,
+    "recv": Op.RECV,
+    "recvCopy": Op.RECV,
+    "recvReduce": Op.RECV,
+    "recvCopySend": Op.RECV | Op.SEND,
+    "recvReduceSend": Op.RECV | Op.SEND,
+    "recvReduceCopy": Op.RECV,
+    "recvReduceCopySend": Op.RECV | Op.SEND,
+    "copy": 0,
+    "reduce": 0,
+    "copySend": Op.SEND,
+    "multicastStore": Op.MCAST,
+    "reduceLoad": Op.REDUCE,
+    "reduceLoadStore": Op.REDUCE | Op.MCAST,
+    "signal": Op.SEND,
+    "waitSignal": Op.RECV,
+    "aggregate": Op.AGGREGATE,
+    "recvReduceMore": Op.RECV,
+    "sendMore": Op.SEND,
+}
+OPCODES: dict[str, Opcode] = {
+    name: Opcode(number, name, int(flags))
+    for number, (name, flags) in enumerate(_OPCODE_FLAGS.items())
+}
+"""Opcodes by name. A ``read`` is a ``recv``-family primitive on a read connection."""
+
+if len(OPCODES) > OPCODE_SLOTS:
+    raise InternalError(f"{len(OPCODES)} opcodes; clusim.h has room for {OPCODE_SLOTS}")
+
+OP_FLAGS = np.array([opcode.flags for opcode in OPCODES.values()], np.uint32)
+"""Flags of the opcodes by number, in the engine's layout."""
+
 
 DTYPES = {name: dtype for name, dtype in TABLES.items() if name != "op_flags"}
 """Layout of every table of an image except ``op_flags``; fields as in ``clusim.h``."""

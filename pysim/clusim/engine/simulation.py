@@ -13,9 +13,16 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.base.errors import InternalError, ScheduleError
-from clusim.engine.abi import INSTANCE_STATE, RECORD, WIRE_COUNTERS, Beyond, Stop
+from clusim.engine.abi import (
+    INSTANCE_STATE,
+    NEVER,
+    RECORD,
+    WIRE_COUNTERS,
+    Beyond,
+    Stop,
+    range_exceeded,
+)
 from clusim.engine.image import DTYPES, Array, Image
-from clusim.engine.outcome import NEVER, range_exceeded
 
 WINDOWED = ("nothing", "switches", "endpoints", "pairs")
 
@@ -49,7 +56,7 @@ def _destroyer(model: Any) -> Callable[[Any], None]:
 
 
 class Simulation:
-    """A simulation on the C engine; see `clusim.engine.outcome.Engine`.
+    """A simulation on the C engine; see `clusim.engine.abi.Engine`.
 
     Parameters
     ----------

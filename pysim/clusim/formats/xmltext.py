@@ -17,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 from xml.sax.xmlreader import AttributesImpl, Locator
 
 from clusim.base.errors import TopologyError
-from clusim.formats.values import fail, printable, whole
+from clusim.base.limits import fail, printable, whole
 
 MAX_DEPTH = 64
 MAX_ELEMENTS = 500_000

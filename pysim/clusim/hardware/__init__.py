@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusim.hardware.architecture import Architecture
-from clusim.hardware.catalogs.gpus import (
+from clusim.hardware.catalog import (
+    ADAPTER_IDS,
+    ADAPTERS,
+    CROSSBARS,
     FAMILIES,
     GPUS,
+    HOST_COSTS,
+    PCIE_SWITCH_IDS,
+    PROCESSORS,
+    TRANSPORTS,
+    USUAL_SWITCHES,
     gpu,
     gpu_by_capability,
     gpu_by_gfx,
@@ -23,31 +30,17 @@ from clusim.hardware.catalogs.gpus import (
     standing,
     unknown_gpu,
 )
-from clusim.hardware.catalogs.machines import (
-    ADAPTER_IDS,
-    ADAPTERS,
-    CROSSBARS,
-    HOST_COSTS,
-    PCIE_SWITCH_IDS,
-    PROCESSORS,
-    TRANSPORTS,
-    USUAL_SWITCHES,
-)
-from clusim.hardware.cpu import Cpu, HostCosts
-from clusim.hardware.ctas import CTAS
-from clusim.hardware.deepep import DEEPEP
+from clusim.hardware.cpu import HOST, Cpu, HostCosts
+from clusim.hardware.ctas import CTAS, DEEPEP
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.frameworks import FRAMEWORKS, LAUNCH_QUEUE, Framework
-from clusim.hardware.gpu import Gpu
-from clusim.hardware.hosts import HOST
-from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, nccl_link_GBps
+from clusim.hardware.gpu import Architecture, Gpu
+from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, Switch, nccl_link_GBps
 from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
-from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci
+from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci, Transport
 from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
 from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
-from clusim.hardware.switch import Switch
-from clusim.hardware.transport import Transport
 
 __all__ = [
     "ADAPTERS",

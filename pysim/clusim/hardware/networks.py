@@ -6,7 +6,7 @@ paths and have separate congestion control. SHARP units in InfiniBand switches r
 tree.
 **Model** Rates after encoding and FEC, headers per packet, propagation from the cable's length, one
 receive buffer per virtual channel and link with credits or with pause thresholds, marks by queue length,
-cut-through switches of a fixed latency. Paths follow `clusim.lowering.routekeys`: by destination on
+cut-through switches of a fixed latency. Paths follow `clusim.lowering.paths`: by destination on
 InfiniBand, by a hash of the flow on Ethernet.
 **Not modelled** Retransmission after loss (nothing is lost), shared buffers with dynamic thresholds,
 congestion control of EFA and Slingshot (approximated by credits), lane failures, FEC errors.

@@ -1,10 +1,9 @@
 """NCCL's decisions on a system: graphs, channels, algorithm, protocol, chunks; by release and environment."""
 
-from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator
+from clusim.nccl.constants import LATEST, Version, parse_version
 from clusim.nccl.env import Settings, parse_assignments, parse_env
-from clusim.nccl.versions import LATEST, Version, parse_version
 
 __all__ = [
     "LATEST",

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from clusim.nccl.constants import Path, Pattern, path_types
+from clusim.nccl.constants import Path, Pattern, path_types, since
 from clusim.nccl.graph import Graph
 from clusim.nccl.system import Device, Ledger, Route, System
-from clusim.nccl.versions import since
 
 _TREES = (Pattern.TREE, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
 HEADS = (Pattern.NVLS, Pattern.COLLNET_DIRECT)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective, Protocol
+from clusim.nccl.constants import Version, since
 from clusim.nccl.env import Settings
-from clusim.nccl.versions import Version, since
 
 STEPS = 8
 """Slots of the FIFO of a connection."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.chunking import (
     ChannelPart,
     Chunks,
@@ -24,7 +23,7 @@ from clusim.nccl.chunking import (
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
-from clusim.nccl.constants import Path, Pattern, max_channels, nvlink_GBps
+from clusim.nccl.constants import LATEST, Path, Pattern, Version, max_channels, nvlink_GBps, since
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
 from clusim.nccl.graph import Graph, RankGroup
@@ -33,7 +32,6 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.nccl.transports import check_network, check_rack, transported, with_plugins
 from clusim.nccl.tuner import ChannelSupply, Selection, select
-from clusim.nccl.versions import LATEST, Version, since
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK
 

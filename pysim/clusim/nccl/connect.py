@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from clusim.nccl.constants import Pattern
+from clusim.nccl.constants import Pattern, Version, since
 from clusim.nccl.graph import Graph
-from clusim.nccl.versions import Version, since
 
 NONE = -1
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.base.terms.operations import COLLECTIVES, Collective
-from clusim.nccl.constants import MAX_DIRECT_HEADS, Path, Pattern
+from clusim.base.terms.operations import (
+    ALGORITHMS,
+    COLLECTIVES,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    Protocol,
+)
+from clusim.nccl.constants import MAX_DIRECT_HEADS, Path, Pattern, Version, since
 from clusim.nccl.env import Settings, allows
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.tables import Tables, Triple, architecture_of, tables_for
-from clusim.nccl.versions import Version, since
 
 Key = tuple[Collective, Algorithm, Protocol]
 _COLLNET = (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN)

@@ -15,12 +15,19 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from clusim.base.errors import InputError, UnitError
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.base.terms.operations import COLLECTIVE_OF, COLLECTIVES, Collective, find_operation
+from clusim.base.terms.operations import (
+    ALGORITHMS,
+    COLLECTIVE_OF,
+    COLLECTIVES,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    Protocol,
+    find_operation,
+)
 from clusim.base.units import parse_size
-from clusim.nccl.constants import Path
+from clusim.nccl.constants import Path, Version
 from clusim.nccl.variables import VARIABLES
-from clusim.nccl.versions import Version
 from clusim.topology.model import Fabric
 
 Name = TypeVar("Name", bound=Enum)

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm
-from clusim.base.terms.operations import Collective, bus_factor
+from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, bus_factor
 from clusim.base.terms.times import MODEL
 from clusim.base.units import format_size
 from clusim.nccl.communicator import Communicator, NcclPlan

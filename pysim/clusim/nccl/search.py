@@ -24,11 +24,11 @@ from clusim.nccl.constants import (
     Pattern,
     max_channels,
     path_types,
+    since,
     speeds,
 )
 from clusim.nccl.graph import Graph
 from clusim.nccl.system import System
-from clusim.nccl.versions import since
 
 _SAME_STEPS, _STEPS, _ALL_STEPS = 1 << 8, 1 << 14, 1 << 19
 

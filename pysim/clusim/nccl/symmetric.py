@@ -16,12 +16,10 @@ from math import exp, log1p
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Algorithm
 from clusim.base.terms.dtypes import find_dtype
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.constants import Path
-from clusim.nccl.versions import Version, since
+from clusim.nccl.constants import Path, Version, since
 
 AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER
 

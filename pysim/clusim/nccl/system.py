@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from clusim.base.errors import TopologyError
-from clusim.nccl.constants import UNKNOWN_CPU, CpuModel, Path, peer_overhead
+from clusim.nccl.constants import UNKNOWN_CPU, CpuModel, Path, Version, peer_overhead
 from clusim.nccl.env import Settings
-from clusim.nccl.versions import Version
 
 Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
 LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]

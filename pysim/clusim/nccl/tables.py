@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.nccl.versions import Version, since
+from clusim.base.terms.operations import Algorithm, Protocol
+from clusim.nccl.constants import Version, since
 
 Triple = tuple[float, float, float]
 """LL, LL128 and Simple; or one node, two nodes, more."""

@@ -12,11 +12,19 @@ from collections.abc import Iterable
 
 from clusim.base.errors import TopologyError
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
-from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
+from clusim.nccl.constants import (
+    LOCAL_GBps,
+    Path,
+    Version,
+    cpu_of,
+    nvlink_GBps,
+    pcie_GBps,
+    since,
+    socket_GBps,
+)
 from clusim.nccl.env import Settings
 from clusim.nccl.system import Device, Route, System, unknown
 from clusim.nccl.transports import allowed_nics, stated_latency_us, transport_of, transported
-from clusim.nccl.versions import Version, since
 from clusim.topology.model import Fabric, Link
 from clusim.topology.nccl_overrides import SWITCH, told_lines, told_of, told_slot
 from clusim.topology.node import NETWORK, Node

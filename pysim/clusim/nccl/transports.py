@@ -9,8 +9,8 @@ that ``NCCL_IB_HCA`` names. **Model** The same variables change the topology (`F
 
 Network plugins as seen by NCCL: variables, topology and properties set by a topology's transports.
 
-The release of a plugin follows from NCCL's release (`clusim.nccl.versions`). The user's variables override the
-plugin's. Properties and costs of transports are in `clusim.hardware.transport`.
+The release of a plugin follows from NCCL's release (`clusim.nccl.constants`). The user's variables override the
+plugin's. Properties and costs of transports are in `clusim.hardware.nic`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.hardware import TRANSPORTS, Transport
-from clusim.nccl.constants import Path
+from clusim.nccl.constants import Path, Version, since
 from clusim.nccl.env import Settings, parse_env
-from clusim.nccl.versions import Version, since
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, NicTraits
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings
 

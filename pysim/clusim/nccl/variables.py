@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.nccl.versions import Version
+from clusim.nccl.constants import Version
 
 Effect = Literal["obeyed", "no effect", "refused"]
 

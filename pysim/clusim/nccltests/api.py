@@ -1,6 +1,8 @@
 """Complete run of an nccl-tests program: its printed lines, and its ``-J`` output.
 
 Table of an nccl-tests program as curves.
+
+Verdict on the kernel of one row of nccl-tests, simulated in full for it.
 """
 
 from __future__ import annotations
@@ -16,18 +18,48 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
+from clusim.nccl.choice import choose
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
-from clusim.nccltests.verdict import row_verdict
 from clusim.report.charts import curves
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
+from clusim.schedule.dtypes import element
+from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, RunPlace, expected_error
+from clusim.simulation.extrapolate_bytes import program
+from clusim.simulation.plan import symmetric
+from clusim.simulation.request import Request, ScheduleRequest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_RANKS = 64
+"""Maximum ranks of a run that is simulated in full for a verdict."""
+
+
+def row_verdict(case: Request) -> Verdict:
+    """Return the verdict on a row's kernel, simulated in full, without its expected error."""
+    if case.setup.num_ranks > MOST_RANKS:
+        return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
+    return result_of(whole(case)).verdict
+
+
+def whole(case: Request) -> ScheduleRequest:
+    """Return the complete run of a kernel, without extrapolation."""
+    comm = case.setup.comm
+    in_place = symmetric(case, comm, case.operation, case.size_bytes)
+    if in_place is not None and in_place.algorithm:
+        return case.of(in_place.schedule(case))
+    choice = choose(
+        *(comm, case.operation, case.size_bytes),
+        element_bytes=element(case.dtype).size_bytes,
+        wanted=case.wanted,
+    )
+    return case.of(program(case, choice.plan))
+
 
 NOW = "%Y-%m-%d %H:%M:%S"
 

@@ -19,16 +19,19 @@ from itertools import islice
 from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.nccl import NcclPlan
-from clusim.nccl.calls.choice import choose, way_of
-from clusim.nccl.calls.launch import Host, host_of
+from clusim.nccl.choice import choose, way_of
+from clusim.nccl.launch import Host, host_of
 from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
 from clusim.simulation.approximate import followed_time
-from clusim.simulation.cache import BRIEF, Times, known_times, learn
 from clusim.simulation.extrapolate_bytes import (
+    BRIEF,
     FOLLOWED,
     MOST_RANKS,
+    Times,
     grain_notes,
+    known_times,
+    learn,
     on_fewer,
     stand_ins,
     stream,

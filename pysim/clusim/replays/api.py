@@ -27,16 +27,15 @@ from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.jobs import PerfKernel, kernel
 from clusim.replays.full_job import replay_recording
 from clusim.replays.logjob import Counted, replay_log
-from clusim.replays.placing import machines_of
+from clusim.replays.placing import ReplayRequest, machines_of
+from clusim.replays.replayreport import gate
 from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
-from clusim.replays.request import ReplayRequest
-from clusim.replays.warnings import gate
-from clusim.results.partial import Unfinished
+from clusim.results.resultjson import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
-from clusim.workload.recorded.schedule import precision_of
+from clusim.workload.recorded import precision_of
 
 
 @dataclass(frozen=True, slots=True)

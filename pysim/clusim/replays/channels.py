@@ -10,7 +10,7 @@ from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Tree
 from clusim.formats.logs.summary import channels_of
 from clusim.nccl import Communicator
-from clusim.nccl.calls.choice import Members
+from clusim.nccl.choice import Members
 from clusim.nccl.connect import Channel
 
 NONE = -1

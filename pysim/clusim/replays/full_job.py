@@ -12,25 +12,23 @@ from enum import StrEnum
 from statistics import median
 
 from clusim.base.errors import InputError, TimeLimitReached, one_line
-from clusim.base.terms.algorithms import find_algorithm, find_protocol
-from clusim.base.terms.operations import ROOTED
+from clusim.base.terms.operations import ROOTED, find_algorithm, find_protocol
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, parse_env, parse_version
-from clusim.nccl.calls.choice import Communicators
+from clusim.nccl.choice import Communicators
 from clusim.nccl.env import chips_of, notes_on_chips, notes_on_variables
-from clusim.replays.placing import Placed, machines_of, place
+from clusim.replays.placing import Placed, ReplayRequest, machines_of, place
 from clusim.replays.report import CallResult, CommResult, Other, Replay
-from clusim.replays.request import ReplayRequest
-from clusim.results.partial import Unfinished
 from clusim.results.result import Result
+from clusim.results.resultjson import Unfinished
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
-from clusim.workload.recorded.emitter import NcclEmitter
-from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
+from clusim.workload.recorded import Translation, WrittenUnit, to_schedule
+from clusim.workload.recorded_emitter import NcclEmitter
 
 Key = tuple[int, str, int, str]
 

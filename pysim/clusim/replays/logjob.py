@@ -28,18 +28,16 @@ from clusim.formats.logs.calls import (
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Version, parse_env, parse_version
-from clusim.nccl.calls.choice import Members
+from clusim.nccl.choice import Members
 from clusim.replays.channels import with_logged
 from clusim.replays.full_job import KnownMachine, replay_recording
-from clusim.replays.logharness import flags_of, harness_of
 from clusim.replays.logmachine import machine_of_log
 from clusim.replays.machine_match import infer_machine
-from clusim.replays.placing import Placed, place
+from clusim.replays.placing import Placed, ReplayRequest, place
+from clusim.replays.replayreport import placed_doubts
 from clusim.replays.report import CallResult, CommResult, Other, Replay, calls_verdict
-from clusim.replays.request import ReplayRequest
-from clusim.replays.timing import Timed, Timer, emit_call
-from clusim.replays.warnings import placed_doubts
-from clusim.results.partial import Unfinished
+from clusim.replays.timing import Timed, Timer, emit_call, flags_of, harness_of
+from clusim.results.resultjson import Unfinished
 from clusim.schedule.builder import ProgramBuilder
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions

@@ -14,8 +14,7 @@ from clusim.base.errors import InputError, one_line
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
 from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
-from clusim.nccl.constants import nvlink_GBps
-from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
+from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, nvlink_GBps
 from clusim.topology.cluster_names import Traits, machine_traits
 
 _RELEASES: tuple[Version, ...] = (

@@ -1,12 +1,155 @@
-"""Text report of a replay."""
+"""Text report of a replay.
+
+HTML page of a replay: bottleneck, measured and simulated times on one axis, calls.
+
+Doubts about a replay: printed first, with the option that settles them.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from statistics import median
+
 from clusim.base.units import format_size, format_time
 from clusim.formats.logs.logreport import ranges
-from clusim.replays.report import CallResult, Replay
+from clusim.replays.placing import Placed, ReplayRequest
+from clusim.replays.report import CallResult, Replay, fastest_memory
+from clusim.report.comparison import plain_page
+from clusim.report.markup import Content, element, joined
 from clusim.report.runreport import verdict_lines
-from clusim.topology.warnings import shown
+from clusim.report.sections import table
+from clusim.report.verdictcard import AxisRow, axis, verdict_card
+from clusim.topology.model import doubts_of, refuse, shown
+
+FAR = 0.5
+"""Median relative error above which predicted times are doubtful."""
+
+
+def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
+    """Return doubts about the placement: more ranks than GPUs on a node, assumed chips."""
+    result = []
+    size = placed.fabric.num_ranks // max(1, placed.fabric.num_zones)
+    if ranks > size * hosts:
+        result.append(
+            f"{ranks} ranks on {hosts} node{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
+            " --topology names the right machine, --nodes how many there are"
+        )
+    return [*result, *doubts_of(placed.fabric)]
+
+
+def gate(found: Replay, request: ReplayRequest) -> Replay:
+    """Add doubts and notes from the measured times.
+
+    Raises
+    ------
+    InputError
+        There are doubts, and `request.strict` is set.
+    """
+    errors = [abs(call.error) for call in found.calls if call.error is not None]
+    if errors and median(errors) > FAR:
+        found.doubts.append(
+            f"predicted times are {median(errors):.0%} off the measured ones (median of {len(errors)} calls):"
+            f" probably not {found.fabric}; --topology names the machine, --xml takes NCCL's dump of it"
+        )
+    found.notes += _not_compared(found)
+    found.doubts = list(dict.fromkeys(found.doubts))
+    if request.strict:
+        refuse(found.doubts, found.source)
+    return found
+
+
+def _not_compared(found: Replay) -> list[str]:
+    """Return notes on measured times that are not compared, with the reason."""
+    lines = []
+    wrong = [call for call in found.calls if call.impossible]
+    if wrong:
+        call, most = wrong[0], fastest_memory().bytes_per_s / 1e9
+        lines.append(
+            f"implausible times of {len(wrong)} calls are not compared: {call.operation} of"
+            f" {format_size(call.bytes)} in {call.measured_us:g} us, but the memory of no known GPU"
+            f" carries more than {most:g} GB/s"
+        )
+    waits = [
+        call for call in found.calls if call.waits and call.error is None and not call.impossible
+    ]
+    if waits:
+        ranks = min(call.recorded_by for call in waits)
+        lines.append(
+            f"measured times of {len(waits)} calls include waiting for ranks that did not record (as few as {ranks} of"
+            f" {waits[0].num_ranks} did): they are upper bounds and not compared"
+        )
+    return lines
+
+
+SHOWN_CALLS = 60
+"""Distinct calls on the axis, in descending order of their total time."""
+
+HEAD = (
+    *("Communicator", "Operation", "#Size", "#Ranks", "#Calls", "Plan"),
+    *("#Simulated", "#busbw GB/s", "#Measured", "#Error"),
+)
+
+
+def replay_page(found: Replay) -> str:
+    """Return the page of a replay."""
+    parts: list[Content] = []
+    if found.verdict is not None:
+        parts.append(verdict_card(found.verdict))
+    whole = format_time(found.total_ps)
+    if found.recorded_ps >= 0:
+        whole += f", recorded {format_time(found.recorded_ps)}"
+    told = [f"{found.num_ranks} ranks, {found.total_calls:,} calls: {whole}"]
+    if found.unfinished is not None:
+        told.append(found.unfinished.words(found.total_ps))
+    told += [*found.doubts, *found.faults, *found.notes]
+    parts.append(element("div", *(element("p", line) for line in told), class_="summary"))
+    longest = sorted(found.calls, key=lambda call: -call.time_ps * call.count)[:SHOWN_CALLS]
+    parts += _times(found, longest)
+    rows = [_cells(call) for call in found.calls]
+    parts += [element("h2", "Calls"), table(HEAD, rows)]
+    title = f"Replay of {Path(found.source).name} on {found.fabric}"
+    return plain_page(title, joined((element("section", part) for part in parts), "\n"))
+
+
+def _times(found: Replay, calls: list[CallResult]) -> list[Content]:
+    """Return simulated and measured times of calls on one axis."""
+    if not calls:
+        return []
+    measured = [call for call in found.calls if call.measured_us]
+    head = "Measured against simulated" if measured else "Times of calls"
+    legend = [element("span", element("b", class_="work"), " simulated")]
+    if measured:
+        legend.append(element("span", element("b", class_="measured"), " measured"))
+    few = len(found.calls) - len(calls)
+    hint = "One call of each kind, on a logarithmic axis." + (
+        f" {few} kinds with less time in all are in the table only." if few else ""
+    )
+    rows = [_axis_row(call) for call in calls]
+    drawn = axis(rows, lambda ps: format_time(round(ps)), log=True)
+    parts = (element("p", hint, class_="hint"), element("p", *legend, class_="legend"))
+    return [element("h2", head), *parts, drawn]
+
+
+def _axis_row(call: CallResult) -> AxisRow:
+    name = f"{call.operation} {format_size(call.bytes)}"
+    remark = f"communicator {call.comm}, {call.num_ranks} ranks, {call.count} calls"
+    words = format_time(call.time_ps)
+    if call.measured_us and call.error is not None:
+        words += f", measured {format_time(round(call.measured_us * 1e6))} ({call.error:+.1%})"
+        return AxisRow(name, remark, call.time_ps, words, (("measured", call.measured_us * 1e6),))
+    return AxisRow(name, remark, call.time_ps, words)
+
+
+def _cells(call: CallResult) -> tuple[str | int, ...]:
+    measured = "" if not call.measured_us else format_time(round(call.measured_us * 1e6))
+    error = "" if call.error is None else f"{call.error:+.1%}"
+    plan = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+    size = f"{format_size(call.bytes)} {call.dtype}"
+    return (
+        *(call.comm, call.operation, size, call.num_ranks, call.count, plan),
+        *(format_time(call.time_ps), f"{call.busbw:.2f}", measured, error),
+    )
+
 
 SHOWN = 60
 """Calls that are shown without ``--all``."""

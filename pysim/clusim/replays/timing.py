@@ -1,4 +1,7 @@
-"""Times of single calls on a communicator; equal calls are simulated once."""
+"""Times of single calls on a communicator; equal calls are simulated once.
+
+Launcher of the calls of a log: nccl-tests with the flags of its header, or unknown.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.base.terms.algorithms import find_algorithm, find_protocol
+from clusim.base.terms.operations import find_algorithm, find_protocol
+from clusim.formats.logs import Log
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.calls.choice import Choice, Communicators, Members, NcclOverrides, way_of
-from clusim.nccl.calls.launch import host_of
+from clusim.nccl.choice import Choice, Communicators, Members, NcclOverrides, way_of
+from clusim.nccl.launch import Launch, host_of
 from clusim.nccl.programs import CollectivePayload
-from clusim.nccltests.harness import Harness
+from clusim.nccltests.sweep import Harness, iterations_of
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
@@ -23,6 +27,40 @@ from clusim.simulation.plan import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
+
+_MOST_SAID = 1_000_000
+"""Upper limit on the numbers of a header."""
+
+
+def harness_of(log: Log, comm: int) -> Harness:
+    """Return the harness of a communicator's calls: nccl-tests by its header, or unlimited."""
+    run = log.run_of(log.communicators[comm])
+    if run is None:
+        return Harness(kind="own", iterations=0)
+    said = {
+        name: max(least, min(run.config.get(name, least), _MOST_SAID))
+        for name, least in (
+            ("nGpus", 1),
+            ("nThread", 1),
+            ("agg iters", 1),
+            ("graph", 0),
+            ("iters", 0),
+        )
+    }
+    gpus, threads = min(said["nGpus"], 64), min(said["nThread"], 64)
+    launch = Launch(gpus, said["graph"] > 0, said["agg iters"], threads=threads)
+    iterations = iterations_of("nccl-tests", said["iters"])
+    return Harness("nccl-tests", launch, iterations, graphs=max(1, said["graph"]))
+
+
+def flags_of(harness: Harness) -> str:
+    """Return the flags of nccl-tests that change times."""
+    launch = harness.launch
+    flags = {"t": launch.threads, "g": launch.gpus_per_thread, "m": launch.aggregated}
+    more = [f"-{flag} {value}" for flag, value in flags.items() if value > 1]
+    graphs = [f"-G {harness.graphs}"] if launch.graph else []
+    return " ".join([*more, f"-n {harness.iterations}", *graphs])
+
 
 BINS = 32
 """Time bins of a call, enough to resolve the load of its wires over time."""

@@ -20,11 +20,12 @@ from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.expanded import expanded
-from clusim.analysis.pathrows import GROUPS, PathRows, RowSpans, path_rows
+from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
 from clusim.base.errors import TraceError
 from clusim.report.boxes import Picture
+from clusim.report.charts import MEASURES, History, history
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
-from clusim.report.histories import MEASURES, History, history
+from clusim.report.html import pack
 from clusim.report.lanes import (
     KINDS,
     Bars,
@@ -36,7 +37,6 @@ from clusim.report.lanes import (
     shares_of,
     window,
 )
-from clusim.report.message import pack
 from clusim.report.picture import draw
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs

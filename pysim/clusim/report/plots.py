@@ -16,10 +16,10 @@ from clusim.base.display import Plot, picture_format
 from clusim.base.errors import InputError, lacking, suggest
 from clusim.base.units import format_size
 from clusim.report.boxes import WIDTH, Box, Picture
-from clusim.report.histories import FULL, MEASURES, history
+from clusim.report.charts import FULL, MEASURES, history
 from clusim.report.lanes import window
+from clusim.report.markup import bend, bent, line_widths
 from clusim.report.page_data import Feed
-from clusim.report.svg import bend, bent, line_widths
 from clusim.results.result import Result
 
 if TYPE_CHECKING:
@@ -400,7 +400,7 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
 
 
 def _way(picture: Picture, line: int) -> Array:
-    """Return the points of a line between two boxes, as `clusim.report.svg` draws it."""
+    """Return the points of a line between two boxes, as `clusim.report.markup` draws it."""
     (x1, y1), (cx, cy), (x2, y2) = bend(picture, line)
     t = np.linspace(0, 1, 17 if bent(picture, line) else 2)[:, None]
     start, control, end = (np.array(p) for p in ((x1, y1), (cx, cy), (x2, y2)))

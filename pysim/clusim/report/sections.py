@@ -17,11 +17,10 @@ from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
 from clusim.base.terms.links import kind_of, named, several
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares
-from clusim.report.markup import Content, Markup, element, fill, joined
+from clusim.report.markup import Content, Markup, element, fill, joined, latency_svg, machine_svg
 from clusim.report.page_data import Feed
 from clusim.report.runreport import said as broken_and_noted
 from clusim.report.summary_text import key_numbers, sentences
-from clusim.report.svg import latency_svg, machine_svg
 from clusim.report.verdictcard import strip, verdict_card
 
 _KIND = ("operation", "algorithm", "size_bytes", "dtype", "ranks", "channels", "stream")

@@ -151,7 +151,7 @@ class VerdictCause:
 class Phase:
     """Phase of the run [ps] and its dominant cause.
 
-    `name` is ``start``, the kind of work of the middle, or ``tail``; for training steps see `clusim.training.phases`.
+    `name` is ``start``, the kind of work of the middle, or ``tail``; training steps: `clusim.training.step_diagnosis`.
     """
 
     name: str

@@ -75,7 +75,7 @@ class BlockTasks:
     memory_bytes : ndarray
         Memory traffic of kernels [bytes].
     counters : ndarray
-        Counters of each wire of the block, as `clusim.engine.outcome.WIRE_COUNTERS`.
+        Counters of each wire of the block, as `clusim.engine.abi.WIRE_COUNTERS`.
     hbm_bytes : ndarray, shape (ranks,)
         Memory traffic that communication causes by slot [bytes].
     """

@@ -22,9 +22,8 @@ from clusim.base.units import format_size, format_time
 from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
-from clusim.results.partial import Unfinished
 from clusim.results.replicated import FoldedBlocks
-from clusim.results.resultjson import CallJson, EndedJson, MovedJson, ResultJson
+from clusim.results.resultjson import CallJson, EndedJson, MovedJson, ResultJson, Unfinished
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -122,7 +121,7 @@ class Wires:
     from_endpoint : ndarray of bool, shape (wires,)
         True if the wire leaves an endpoint rather than a switch.
     counters : ndarray, shape (wires,)
-        Final counters (`clusim.engine.outcome.WIRE_COUNTERS`).
+        Final counters (`clusim.engine.abi.WIRE_COUNTERS`).
     mean_Bps : ndarray or None
         Mean rate over the run with its faults [bytes/s]; None: no fault touched a wire.
     """

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import Op
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
 

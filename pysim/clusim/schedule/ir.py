@@ -21,7 +21,7 @@ from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.errors import ScheduleError
 from clusim.base.units import format_size
 from clusim.engine.abi import Op
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 
 ABSENT = -1
 """Marks an absent index in a schedule."""

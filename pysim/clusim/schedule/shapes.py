@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import PROTOCOL_NAMES
+from clusim.base.terms.operations import PROTOCOL_NAMES
 from clusim.hardware.ctas import cta_figure
 from clusim.topology.model import Fabric, Protocol
 

@@ -24,13 +24,20 @@ from clusim.engine.abi import WIRE_COUNTERS
 from clusim.lowering import MOST_HOPS, QUICK, Grain
 from clusim.lowering.grain import COARSE, STEP
 from clusim.nccl import NcclPlan
-from clusim.nccl.calls.choice import way_of
+from clusim.nccl.choice import way_of
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Call, Provenance, Result, Tasks, Wires
-from clusim.simulation.cache import BRIEF
 from clusim.simulation.expected import Expected, expected_of
-from clusim.simulation.extrapolate_bytes import Budget, on_fewer, shorter, stand_ins, stream, timed
+from clusim.simulation.extrapolate_bytes import (
+    BRIEF,
+    Budget,
+    on_fewer,
+    shorter,
+    stand_ins,
+    stream,
+    timed,
+)
 from clusim.simulation.extrapolate_machines import longest_run
 from clusim.simulation.job import Job, RunOptions, job_of
 from clusim.simulation.plan import OVERLAPPING, NcclChoice, nccl_choice

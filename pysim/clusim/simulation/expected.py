@@ -17,8 +17,8 @@ from typing import Annotated, Any
 from typing_extensions import TypedDict
 
 from clusim.base.json_schema import FieldsOf
-from clusim.base.terms.algorithms import find_algorithm
-from clusim.base.terms.regimes import REGIME_TITLES, place_of, regime_of
+from clusim.base.terms.operations import find_algorithm
+from clusim.base.terms.times import REGIME_TITLES, place_of, regime_of
 from clusim.simulation.plan import runs_nccl
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
@@ -41,7 +41,7 @@ class ErrorClass:
     system, family, algorithm : str
         Empty is any.
     place, regime : str
-        As `clusim.validation.collectives.scores` has them; an empty place is any.
+        As `clusim.validation.collectives.breakdown` has them; an empty place is any.
     n : int
         Rows.
     median_abs_pct, mean_abs_pct, bias_pct : float

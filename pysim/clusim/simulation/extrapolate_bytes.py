@@ -14,25 +14,70 @@ and the time is extrapolated linearly in the size.
 
 **Concurrent communicators** (`Setup.beside`) run the same operation at the same time, with the plan of the first; the
 time is until all of them end.
+
+Times of completed runs: images that are equal, byte for byte, are one run.
+
+Curves request the same run in several forms: a size from which larger ones are extrapolated, two nodes from which both
+eight and sixteen are extrapolated, an algorithm that is forced or chosen by NCCL. Their requests differ, their images
+do not. The laws of a run are checked when it is simulated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from clusim.base.errors import InputError
 from clusim.lowering import QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs
-from clusim.nccl.calls.choice import way_of
+from clusim.nccl.choice import way_of
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
-from clusim.simulation.cache import BRIEF, time_of
 from clusim.simulation.extrapolate_machines import anchor_nodes, followed, recut
-from clusim.simulation.job import Job, RunOptions, job_of
+from clusim.simulation.job import Job, RunOptions, job_of, run_job
 from clusim.simulation.plan import OVERLAPPING, moved_of, nccl_program
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
+
+BRIEF = RunOptions(histories=False)
+"""Options for runs that only return a time."""
+
+Times = dict[tuple[bytes, str], int]
+"""Digest of an image and name of the engine -> end of the run [ps]."""
+
+_TIMES: Times = {}
+
+
+def time_of(job: Job, options: RunOptions = BRIEF) -> int:
+    """Return the end time of a job [ps], simulated unless this process has run an equal one.
+
+    Raises
+    ------
+    TimeLimitReached
+        The wall-clock limit of `options` was reached.
+    """
+    key = job.image.digest(), job.provenance.engine
+    if key not in _TIMES:
+        options.watch.begins(f"{job.provenance.fabric} stands for it")
+        result = run_job(job, options)
+        if result.unfinished is not None:
+            raise result.unfinished.reached(
+                f"a run on {job.provenance.fabric} that stands for the whole"
+            )
+        _TIMES[key] = result.time_ps
+    return _TIMES[key]
+
+
+def learn(times: Mapping[tuple[bytes, str], int]) -> None:
+    """Add times that other processes found."""
+    _TIMES.update(times)
+
+
+def known_times() -> Times:
+    """Return the cached times, in the order of their insertion."""
+    return _TIMES
+
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated in full."""

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
 
-from clusim.base.terms.algorithms import Algorithm
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective
 from clusim.nccl import Communicator, NcclPlan
 from clusim.nccl.connect import NONE, double_tree
 from clusim.schedule.dtypes import element

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.base.version import version
-from clusim.engine.abi import WIRE_COUNTERS, FaultKind, NodeKind, Stop
+from clusim.engine.abi import WIRE_COUNTERS, Engine, FaultKind, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
-from clusim.engine.outcome import Engine
 from clusim.lowering import Grain, Lowered, arriving_ps, lower
 from clusim.results.bins import BinRecorder
 from clusim.results.diagnosis import Verdict
-from clusim.results.partial import Unfinished
 from clusim.results.replicated import FoldedBlocks
 from clusim.results.result import (
     Call,
@@ -31,12 +29,12 @@ from clusim.results.result import (
     Wires,
     mean_rates_Bps,
 )
+from clusim.results.resultjson import Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
-from clusim.simulation.deadlock import Waits, deadlock_error
 from clusim.simulation.diagnose import Columns, Evidence, coarser_of, inputs_of
 from clusim.simulation.expected import expected_of
-from clusim.simulation.payload_check import Checker, require_room
+from clusim.simulation.payload_check import Checker, Waits, deadlock_error, require_room
 from clusim.simulation.plan import can_verify, planned
 from clusim.simulation.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine

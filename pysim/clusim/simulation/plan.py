@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from clusim import collectives
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import is_plan
-from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, operation_named
+from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, is_plan, operation_named
 from clusim.formats.algorithms import msccl, mscclpp
 from clusim.formats.algorithms.layout import WantedPlan
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
-from clusim.nccl.calls.choice import Communicators, choose, way_of
-from clusim.nccl.calls.launch import (
+from clusim.nccl.choice import Communicators, choose, way_of
+from clusim.nccl.env import forced
+from clusim.nccl.launch import (
     DEFAULT_ITERATIONS,
     Launch,
     engine_start_ps,
@@ -22,7 +22,6 @@ from clusim.nccl.calls.launch import (
     period_ps,
     start_and_end_ps,
 )
-from clusim.nccl.env import forced
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.results.result import LaunchContext

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusim.base.terms.algorithms import find_protocol, own_algorithm
 from clusim.base.terms.dtypes import find_dtype, find_redop
-from clusim.base.terms.operations import find_operation
-from clusim.nccl.calls.choice import NcclOverrides
+from clusim.base.terms.operations import find_operation, find_protocol, own_algorithm
+from clusim.nccl.choice import NcclOverrides
 from clusim.results.replicated import FoldedBlocks
 from clusim.schedule import Schedule
 from clusim.simulation.session import EngineName

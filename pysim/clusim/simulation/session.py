@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import EnvironmentFailure, InputError, TimeLimitReached
 from clusim.base.units import format_time
-from clusim.engine.abi import Mode, State, Stop
+from clusim.engine.abi import Engine, Mode, State, Stop
 from clusim.engine.image import Image
-from clusim.engine.outcome import Engine
 from clusim.results.bins import BinRecorder
 
 PS_PER_S = 10**12

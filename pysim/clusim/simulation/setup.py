@@ -14,12 +14,12 @@ from clusim.base.files import note_input
 from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
-from clusim.nccl.calls.choice import Communicators, ways
+from clusim.nccl.choice import Communicators, ways
+from clusim.nccl.constants import Version
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.transports import transported, with_plugins
-from clusim.nccl.versions import Version
 from clusim.topology import Fabric, load
-from clusim.topology.warnings import doubts_of
+from clusim.topology.model import doubts_of
 
 KEPT = 24
 """Maximum fabrics, and communicators, cached per process."""

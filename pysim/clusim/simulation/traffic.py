@@ -21,7 +21,7 @@ from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
-from clusim.lowering.routekeys import flow_hash
+from clusim.lowering.paths import flow_hash
 from clusim.results.result import Messages
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of

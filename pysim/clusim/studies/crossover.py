@@ -10,11 +10,11 @@ from clusim.base.executors import Jobs
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
-from clusim.nccl.calls.choice import NcclOverrides, runnable
-from clusim.nccl.calls.launch import DEFAULT_ITERATIONS, host_of
-from clusim.nccltests.harness import Harness
+from clusim.nccl.choice import NcclOverrides, runnable
+from clusim.nccl.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.perfjson import CrossoverJson
+from clusim.nccltests.sweep import Harness
 from clusim.report.runreport import said
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup

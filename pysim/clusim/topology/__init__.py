@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from clusim.topology.arrays import FabricArrays
-from clusim.topology.builder import FabricBuilder
 from clusim.topology.check import check
 from clusim.topology.check_links import Finding
 from clusim.topology.generators import generate
-from clusim.topology.lazy import from_networkx, to_networkx
+from clusim.topology.graph import FabricBuilder, from_networkx, to_networkx
 from clusim.topology.loading import load, loads
 from clusim.topology.model import KIND_NAMES, Fabric, Format, Link, Protocol
 from clusim.topology.node import Endpoint, Node, Unit

@@ -13,10 +13,8 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.model import Fabric
 from clusim.topology.routing import Wiring
-from clusim.topology.rows import lower_formats, lower_nodes, lower_wires
-from clusim.topology.wirenames import WireClasses, WireNames
-from clusim.topology.zones import lay_out
-from clusim.topology.zonetables import Machines, Zoned
+from clusim.topology.rows import WireClasses, WireNames, lower_formats, lower_nodes, lower_wires
+from clusim.topology.zones import Machines, Zoned, lay_out
 
 Array = NDArray[Any]
 

@@ -32,7 +32,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.validate import Path, Problems, did_you_mean
+from clusim.topology.validate import KeyPath, Problems, did_you_mean
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
@@ -190,7 +190,7 @@ def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
     nodes: list[Node] = []
     index: dict[str, int] = {}
     for key, spec in state.topology.nodes.items():
-        path: Path = ("nodes", key)
+        path: KeyPath = ("nodes", key)
         names = names_of(key)
         if not names:
             state.problems.add(path, f"empty range {key!r}; write the lower number first", key=True)
@@ -224,7 +224,7 @@ _NOT_FOR = {
 """Kinds of graph node that do not have a key."""
 
 
-def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     problems = state.problems
     for key, kinds in _NOT_FOR.items():
         if spec.kind in kinds and key in spec.model_fields_set:
@@ -252,13 +252,13 @@ def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     )
 
 
-def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: Path) -> None:
+def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: KeyPath) -> None:
     """Report a chip of unknown architecture: protocols and launching depend on it."""
     known = endpoint.architecture
     if known in ARCHITECTURES:
         return
     own = name in state.topology.chips
-    place: Path = ("chips", name) if own else (*path, "chip")
+    place: KeyPath = ("chips", name) if own else (*path, "chip")
     if known:
         hint = did_you_mean(known, ARCHITECTURES)
         state.problems.add((*place, "architecture"), f"unknown architecture {known!r}{hint}")
@@ -273,7 +273,7 @@ def _gpu_chips() -> list[str]:
     return [name for name in CHIPS if name not in MEMORY and name != "host"]
 
 
-def _switch(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+def _switch(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     result = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
     node = make_switch("", result or SwitchSpec(), tier=spec.tier or "")
     if spec.store_and_forward is not None:
@@ -281,7 +281,7 @@ def _switch(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
 
 
-def _nic(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+def _nic(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     if spec.nic is None:
         state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
         return Node("", "nic", tier="nic")
@@ -295,7 +295,7 @@ def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
     result: dict[str, Protocol] = {}
     for name in [*ARCHITECTURES[architecture], *state.topology.protocols]:
         own = state.topology.protocols.get(name)
-        path: Path = ("protocols", name)
+        path: KeyPath = ("protocols", name)
         standard = name if name in ARCHITECTURES[architecture] else "simple"
         spec: ProtocolSpec | None
         if own is None or own.base is None:
@@ -316,7 +316,7 @@ def _links(state: Catalogue, index: dict[str, int]) -> list[Link]:
     links: list[Link] = []
     total = 0
     for number, spec in enumerate(state.topology.links):
-        path: Path = ("links", number)
+        path: KeyPath = ("links", number)
         pairs = _pairs(state, spec, path, index)
         merged = _link_type(state, spec, path)
         if not pairs or merged is None:
@@ -331,7 +331,7 @@ def _links(state: Catalogue, index: dict[str, int]) -> list[Link]:
 
 
 def _pairs(
-    state: Catalogue, spec: LinkSpec, path: Path, index: dict[str, int]
+    state: Catalogue, spec: LinkSpec, path: KeyPath, index: dict[str, int]
 ) -> list[tuple[str, str, int]]:
     """Return the node pairs of an entry with the number of links of each."""
     ends = []
@@ -393,7 +393,7 @@ def _blocks(
     return [(sources[a], targets[b], counts[b]) for a, b in ends]
 
 
-def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | None:
+def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec | None:
     name = spec.type or spec.base
     base: LinkTypeSpec | None = None
     if name is not None:

@@ -23,7 +23,7 @@ from clusim.hardware import (
     TRANSPORTS,
     Preset,
 )
-from clusim.hardware.transport import MESSAGE_UNITS
+from clusim.hardware.nic import MESSAGE_UNITS
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
 from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
 from clusim.topology.quantities import Spec
@@ -37,7 +37,7 @@ from clusim.topology.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.topology.validate import Path, Problems, did_you_mean
+from clusim.topology.validate import KeyPath, Problems, did_you_mean
 
 
 def carried_by(base: NicSpec, own: NicSpec) -> NicSpec:
@@ -99,7 +99,7 @@ def _preset(section: Section, name: str) -> Any:
     return getattr(Topology.model_validate(dummy), section)["x"]
 
 
-def look_at_thresholds(problems: Problems, path: Path, spec: LinkTypeSpec) -> None:
+def look_at_thresholds(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
     """Report pause and mark thresholds that contradict each other."""
     pfc, ecn = spec.pfc, spec.ecn
     if pfc is not None and pfc.xoff > 0:
@@ -151,7 +151,9 @@ class Catalogue:
     sources: dict[str, str] = field(default_factory=dict)
     resolved: dict[tuple[Section, str], Any] = field(default_factory=dict)
 
-    def resolve(self, section: Section, name: str, path: Path, seen: tuple[str, ...] = ()) -> Any:
+    def resolve(
+        self, section: Section, name: str, path: KeyPath, seen: tuple[str, ...] = ()
+    ) -> Any:
         """Return the spec called `name` with its bases merged in, or None if it does not exist."""
         if (section, name) in self.resolved:
             return self.resolved[section, name]
@@ -176,7 +178,7 @@ class Catalogue:
             base = own.rate_control.base
             if base is not None and base not in (*RATE_CONTROLS, "none"):
                 hint = did_you_mean(base, [*RATE_CONTROLS, "none"])
-                path: Path = (section, name, "rate_control")
+                path: KeyPath = (section, name, "rate_control")
                 self.problems.add(path, f"unknown rate control {base!r}{hint}")
                 own.rate_control = None
         if isinstance(own, SwitchSpec) and own.cpu is not None and own.cpu not in CPUS:
@@ -198,7 +200,7 @@ class Catalogue:
 
     def _derive(self, section: Section, name: str, own: Spec, seen: tuple[str, ...]) -> Any:
         base_name: str | None = getattr(own, "base", None)
-        place: Path = (section, name, "base")
+        place: KeyPath = (section, name, "base")
         if isinstance(own, ChipSpec) and base_name is None:
             self._look_for_gaps(name, own)
         if base_name is None:

@@ -24,8 +24,15 @@ from math import ceil
 from typing import Any
 
 from clusim.base.errors import TopologyError
-from clusim.topology.cluster_direct import draw_dragonfly, draw_torus
-from clusim.topology.cluster_parts import Drawing, Parts, amount, make_parts, usual_network
+from clusim.topology.cluster_parts import (
+    Drawing,
+    Parts,
+    amount,
+    draw_dragonfly,
+    draw_torus,
+    make_parts,
+    usual_network,
+)
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import Node
 from clusim.topology.schema import NetworkKind, NetworkSpec, Topology

@@ -20,11 +20,10 @@ from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
 from clusim.topology.assemble import names_of
 from clusim.topology.catalogue import Catalogue
 from clusim.topology.check_links import HOST_CLASSES
-from clusim.topology.described import describe, read_text
 from clusim.topology.generators import GENERATORS
 from clusim.topology.quantities import Spec
 from clusim.topology.schema import NETWORK_KINDS, LengthsSpec, NetworkSpec, Topology
-from clusim.topology.validate import did_you_mean
+from clusim.topology.validate import describe, did_you_mean, read_text
 
 LinkedBy = Literal["switch", "peer", "pcie"]
 """Connection of a node's GPUs: NVSwitches, links between GPUs, PCIe only."""

@@ -3,29 +3,97 @@
 `to_networkx` returns a `MultiGraph` with plain attributes (the keys of topology files, so it survives
 node-link JSON and GraphML-like formats that keep them); `from_networkx` reads such a graph, or any
 undirected graph plus defaults.
+
+Topologies in a few lines of Python, with the keys of topology files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import networkx as nx
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import TopologyError
-from clusim.topology.builder import from_data
 from clusim.topology.model import Fabric
 from clusim.topology.save import to_data
-from clusim.topology.schema import LinkSpec, NodeSpec, Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
-def _keys(model: type[Any], *without: str) -> set[str]:
-    return {info.alias or name for name, info in model.model_fields.items()} - set(without)
+class FabricBuilder:
+    """Builder that collects graph nodes and links of a `Fabric`.
+
+    Quantities are strings with units, names may be ranges (``gpu0..7``), and types are hardware presets or
+    defined by `define`. Example::
+
+        net = FabricBuilder("two-planes")
+        net.gpu("gpu0..3", chip="h100-sxm5")
+        net.switch("sw0..1", latency="110ns")
+        net.link("gpu0..3", "sw0..1", count=9, type="nvlink4")
+        fabric = net.build()
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        """Start a topology; `settings` are top-level keys such as ``p2p``, ``channels``."""
+        self._data: dict[str, Any] = {"name": name, **settings, "nodes": {}, "links": []}
+
+    def _node(self, name: str, kind: str, keys: dict[str, Any]) -> str:
+        if name in self._data["nodes"]:
+            raise TopologyError(
+                f"{self._data['name']}: node {name!r} exists already; names are unique"
+            )
+        self._data["nodes"][name] = {"kind": kind, **keys}
+        return name
+
+    def gpu(self, name: str, chip: str, **keys: Any) -> str:
+        """Add a GPU, or a range; return the name."""
+        return self._node(name, "gpu", {"chip": chip, **keys})
+
+    def host(self, name: str, **keys: Any) -> str:
+        """Add a host, or a range; return the name."""
+        return self._node(name, "host", keys)
+
+    def switch(self, name: str, **keys: Any) -> str:
+        """Add a switch, or a range; return the name."""
+        return self._node(name, "switch", keys)
+
+    def link(self, a: str, b: str, **keys: Any) -> None:
+        """Join two graph nodes, or all pairs of two ranges (``pair="zip"``: in order)."""
+        self._data["links"].append({"from": a, "to": b, **keys})
+
+    def define(self, section: str, name: str, **keys: Any) -> str:
+        """Define a type.
+
+        `section` is ``chips``, ``switches``, ``formats``, ``link_types`` or ``protocols``.
+        """
+        self._data.setdefault(section, {})[name] = keys
+        return name
+
+    def build(self) -> Fabric:
+        """Return the topology; raise `TopologyError` with all problems."""
+        return from_data(self._data)
 
 
-_NODE_KEYS = _keys(NodeSpec)
-_LINK_KEYS = _keys(LinkSpec, "from", "to", "pair")
-_GRAPH_KEYS = _keys(Topology, "nodes", "links")
+def from_data(data: dict[str, Any]) -> Fabric:
+    """Return the topology of plain data, in the form of a topology file."""
+    import yaml
+
+    from clusim.topology.loading import build_topology
+    from clusim.topology.validate import Problems, validate
+
+    problems = Problems(str(data.get("name") or "custom"))
+    topology = validate(data, problems)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return build_topology(topology, problems, text)
+
+
+@cache
+def _keys(model: str, *without: str) -> set[str]:
+    from clusim.topology import schema
+
+    fields = getattr(schema, model).model_fields
+    return {info.alias or name for name, info in fields.items()} - set(without)
 
 
 def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
@@ -33,6 +101,8 @@ def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
 
     Each `Link` is an edge, with its number of links in ``count``.
     """
+    import networkx as nx
+
     data = to_data(fabric)
     graph: nx.MultiGraph[str] = nx.MultiGraph()
     graph.graph.update({key: value for key, value in data.items() if key not in ("nodes", "links")})
@@ -69,11 +139,15 @@ def from_networkx(
     names = {label: _label(label) for label in graph.nodes}
     if len(set(names.values())) != len(names):
         raise TopologyError("graph has nodes whose names look alike as text; relabel them")
-    data = {key: value for key, value in graph.graph.items() if key in _GRAPH_KEYS} | settings
+    data = {
+        key: value
+        for key, value in graph.graph.items()
+        if key in _keys("Topology", "nodes", "links")
+    } | settings
     if not isinstance(data.get("name"), str) or not data["name"]:
         data["name"] = "graph"
     data["nodes"] = {
-        names[label]: {**(node or {}), **_known(attributes, _NODE_KEYS)}
+        names[label]: {**(node or {}), **_known(attributes, _keys("NodeSpec"))}
         for label, attributes in graph.nodes(data=True)
     }
     edges = sorted(graph.edges(data=True), key=lambda edge: edge[2].get("order", 0))
@@ -91,7 +165,12 @@ def _edge(
     ends = attributes.get("ends")
     if not (isinstance(ends, list) and sorted(ends) == sorted((names[a], names[b]))):
         ends = [names[a], names[b]]
-    return {**(link or {}), **_known(attributes, _LINK_KEYS), "from": ends[0], "to": ends[1]}
+    return {
+        **(link or {}),
+        **_known(attributes, _keys("LinkSpec", "from", "to", "pair")),
+        "from": ends[0],
+        "to": ends[1],
+    }
 
 
 def _known(attributes: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:

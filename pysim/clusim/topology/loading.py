@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from clusim.base import importer_hook, resources
 from clusim.base.errors import TopologyError, one_line, suggest
 from clusim.base.files import noting
-from clusim.topology.described import describe, read_text
 from clusim.topology.model import Fabric
+from clusim.topology.validate import describe, read_text
 
 if TYPE_CHECKING:
     from clusim.topology.schema import Topology

@@ -1,24 +1,29 @@
 """Plain data -> `Topology`, with pydantic's errors rephrased in the terms of the file.
 
 Collection of all problems of a description with their places, reported in one error.
+
+Text of a topology file and its data, validated key by key before a topology is built.
 """
 
 from __future__ import annotations
 
+import stat
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from clusim.base.errors import TopologyError, one_line, suggest
+from clusim.base.files import note_input
 from clusim.topology.schema import Topology
 
 if TYPE_CHECKING:
     from clusim.topology.yamltext import Document
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 SYNONYMS = {
     "bandwidth": "rate",
@@ -38,7 +43,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return suggest(word, known, SYNONYMS)
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """Return a path in dotted notation: ``links[3].rate``."""
     text = ""
     for part in path:
@@ -59,7 +64,7 @@ class Problems:
     document: Document | None = None
     found: list[tuple[tuple[int, int], str]] = field(default_factory=list)
 
-    def add(self, path: Path, message: str, *, key: bool = False) -> None:
+    def add(self, path: KeyPath, message: str, *, key: bool = False) -> None:
         """Add a problem of the value (or the key) at `path`."""
         name = dotted(path)
         place = self.document.place(path, key=key) if self.document is not None else (0, 0)
@@ -173,7 +178,7 @@ def _unwrap(annotation: Any) -> Any:
             return annotation
 
 
-def _type_at(path: Path) -> Any:
+def _type_at(path: KeyPath) -> Any:
     """Return the type of the schema at `path`."""
     current: Any = Topology
     for part in path:
@@ -190,14 +195,14 @@ def _type_at(path: Path) -> Any:
     return _unwrap(current)
 
 
-def _keys_at(path: Path) -> list[str]:
+def _keys_at(path: KeyPath) -> list[str]:
     current = _type_at(path)
     if isinstance(current, type) and issubclass(current, BaseModel):
         return [info.alias or name for name, info in current.model_fields.items()]
     return []
 
 
-def _words_at(path: Path) -> list[str]:
+def _words_at(path: KeyPath) -> list[str]:
     """Return the words a literal at `path` (or the keys of its mapping) may be."""
     for candidate in (_type_at(path), _type_at(path[:-1])):
         keys = get_args(candidate)[0] if get_origin(candidate) is dict else candidate
@@ -214,3 +219,50 @@ def _literals(annotation: Any) -> list[Any]:
     if get_origin(annotation) in (Union, types.UnionType):
         return [word for arg in get_args(annotation) for word in _literals(arg)]
     return []
+
+
+MAX_FILE_BYTES = 64 * 2**20
+
+
+def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
+    """Return the text of a file, named `where` in errors.
+
+    Directories, devices and too large files are rejected.
+
+    Parameters
+    ----------
+    is_input : bool
+        True if the result depends on the file, so that it must not be overwritten while in use.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise TopologyError(f"{where}: is a directory; give a YAML file")
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise TopologyError(f"{where}: is no regular file; give a YAML file")
+    if is_input:
+        note_input(path)
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise TopologyError(f"{where}: larger than {MAX_FILE_BYTES >> 20} MiB; is it a topology?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TopologyError(f"{where}:{line}:1: not UTF-8 text; give a YAML file") from None
+
+
+def describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
+    """Return the content of a YAML text, and the list of further problems."""
+    from clusim.topology.validate import Problems, validate
+    from clusim.topology.yamltext import parse
+
+    document = parse(text, where)
+    problems = Problems(where, document)
+    for (line, column), message in document.problems:
+        problems.found.append(((line, column), message))
+    topology = validate(document.data, problems)
+    problems.raise_if_any()
+    if topology.name is None:
+        topology = topology.model_copy(update={"name": default_name})
+    return topology, problems

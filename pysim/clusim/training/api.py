@@ -110,7 +110,7 @@ def train(
     ------
     InputError
         An invalid name, size or option, or with `strict_memory` too little memory.
-    clusim.training.partial_steps.StepsEnded
+    clusim.training.proof.StepsEnded
         The limit of `watch` was reached; `known` is the partial result.
     """
     given: dict[str, Any] = dict(options)

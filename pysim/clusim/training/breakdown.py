@@ -20,7 +20,7 @@ from clusim.lowering.grain import step_error
 from clusim.results.replicated import MOVING, FoldedBlocks, RankPattern
 from clusim.results.result import Result
 from clusim.schedule.ir import ABSENT, Schedule
-from clusim.workload.parallel.issue import STREAM
+from clusim.workload.host import HOST_STREAM
 
 Array = NDArray[Any]
 
@@ -80,7 +80,7 @@ def spans_of(
     """Return the intervals of every rank; `folded` are the replicated blocks, run as pauses."""
     tasks, starts, ends = schedule.tasks, start_ps.tolist(), end_ps.tolist()
     moving = starts_of_calls(schedule, start_ps)
-    hosts = {index for index, task in enumerate(tasks) if task.stream == STREAM}
+    hosts = {index for index, task in enumerate(tasks) if task.stream == HOST_STREAM}
     ranks = folded.of_rank if folded is not None else ()
     rows: dict[int, tuple[list[Any], ...]] = {rank: ([], [], [], []) for rank in ranks}
     for index, task in enumerate(tasks):

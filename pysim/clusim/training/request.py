@@ -41,7 +41,7 @@ class TrainRequest:
     seed : int
         As there.
     estimate : bool
-        The step is put together from parts that were simulated before, by `clusim.training.composition`.
+        The step is put together from parts that were simulated before, by `clusim.training.estimate`.
     held : Setup or None
         The machines for which collectives are planned, if these are surprised: `setup` has as many GPUs, in the same
         order. None is `setup`.

@@ -28,11 +28,10 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.training.breakdown import PARTS, Breakdown, error_of
 from clusim.training.expected import StepClass, expected_step, expected_text
-from clusim.training.overlap_cost import Sharing
 from clusim.training.proof import FoldReport
-from clusim.training.saved import SavedStep
 from clusim.training.step_diagnosis import step_verdict
-from clusim.training.switches import Switching
+from clusim.training.switches import Sharing, Switching
+from clusim.training.without_bottleneck import SavedStep
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import Checkpoint, checkpoint_of
 from clusim.workload.parallel.plan import ParallelPlan

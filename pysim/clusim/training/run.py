@@ -37,18 +37,27 @@ from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls
-from clusim.training.depth import by_depth
+from clusim.training.depth import by_depth, memory_notes, plan_notes, written
 from clusim.training.expected import expected_text
-from clusim.training.overlap_cost import sharing
-from clusim.training.partial_steps import EndedSteps, StepsEnded, WholeSteps, knowing
-from clusim.training.planned import memory_notes, plan_notes, written
-from clusim.training.proof import BlockState, affordable, states
+from clusim.training.proof import (
+    BlockState,
+    EndedSteps,
+    StepsEnded,
+    WholeSteps,
+    affordable,
+    knowing,
+    states,
+)
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
-from clusim.training.saved import SavedStep
 from clusim.training.step_timing import StepTiming
-from clusim.training.switches import switching
-from clusim.training.without_bottleneck import is_cheap, with_faster_kernels, without_first
+from clusim.training.switches import sharing, switching
+from clusim.training.without_bottleneck import (
+    SavedStep,
+    is_cheap,
+    with_faster_kernels,
+    without_first,
+)
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured

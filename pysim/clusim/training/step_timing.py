@@ -11,13 +11,14 @@ from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import Breakdown, Spans, spans_of
 from clusim.training.expected import expected_text
-from clusim.training.phases import StepSpans, step_phases
 from clusim.training.proof import BlockState, FoldReport, fold_report, states
 from clusim.training.step_diagnosis import (
     Culprits,
+    StepSpans,
     full_wire,
     heavy_stage,
     slow_ranks,
+    step_phases,
     step_verdict,
 )
 from clusim.workload.parallel.fold import FoldedBlock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusim.base.units import format_size, format_time
 from clusim.report.runreport import ended_rows, said, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
-from clusim.training.partial_steps import EndedSteps
+from clusim.training.proof import EndedSteps
 from clusim.training.result import StepResult
 from clusim.workload.memory import MEMORY_PARTS, Memory
 from clusim.workload.parallel.plan import ParallelPlan

@@ -1,6 +1,6 @@
 """Expert exchanges of DeepEP: a token is sent once to each rank that has one of its experts.
 
-**Hardware** and parameters: see `clusim.hardware.deepep`. **Model** Experts are chosen evenly: a rank
+**Hardware** and parameters: see `clusim.hardware.ctas`. **Model** Experts are chosen evenly: a rank
 with E/N of E experts has one of a token's k with the probability 1 - C(E - E/N, k) / C(E, k). With a
 limit of L nodes these are chosen evenly first, then the experts among theirs. Between nodes a token is
 sent once to each node that has one of its experts, to the GPU with the same place there, which forwards

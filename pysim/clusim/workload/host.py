@@ -1,17 +1,139 @@
-"""Time of a rank's host thread to issue the steps of layers; parameters are in `hardware.frameworks`."""
+"""Time of a rank's host thread to issue the steps of layers; parameters are in `hardware.frameworks`.
+
+Path from a GPU to the memory of its host: PCIe and its switches, or NVLink-C2C.
+
+**Model** All GPUs of a node copy at the same time, each to the nearest memory; a link or memory used by
+several GPUs is shared evenly. **Not modelled** Other traffic on these links: that of NICs.
+
+Traffic of a GPU to others: inside its node, and its part of the node's network traffic.
+
+Host threads as tasks: the host of a rank issues work in order, on a separate stream.
+
+**Hardware** A host queues kernels on its GPU and continues; the GPU processes the queue. A kernel starts
+once it is issued and its dependencies are complete; a full queue blocks the host until a slot is free.
+Some calls wait until the GPU is idle. **Model** A pause on the stream ``host`` for every run of kernels,
+block or collective. The work after a run waits for both, so a step lasts as long as the slower of the
+two wherever they meet, and a host that is ahead stays ahead. A run waits for the host of the previous
+run: its kernels can start while it is still being issued. **Not modelled** The first kernel of a run
+starts when the host begins the run, not one operator later.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from clusim.base.errors import InputError
 from clusim.base.units import parse_time
 from clusim.hardware import FRAMEWORKS, LAUNCH_QUEUE, PROCESSORS, Framework
 from clusim.hardware.figures import Figure
-from clusim.topology.model import Fabric
+from clusim.schedule.builder import ProgramBuilder
+from clusim.topology.arrays import arrays_of
+from clusim.topology.model import Fabric, Link
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import JOINED, SUMMED, Beside, Comm, Shard, Step
 from clusim.workload.spec import HostSpec
+
+
+def joins_gpus(link: Link) -> bool:
+    """True if a link is NVLink among GPUs and their switches, and not to a host."""
+    return link.format.startswith("nvlink") and "c2c" not in link.format
+
+
+def peer_rates(fabric: Fabric) -> tuple[float, float]:
+    """Return the first GPU's rates over NVLink (or PCIe) and over its node's network [B/s].
+
+    All GPUs of a node share its network evenly; without a network the second rate equals the first.
+    """
+    by_name = {node.name: node for node in fabric.nodes}
+    first = fabric.nodes[arrays_of(fabric).node_of(0)]
+    near: dict[bool, float] = {}
+    out = 0.0
+    for link in fabric.links:
+        rate = float(link.rate.bytes_per_s * link.count)
+        ends = by_name[link.a], by_name[link.b]
+        if first in ends:
+            nvlink = joins_gpus(link)
+            near[nvlink] = near.get(nvlink, 0.0) + rate
+        zones = {node.zone for node in ends}
+        if first.zone in zones and len(zones) > 1:
+            out += rate
+    gpus = sum(node.kind == "gpu" and node.zone == first.zone for node in fabric.nodes)
+    inside = near.get(True) or near.get(False) or out / gpus
+    return inside, out / gpus or inside
+
+
+TO_HOST = "copies to host"
+"""Stream of all copies to the host, which run in sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostWay:
+    """A GPU's share of the path to host memory when all GPUs of the node use it.
+
+    Attributes
+    ----------
+    rate_Bps : float
+        Copies in one direction [B/s].
+    memory_Bps : float
+        Its share of the host memory bandwidth for CPU kernels [B/s].
+    """
+
+    rate_Bps: float
+    memory_Bps: float
+
+
+def host_way(fabric: Fabric) -> HostWay:
+    """Return the path of the first GPU to its host's memory."""
+    by_name = {node.name: node for node in fabric.nodes}
+    first = fabric.nodes[arrays_of(fabric).node_of(0)]
+    near: dict[str, list[tuple[str, Link]]] = {}
+    for link in fabric.links:
+        if joins_gpus(link):
+            continue
+        for one, two in ((link.a, link.b), (link.b, link.a)):
+            if by_name[one].zone == by_name[two].zone == first.zone:
+                near.setdefault(one, []).append((two, link))
+    used: Counter[int] = Counter()
+    shared: Counter[str] = Counter()
+    ways = {}
+    for node in fabric.nodes:
+        if node.kind != "gpu" or node.zone != first.zone:
+            continue
+        memory, links = _to_memory(
+            node.name, near, {n for n in near if by_name[n].kind == "memory"}
+        )
+        ways[node.name] = memory, links
+        used.update(id(link) for link in links)
+        shared[memory] += 1
+    memory, links = ways.get(first.name, ("", []))
+    if not links:
+        raise InputError(f"{fabric.name}: {first.name} has no way to memory of a host")
+    rate = min(link.rate.bytes_per_s * link.count / used[id(link)] for link in links)
+    end = by_name[memory].endpoint
+    assert end is not None, "memories are endpoints"
+    return HostWay(rate, end.mem_Bps * end.mem_efficiency / shared[memory])
+
+
+def _to_memory(
+    start: str, near: dict[str, list[tuple[str, Link]]], memories: set[str]
+) -> tuple[str, list[Link]]:
+    """Return the nearest memory and the links to it; empty if it is unreachable."""
+    reached: dict[str, list[Link]] = {start: []}
+    row = [start]
+    while row:
+        following = []
+        for name in row:
+            if name in memories:
+                return name, reached[name]
+            for other, link in near.get(name, ()):
+                if other not in reached:
+                    reached[other] = [*reached[name], link]
+                    following.append(other)
+        row = following
+    return "", []
+
 
 SHAPES = 4
 """Granularity of score matrices in Megatron's fused softmax (fused_softmax.py, is_kernel_available)."""
@@ -154,3 +276,40 @@ def _pace(fabric: Fabric) -> float:
             assert isinstance(figure.value, float)
             return figure.value
     return 1.0
+
+
+HOST_STREAM = "host"
+"""Stream of the tasks of host threads."""
+
+
+class HostThreads:
+    """Host threads of all ranks."""
+
+    def __init__(self, host: HostTimes, builder: ProgramBuilder) -> None:
+        self.host, self.builder = host, builder
+        self._queues: dict[int, deque[tuple[int, int]]] = {}
+        self._ahead: dict[int, int] = {}
+
+    def issue(self, rank: int, work: Issue, name: str) -> int:
+        """Add the host time for issuing work, after a wait for queue slots; return the task."""
+        queue, ahead = self._queues.setdefault(rank, deque()), self._ahead.get(rank, 0)
+        after: tuple[int, ...] = ()
+        while queue and ahead + work.launches > self.host.queue:
+            task, launches = queue.popleft()
+            ahead -= launches
+            after = (task,)
+        self._ahead[rank] = ahead
+        return self.builder.delay(
+            rank, work.time_ps, stream=HOST_STREAM, name=f"host {name}", after=after
+        )
+
+    def issued(self, rank: int, task: int, launches: int) -> None:
+        """Record that `task` holds this number of launches in the queue of a rank."""
+        self._queues.setdefault(rank, deque()).append((task, launches))
+        self._ahead[rank] = self._ahead.get(rank, 0) + launches
+
+    def wait(self, rank: int, tasks: Iterable[int]) -> None:
+        """Make the host of a rank wait until its GPU has completed `tasks`."""
+        self.builder.wait(rank, tuple(tasks), stream=HOST_STREAM)
+        self._queues.pop(rank, None)
+        self._ahead.pop(rank, None)

@@ -16,7 +16,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
 from clusim.base.units import parse_time
 from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
-from clusim.hardware.kernels.fused import Fused
+from clusim.hardware.kernels.fused import Fused, Power, kept_clock, moved_s, vector_clock_Hz
 from clusim.hardware.kernels.measured_tables import (
     AttentionTable,
     ProductTable,
@@ -26,7 +26,6 @@ from clusim.hardware.kernels.measured_tables import (
     load_file,
     shipped_files,
 )
-from clusim.hardware.kernels.moves import Power, kept_clock, moved_s, vector_clock_Hz
 from clusim.hardware.kernels.products import Product, Silicon
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric

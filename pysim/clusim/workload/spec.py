@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from clusim.base import resources
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.files import note_input
-from clusim.base.terms.algorithms import protocol_named
+from clusim.base.terms.operations import protocol_named
 from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
 from clusim.topology.validate import Problems, did_you_mean
 from clusim.topology.yamltext import parse

@@ -30,7 +30,7 @@ def _maker(name: str) -> Any:
 
 @pytest.fixture(params=CHOSEN)
 def engine(request):
-    """What makes a `clusim.engine.outcome.Engine`; CLUSIM_ENGINES=reference leaves C out."""
+    """What makes a `clusim.engine.abi.Engine`; CLUSIM_ENGINES=reference leaves C out."""
     return _maker(request.param)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clusim.formats.logs import Log, LoggedRoute, summarize
+from clusim.formats.logs.infer_collective import parse_route
 from clusim.formats.logs.lines import parts, stamp_ns
-from clusim.formats.logs.routes import parse_route
 from formats.logs.samples import ALL, OLD, RCCL, V28, V212, V221, V229, read
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from clusim.formats.logs import Log, read_logs, report, summarize
 from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.digits import LONGEST, MOST_TEXTS, remembered
 from clusim.formats.logs.lines import parts
-from clusim.formats.logs.remembered import LONGEST, MOST_TEXTS, remembered
 from clusim.formats.logs.repeating import OwnedRows
 from formats.logs.samples import ALL, begin, call, read
 from support.work import calls_of

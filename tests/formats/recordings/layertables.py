@@ -6,8 +6,8 @@ from pathlib import Path
 
 from clusim.formats.recordings import Recording
 from clusim.replays import replay
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import Replay
-from clusim.replays.request import ReplayRequest
 
 NONE = ("NONE", 0)
 START = 1

@@ -13,7 +13,7 @@ from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import attributes, message_class
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from formats.recordings.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
 
 US = 1_000_000

@@ -23,7 +23,7 @@ from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import message_class
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from clusim_cli.main import run
 from formats.recordings.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
 from support.realfiles import real_files

@@ -15,7 +15,7 @@ from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.goal import EAGER_BYTES, read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from clusim_cli.main import run
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "ring-4.goal"

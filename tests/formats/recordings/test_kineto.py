@@ -13,8 +13,8 @@ from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.kineto import read
 from clusim.replays.api import replay
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import Replay
-from clusim.replays.request import ReplayRequest
 from clusim_cli.main import run
 from formats.recordings.kineto_traces import COMM, COMPUTE, Writer, save, training, write_sample
 

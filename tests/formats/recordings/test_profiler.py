@@ -15,7 +15,7 @@ from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.profiler import read
 from clusim.replays import replay
-from clusim.replays.request import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from support.realfiles import CORPUS
 
 SHIPPED = Path(__file__).resolve().parents[3] / "traces" / "profiler-2ranks"

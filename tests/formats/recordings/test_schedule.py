@@ -11,8 +11,8 @@ from clusim import topology
 from clusim.base.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.results.result import Result
-from clusim.workload.recorded.emitter import NcclEmitter
-from clusim.workload.recorded.schedule import Translation, to_schedule
+from clusim.workload.recorded import Translation, to_schedule
+from clusim.workload.recorded_emitter import NcclEmitter
 
 US = 1_000_000
 MACHINE = topology.load("dgx-h100")

@@ -17,8 +17,8 @@ from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.streams import FileStream, objects
-from clusim.workload.recorded.emitter import NcclEmitter
-from clusim.workload.recorded.schedule import to_schedule
+from clusim.workload.recorded import to_schedule
+from clusim.workload.recorded_emitter import NcclEmitter
 from support.work import calls_of
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"

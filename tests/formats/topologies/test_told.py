@@ -34,7 +34,7 @@ def system(*links: str, sm: int = 80, device: str = "0x20b0") -> Imported:
 
 
 def channels(found: Imported) -> int:
-    from clusim.nccl.calls.choice import Communicators
+    from clusim.nccl.choice import Communicators
 
     machine = found.fabric()
     members = Communicators(machine, LATEST, parse_env({})).of(tuple(range(machine.num_ranks)))

@@ -22,9 +22,8 @@ from clusim.report.export.kineto import write_chrome, write_kineto
 from clusim.report.export.nccl_log import write_nccl_log
 from clusim.report.export.perfetto import write_perfetto
 from clusim.report.export.run import Run
-from clusim.report.export.tables import write_csv, write_parquet
+from clusim.report.export.tables import iterate_table, table_names, write_csv, write_parquet
 from clusim.results.trace.reader import read_result
-from clusim.results.trace.tables import iterate_table, table_names
 
 Fields = dict[int, list[Any]]
 
@@ -283,7 +282,7 @@ def test_a_table_in_pieces_is_the_table(
     training: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(training, "history", tmp_path / "whole.csv")
-    monkeypatch.setattr("clusim.results.trace.tables.PIECE_ROWS", 100)
+    monkeypatch.setattr("clusim.report.export.tables.PIECE_ROWS", 100)
     write_csv(training, "history", tmp_path / "pieces.csv")
     assert (tmp_path / "pieces.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert sum(1 for _ in iterate_table(training, "tasks")) == 1

@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusim.collectives.algorithms.direct import all_hops
-from clusim.collectives.common import connect_all
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_all
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric

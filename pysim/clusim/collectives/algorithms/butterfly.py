@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusim.collectives.common import in_turn
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, in_turn
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric

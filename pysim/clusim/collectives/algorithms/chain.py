@@ -7,8 +7,7 @@ chunks of one step flow along it. **Model**: the same. **Parameters**: `Shape`, 
 
 from __future__ import annotations
 
-from clusim.collectives.common import connect_ring
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_ring
 from clusim.collectives.rings_and_trees import Ways, find_rings
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim

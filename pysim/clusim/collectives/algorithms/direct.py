@@ -19,8 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clusim.collectives.common import connect_all, in_turn
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_all, in_turn
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Mode, Prim
 from clusim.topology.model import Fabric

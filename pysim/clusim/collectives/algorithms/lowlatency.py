@@ -21,8 +21,7 @@ from clusim.collectives.algorithms.direct import (
     reduce_in_order,
     source_order,
 )
-from clusim.collectives.common import connect_all
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_all
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape

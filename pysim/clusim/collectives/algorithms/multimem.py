@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from clusim.collectives.algorithms.nvls import check_units
-from clusim.collectives.common import connect_flags
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_flags
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape

@@ -11,8 +11,7 @@ concurrently; each begins with another peer. **Not modelled**: pipelining. **Par
 from __future__ import annotations
 
 from clusim.collectives.algorithms.direct import all_hops
-from clusim.collectives.common import connect_all
-from clusim.collectives.entry import algorithm, message_shape
+from clusim.collectives.entry import algorithm, connect_all, message_shape
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric

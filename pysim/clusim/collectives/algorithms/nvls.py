@@ -20,8 +20,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
-from clusim.collectives.common import connect_flags
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_flags
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim

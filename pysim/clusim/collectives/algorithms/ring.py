@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from clusim.collectives.common import chunk_prims, connect_ring
-from clusim.collectives.entry import algorithm, ring_shape
+from clusim.collectives.entry import algorithm, chunk_prims, connect_ring, ring_shape
 from clusim.collectives.rings_and_trees import Ways, find_rings
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from clusim.collectives.common import connect_tree
-from clusim.collectives.entry import algorithm
+from clusim.collectives.entry import algorithm, connect_tree
 from clusim.collectives.rings_and_trees import Tree, Ways, find_trees
 from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import CollectiveWriter, Part, ProgramFields

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.engine.abi import Beyond, Kind, Policy
-from clusim.engine.reference import aggregation, units
+from clusim.engine.reference import units
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
-from clusim.engine.reference.routing import (
+from clusim.engine.reference.specs import ImageNode, hash32
+from clusim.engine.reference.units import (
     at_destination,
     enter,
     forward,
@@ -21,7 +22,6 @@ from clusim.engine.reference.routing import (
     route_choice,
     targets_at,
 )
-from clusim.engine.reference.specs import ImageNode, hash32
 from clusim.engine.reference.wires import Wire
 
 _RESPONSES: dict[int, int] = {Kind.READ_REQ: Kind.READ_RESP, Kind.RED_FETCH: Kind.RED_DATA}
@@ -164,7 +164,7 @@ def arrival_ps(machine: Machine, wire: Wire, packet: Packet, head_tail: tuple[in
     model, node = machine.model, machine.model.nodes[wire.spec.dst]
     if at_destination(model, packet, wire.spec.dst):
         return tail_ps
-    if _at_unit(node, packet) or aggregation.goes_up(packet):
+    if _at_unit(node, packet) or units.goes_up(packet):
         return tail_ps
     if node.endpoint is not None or node.store_and_forward:
         return tail_ps + node.latency_ps
@@ -177,8 +177,8 @@ def arrival_ps(machine: Machine, wire: Wire, packet: Packet, head_tail: tuple[in
 
 def _fastest_onward(machine: Machine, wire: Wire, packet: Packet) -> Wire:
     """Return the wire `q` of section 4, 6.: the packet's fastest next wire, by the image."""
-    if aggregation.goes_down(machine, packet):
-        return machine.wires[aggregation.first_onward(machine, packet)]
+    if units.goes_down(machine, packet):
+        return machine.wires[units.first_onward(machine, packet)]
     if _is_multicast(packet):
         target = packet.transfer.terms.members[0]
     elif packet.path is not None:
@@ -203,10 +203,10 @@ def arrive(machine: Machine, wire: Wire, packet: Packet) -> None:
         units.request_arrives(machine, node, packet)
     elif _at_unit(node, packet):
         units.data_arrive(machine, node, packet)
-    elif aggregation.goes_up(packet):
-        aggregation.up_arrives(machine, packet)
-    elif aggregation.goes_down(machine, packet):
-        aggregation.copies_down(machine, wire, packet)
+    elif units.goes_up(packet):
+        units.up_arrives(machine, packet)
+    elif units.goes_down(machine, packet):
+        units.copies_down(machine, wire, packet)
     elif _is_multicast(packet):
         _fan_out(machine, wire, packet)
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from clusim.engine.abi import NONE, Beyond, Cause, ConnKind, Kind, Mode, Op, State
-from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.image import OP_FLAGS
 from clusim.engine.reference.arbitration import start_transfer
 from clusim.engine.reference.connections import ConnectionState, Post
 from clusim.engine.reference.machine import Machine

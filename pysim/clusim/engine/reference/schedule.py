@@ -152,7 +152,7 @@ class ScheduleState(InstanceHost):
     starts_ps, ends_ps : list of int
         Start and end of every task, -1 before it.
     records : list
-        Completion records not yet returned, as `clusim.engine.outcome.RECORD`.
+        Completion records not yet returned, as `clusim.engine.abi.RECORD`.
     fingerprint : int
         Sum of the completions so far (section 12).
     """

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import (
     INSTANCE_STATE,
+    NEVER,
     NONE,
     RECORD,
     WIRE_COUNTERS,
@@ -23,10 +24,9 @@ from clusim.engine.abi import (
     Op,
     Stop,
     TaskKind,
+    range_exceeded,
 )
-from clusim.engine.image import Image
-from clusim.engine.opcodes import OP_FLAGS
-from clusim.engine.outcome import NEVER, range_exceeded
+from clusim.engine.image import OP_FLAGS, Image
 from clusim.engine.ranges import (
     OFFSET_END_BYTES,
     PACKETS_END,
@@ -35,14 +35,13 @@ from clusim.engine.ranges import (
     first_illegal,
     packets_refused,
 )
-from clusim.engine.reference import ends
+from clusim.engine.reference import machine
 from clusim.engine.reference.arbitration import phase_b, start_transfer
-from clusim.engine.reference.ends import may_wait
+from clusim.engine.reference.connections import FlowRate
 from clusim.engine.reference.instances import first_group, loop_count
-from clusim.engine.reference.machine import Class, Machine
+from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Terms, Transfer, demand, steered
-from clusim.engine.reference.rate_control import FlowRate
 from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.specs import (
     ConnSpec,
@@ -285,7 +284,7 @@ _FINGERPRINTED_TOO = ("pauses", "marks", "held_max", "overflows")  # of wires th
 
 
 class ReferenceSimulation:
-    """A run of an image by the reference simulator; see `clusim.engine.outcome.Engine`.
+    """A run of an image by the reference simulator; see `clusim.engine.abi.Engine`.
 
     Parameters
     ----------
@@ -437,6 +436,6 @@ class ReferenceSimulation:
         """Drain the traffic in flight, then raise `InternalError` unless everything balances."""
         while (time_ps := self._machine.scheduler.next_time()) is not None:
             self._timestamp(time_ps)
-        ends.check_balance(self._machine)
+        machine.check_balance(self._machine)
         if self._final is not None:
             check_laws(self._machine, self._schedule, self._final, self.now_ps)

@@ -1,12 +1,191 @@
-"""Reduction units of switches (section 6)."""
+"""Reduction units of switches (section 6).
+
+Aggregation trees: packets up to the root, reduced in vertices, and copies down.
+
+Section 6 of the contract.
+
+Next target, wire and VC of a packet (sections 4, VCs; 5, targets; 6, route choice).
+
+Entry of packets into virtual output queues (section 4): forwarded, or created in the node.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusim.engine.abi import Beyond, Kind
 from clusim.engine.reference.machine import Class, Machine
-from clusim.engine.reference.packets import Packet, UnitOperation, UnitState
-from clusim.engine.reference.routing import emit, route_choice
-from clusim.engine.reference.specs import ImageNode
+from clusim.engine.reference.model import Model
+from clusim.engine.reference.packets import Packet, UnitOperation, UnitState, Vertex
+from clusim.engine.reference.specs import ImageNode, VertexSpec
+from clusim.engine.reference.wires import Wire
+
+
+def next_vc(model: Model, packet: Packet, wire: int) -> int:
+    """Return the VC of a packet on `wire`, given its previous wire, if any."""
+    before, vc = packet.arrived_over, packet.first_vc
+    if before is not None and model.wires[before].dim == model.wires[wire].dim:
+        vc = packet.vc
+    if model.wires[wire].dateline == 1:
+        vc = min(packet.first_vc + 1, model.nvc - 1)
+    return vc
+
+
+def targets_at(model: Model, packet: Packet, node: int) -> tuple[int, ...]:
+    """Return the remaining targets of a packet that arrived at `node` (section 5, targets)."""
+    targets = packet.targets
+    while len(targets) > 1 and model.targets[targets[0]].node == node:
+        targets = targets[1:]
+    return targets
+
+
+def at_destination(model: Model, packet: Packet, node: int) -> bool:
+    """True if the packet's last target is at `node` and the others are passed."""
+    targets = targets_at(model, packet, node)
+    return len(targets) == 1 and model.targets[targets[0]].node == node
+
+
+def route_choice(
+    machine: Machine, packet: Packet, target: int, arrived_over: Wire
+) -> tuple[int, int]:
+    """Return the wire towards a target, and the packet's route key after the choice."""
+    group = machine.usable(machine.model.route(arrived_over.spec.dst, target))
+    if len(group) == 1:
+        return group[0], packet.key
+    if packet.adaptive:
+        queued = [(machine.wires[wire].counters.queued_bytes, wire) for wire in group]
+        return min(queued)[1], packet.key
+    number = (packet.key + arrived_over.spec.ordinal) % len(group)
+    return group[number], packet.key // len(group)
+
+
+def enter(machine: Machine, out: int, candidate: int, packet: Packet) -> None:
+    """Let a packet enter the queue `candidate` of wire `out`."""
+    machine.wires[out].enqueue(candidate, packet, machine.model, machine.now_ps)
+    machine.examine.add(out)
+
+
+def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> None:
+    """Forward a packet, or a copy, that arrived over a wire on `vc`; congestion may mark it."""
+    packet.vc = next_vc(machine.model, packet, out)
+    enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
+    if machine.wires[out].congested(machine.model.seed):
+        packet.marked = True
+
+
+def emit(machine: Machine, node: ImageNode, out: int, packet: Packet) -> None:
+    """Enqueue a packet created in a switch, in the queue of wire `out` for such packets."""
+    candidate = len(node.incoming) * machine.model.nvc + packet.first_vc
+    packet.vc = next_vc(machine.model, packet, out)
+    enter(machine, out, candidate, packet)
+
+
+def goes_up(packet: Packet) -> bool:
+    """True if a packet ends its way up at the end of its present wire."""
+    return packet.kind == Kind.AGG_UP and packet.on_last_wire
+
+
+def goes_down(machine: Machine, packet: Packet) -> bool:
+    """True if a packet is copied to the children of a vertex at the end of its present wire."""
+    if packet.kind != Kind.AGG_DOWN or not packet.on_last_wire:
+        return False
+    assert packet.vertex is not None
+    return machine.model.vertices[packet.vertex].endpoint is None
+
+
+def first_onward(machine: Machine, packet: Packet) -> int:
+    """Return the first wire towards the first child of the vertex to which a packet descends."""
+    assert packet.vertex is not None
+    children = machine.model.vertices[packet.vertex].children
+    return machine.model.vertices[children[0]].path_down[0]
+
+
+def up_arrives(machine: Machine, packet: Packet) -> None:
+    """Admit an AGG_UP at its parent vertex, or let it wait in its input buffer."""
+    assert packet.vertex is not None
+    parent = machine.model.vertices[packet.vertex].parent
+    assert parent is not None
+    vertex = machine.vertices[parent]
+    if vertex.fits(packet.number):
+        _admit_packet(machine, vertex, packet)
+    else:
+        vertex.waiting.append(packet)
+
+
+def _admit_packet(machine: Machine, vertex: Vertex, packet: Packet) -> None:
+    assert packet.buffer is not None
+    assert vertex.spec.unit is not None
+    machine.release(packet.buffer, machine.now_ps)
+    children = len(vertex.spec.children)
+    admitted = vertex.open.get(packet.number, 0) + 1
+    if vertex.sizes.setdefault(packet.number, packet.p) != packet.p:
+        machine.refuse((Beyond.VERTEX, vertex.index))
+    if admitted < children:
+        vertex.open[packet.number] = admitted
+        return
+    vertex.open.pop(packet.number, None)
+    vertex.sizes.pop(packet.number)
+    unit = machine.units[vertex.spec.unit]
+    time_ps = unit.reduce(machine.now_ps, children * packet.p)
+    who, order = (Beyond.UNIT, unit.index), (unit.index, 0)
+    machine.plan(time_ps, Class.RESULT, lambda: _pass_result(machine, vertex, packet), who, order)
+
+
+def _pass_result(machine: Machine, vertex: Vertex, packet: Packet) -> None:
+    """Send a result up, or down from the root; then admit waiting packets (RESULT)."""
+    assert vertex.spec.unit is not None
+    node = machine.model.nodes[machine.model.units[vertex.spec.unit].node]
+    if vertex.spec.parent is not None:
+        path = vertex.spec.path_up
+        made = _made(packet, Kind.AGG_UP, vertex.index, vertex.spec, path)
+        emit(machine, node, path[0], made)
+    else:
+        for child in vertex.spec.children:
+            spec = machine.model.vertices[child]
+            made = _made(packet, Kind.AGG_DOWN, child, spec, spec.path_down)
+            emit(machine, node, spec.path_down[0], made)
+    vertex.finish()
+    waiting, vertex.waiting = vertex.waiting, []
+    for waiter in waiting:
+        if vertex.fits(waiter.number):
+            _admit_packet(machine, vertex, waiter)
+        else:
+            vertex.waiting.append(waiter)
+
+
+def _made(
+    packet: Packet, kind: int, vertex: int, spec: VertexSpec, path: tuple[int, ...]
+) -> Packet:
+    """Return a packet of the same number that starts on a path of a vertex."""
+    terms = packet.transfer.terms
+    first_vc = terms.vc if kind == Kind.AGG_UP else terms.vc_response
+    down = kind == Kind.AGG_DOWN and spec.endpoint is not None
+    return Packet(
+        transfer=packet.transfer,
+        kind=kind,
+        p=packet.p,
+        targets=(spec.endpoint,) if down and spec.endpoint is not None else (),
+        key=packet.key,
+        first_vc=first_vc,
+        vc=first_vc,
+        request_wire=packet.request_wire,
+        path=path,
+        vertex=vertex,
+        number=packet.number,
+    )
+
+
+def copies_down(machine: Machine, wire: Wire, packet: Packet) -> None:
+    """Copy an AGG_DOWN to the children of the vertex it reached; the copies share its buffer."""
+    assert packet.vertex is not None
+    assert packet.buffer is not None
+    children = machine.model.vertices[packet.vertex].children
+    packet.buffer.holders = len(children)
+    for child in children:
+        spec = machine.model.vertices[child]
+        made = _made(packet, Kind.AGG_DOWN, child, spec, spec.path_down)
+        copy = replace(made, buffer=packet.buffer, marked=packet.marked)
+        forward(machine, wire, packet.vc, spec.path_down[0], copy)
 
 
 def _unit_of(machine: Machine, node: ImageNode) -> UnitState:

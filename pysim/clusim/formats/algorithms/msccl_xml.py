@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.files import note_input
-from clusim.base.terms.algorithms import PROTOCOLS, find_protocol
-from clusim.base.terms.operations import BLOCKWISE
+from clusim.base.terms.operations import BLOCKWISE, PROTOCOLS, find_protocol
 from clusim.formats.algorithms.layout import PLANNED, operation_of
 from clusim.formats.xmltext import XmlElement, parse_xml
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Protocol, find_protocol
-from clusim.base.terms.operations import BLOCKWISE, ROOTED
+from clusim.base.terms.operations import BLOCKWISE, ROOTED, Protocol, find_protocol
 from clusim.formats.algorithms.jsonlines import JsonNode, read_json
 from clusim.formats.algorithms.layout import PLANNED, operation_of
 

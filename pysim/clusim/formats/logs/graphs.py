@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
-from clusim.base.terms.algorithms import PROTOCOLS
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import PROTOCOLS, Collective
+from clusim.formats.logs.digits import remembered
 from clusim.formats.logs.messages import HANDLERS
 from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
@@ -16,7 +16,6 @@ from clusim.formats.logs.raw_log import (
     RawLog,
     SystemNode,
 )
-from clusim.formats.logs.remembered import remembered
 from clusim.formats.logs.repeating import NONE
 
 CONNECTION = re.compile(

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from clusim.base.limits import uncollected
 from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
+from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.operations import Columns, find_operations
 from clusim.formats.logs.raw_log import Member, Process, RawLog
 from clusim.formats.logs.reader import LogReader, require_something
 from clusim.formats.logs.repeating import NONE, OwnedRows, Repeating
-from clusim.formats.logs.routes import LoggedRoute
 from clusim.formats.logs.tables import TableRun
 
 _FEW, _MANY, _RECENT = 3, 10, 256

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from clusim.base.limits import MOST_RANKS
-from clusim.base.terms.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
+from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
+from clusim.formats.logs.digits import remembered
 from clusim.formats.logs.raw_log import Choice, RawLog
-from clusim.formats.logs.remembered import remembered
 from clusim.formats.logs.repeating import NONE
 
 Handler = Callable[[RawLog, int, int, str], bool]

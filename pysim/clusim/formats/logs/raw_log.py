@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
-from clusim.formats.logs.remembered import remembered
+from clusim.formats.logs.digits import remembered
+from clusim.formats.logs.infer_collective import LoggedRoute, parse_route
 from clusim.formats.logs.repeating import NONE, Columns, Repeating, Rows
-from clusim.formats.logs.routes import LoggedRoute, parse_route
 
 MAX_KINDS = 500
 """Maximum number of distinct kinds of lines; further kinds are counted together."""

@@ -9,18 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
-from clusim.formats.logs.arrivals import Connections, find_connections
-from clusim.formats.logs.branches import find_branches
 from clusim.formats.logs.digits import hashes
 from clusim.formats.logs.dressing import Dressing
-from clusim.formats.logs.fronts import FRONT_BYTES, LABEL, OTHER, front, stamps
-from clusim.formats.logs.handles import find_handles
-from clusim.formats.logs.lines import label_of, token
+from clusim.formats.logs.lines import FRONT_BYTES, LABEL, OTHER, front, label_of, stamps, token
 from clusim.formats.logs.messages import NamedHandle, note_handle, parse_choice
 from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.repeating import NONE
 from clusim.formats.logs.scan import Calls, Scan, find_calls
-from clusim.formats.logs.settings import KnownTexts, SettingLines
+from clusim.formats.logs.settings import (
+    Connections,
+    KnownTexts,
+    SettingLines,
+    find_branches,
+    find_connections,
+    find_handles,
+)
 from clusim.formats.logs.single import NOISE_FACTOR, SingleLines
 from clusim.formats.logs.source import STDIN, blocks
 from clusim.formats.logs.tables import TableReader

@@ -6,11 +6,11 @@ import re
 
 from clusim.base.limits import MOST_COUNT, MOST_RANKS
 from clusim.formats.logs.graphs import BARE, CONNECTION, by_shape, system_line
+from clusim.formats.logs.infer_collective import parse_route
 from clusim.formats.logs.lines import LinePart, clean, label_of, parts, stamp_ns
 from clusim.formats.logs.messages import HANDLERS, environment, note_version, parse_choice
 from clusim.formats.logs.raw_log import RawLog
 from clusim.formats.logs.repeating import NONE
-from clusim.formats.logs.routes import parse_route
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
 _CALL = re.compile(r"\w+: opCount [0-9a-fA-F]")

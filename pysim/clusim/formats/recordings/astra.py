@@ -3,14 +3,18 @@
 Times are cycles of 1 ns, as in ASTRA-sim. The file does not contain the number of ranks or the dimensions of the
 network: all GPUs of the topology are ranks, the first dimension is a node, and the others connect nodes. One pass is
 read.
+
+Order of the parts of layers in a training step of ASTRA-sim and SimAI, by parallelism.
+
+Computation is one chain. It includes blocking communication; other communication runs concurrently until a step
+waits for it. A step ends when all communication has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings import passes
 from clusim.formats.recordings.layers import (
     LayerPart,
     LayerTable,
@@ -21,6 +25,147 @@ from clusim.formats.recordings.layers import (
 )
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, names_of
+
+Roles = Callable[[TableLayer, str, LayerPart], str]
+"""Role of a communication's groups.
+
+The arguments are a layer, ``forward``, ``input`` or ``weight``, and the part.
+"""
+
+FORWARD, INPUT, WEIGHT = "forward", "input", "weight"
+
+
+def _forward(step: RankStep, layer: TableLayer, roles: Roles) -> None:
+    """Run a layer forward; later steps wait for its communication."""
+    step.compute(layer, layer.forward, "forward")
+    step.wait(
+        step.communicate(layer, layer.forward, "forward", roles(layer, FORWARD, layer.forward))
+    )
+
+
+def _weight(step: RankStep, layer: TableLayer, roles: Roles) -> None:
+    """Compute a weight gradient and start its communication; no step waits for it."""
+    step.compute(layer, layer.weight_grad, "weight gradient")
+    role = roles(layer, WEIGHT, layer.weight_grad)
+    step.communicate(layer, layer.weight_grad, "weight gradient", role)
+
+
+def _input(step: RankStep, layer: TableLayer, roles: Roles) -> int | None:
+    """Compute an input gradient and start its communication; return the end."""
+    step.compute(layer, layer.input_grad, "input gradient")
+    role = roles(layer, INPUT, layer.input_grad)
+    return step.communicate(layer, layer.input_grad, "input gradient", role)
+
+
+def micro(step: RankStep, table: LayerTable, roles: Roles) -> None:
+    """Run only the communication of weight gradients, in sequence."""
+    for layer in table.layers:
+        role = roles(layer, WEIGHT, layer.weight_grad)
+        step.wait(step.communicate(layer, layer.weight_grad, "weight gradient", role))
+
+
+def forward_only(step: RankStep, table: LayerTable, roles: Roles) -> None:
+    """Run the layers forward."""
+    for layer in table.layers:
+        _forward(step, layer, roles)
+
+
+def data_parallel(step: RankStep, table: LayerTable, roles: Roles) -> None:
+    """Communicate weight gradients only; the first layer needs no input gradient."""
+    for layer in table.layers:
+        step.compute(layer, layer.forward, "forward")
+        _left_out(table, layer.forward, layer.input_grad)
+    for layer in reversed(table.layers):
+        _weight(step, layer, roles)
+        if layer is not table.layers[0]:
+            step.compute(layer, layer.input_grad, "input gradient")
+
+
+def _left_out(table: LayerTable, *parts: LayerPart) -> None:
+    for part in parts:
+        if part.operation:
+            table.skipped[f"communications that {table.words[0]} does not do"] += 1
+
+
+def hybrid(step: RankStep, table: LayerTable, roles: Roles) -> None:
+    """Overlap the communication of a layer's input gradient with its weight gradient.
+
+    The first layer has no communication of an input gradient.
+    """
+    for layer in table.layers:
+        _forward(step, layer, roles)
+    for layer in reversed(table.layers):
+        if layer is table.layers[0]:
+            step.compute(layer, layer.input_grad, "input gradient")
+            end = None
+        else:
+            end = _input(step, layer, roles)
+        _weight(step, layer, roles)
+        step.wait(end)
+
+
+def transformer(
+    step: RankStep, table: LayerTable, roles: Roles, checkpoints: set[int], restarts: set[int]
+) -> None:
+    """Run the blocking communication of input gradients, with recomputation of layers.
+
+    Parameters
+    ----------
+    checkpoints, restarts : set of int
+        Layers with stored inputs, and layers before whose backward pass the forward pass is repeated from the last
+        checkpoint.
+    """
+    for layer in table.layers:
+        _forward(step, layer, roles)
+    for at in range(len(table.layers) - 1, -1, -1):
+        if at in restarts:
+            start = max((c for c in checkpoints if c <= at), default=None)
+            if start is None:
+                raise InputError(
+                    f"{table.name}:1: layer {at} is in checkpoint_initiates, and no checkpoint is at or before it"
+                )
+            for layer in table.layers[start:at]:
+                _forward(step, layer, roles)
+        layer = table.layers[at]
+        step.wait(_input(step, layer, roles))
+        _weight(step, layer, roles)
+
+
+def dlrm(
+    step: RankStep, table: LayerTable, roles: Roles, last_bottom: int, *, enhanced: bool
+) -> None:
+    """Exchange embeddings concurrently with the bottom layers, in both directions.
+
+    Parameters
+    ----------
+    last_bottom : int
+        Layer after which the exchange of layer 0 must be complete.
+    enhanced : bool
+        True if the step does not wait for the exchange of gradients after the first layer's weight gradient.
+    """
+    first, ends = table.layers[0], {}
+    for at, layer in enumerate(table.layers):
+        step.compute(layer, layer.forward, "forward")
+        if layer.forward.operation == "alltoall":
+            role = roles(layer, FORWARD, layer.forward)
+            ends[at] = step.communicate(layer, layer.forward, "forward", role)
+        else:
+            _left_out(table, layer.forward)
+            if at == last_bottom:
+                step.wait(ends.get(0))
+    end = None
+    for at in range(len(table.layers) - 1, -1, -1):
+        layer = table.layers[at]
+        _weight(step, layer, roles)
+        if at:
+            step.compute(layer, layer.input_grad, "input gradient")
+            _left_out(table, layer.input_grad)
+        if at == last_bottom + 1:
+            role = roles(first, INPUT, first.input_grad)
+            end = step.communicate(first, first.input_grad, "input gradient", role)
+        if not at and not enhanced:
+            step.wait(end)
+
 
 POLICIES = (
     "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",
@@ -134,19 +279,19 @@ class _Reader:
                 self.assumed.append(
                     "MICRO: the communications of all lines one after the other; ASTRA-sim itself runs the first only"
                 )
-            passes.micro(step, self.table, self._role)
+            micro(step, self.table, self._role)
         elif self.policy == "DATA":
-            passes.data_parallel(step, self.table, self._role)
+            data_parallel(step, self.table, self._role)
         elif self.policy == "DISTRIBUTED_INFERENCE":
-            passes.forward_only(step, self.table, self._role)
+            forward_only(step, self.table, self._role)
         elif self.policy.startswith("HYBRID_DLRM"):
             enhanced = self.policy == "HYBRID_DLRM_ENHANCED"
-            passes.dlrm(step, self.table, self._role, self._last_bottom(), enhanced=enhanced)
+            dlrm(step, self.table, self._role, self._last_bottom(), enhanced=enhanced)
         elif self.policy.startswith("HYBRID_TRANSFORMER"):
             kept, again = self._listed("checkpoints"), self._listed("checkpoint_initiates")
-            passes.transformer(step, self.table, self._role, kept, again)
+            transformer(step, self.table, self._role, kept, again)
         else:
-            passes.hybrid(step, self.table, self._role)
+            hybrid(step, self.table, self._role)
 
     def _role(self, layer: TableLayer, what: str, part: LayerPart) -> str:
         policy = layer.policy if self.policy == "HYBRID_CUSTOMIZED" else self.policy
@@ -160,7 +305,7 @@ class _Reader:
         if policy.startswith("HYBRID_DLRM") and layer is self.table.layers[0]:
             return _ALL
         model, data = _OF[policy]
-        return data if what == passes.WEIGHT else model
+        return data if what == WEIGHT else model
 
     def _group_of(self, role: str, rank: int) -> Sequence[int]:
         stride, size = self.strides[role]

@@ -2,12 +2,45 @@
 
 Readers convert a file to a `Recording`, and `clusim.workload.recorded` converts that to a schedule for a topology.
 The model is independent of topologies: sizes, dependencies and recorded times only.
+
+Description of recording formats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
+
+LAST = 8
+"""Place of patterns that are tried after all others except logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingKind:
+    """Recording format.
+
+    Attributes
+    ----------
+    name : str
+        Value of ``--kind``.
+    what : str
+        Description, as in ``--kind`` and on pages.
+    begins : tuple of (int, bytes)
+        Patterns of the start of its files, each with its place among all kinds. Lower places are tried first; patterns
+        that may match other formats have a late place, up to `LAST`.
+    looks_so : callable or None
+        Test of name and first bytes, used if no pattern of any kind matches; True for a file of this kind.
+    read_by : str
+        Module with ``read(paths) -> Recording``; empty: the module that describes the kind.
+    """
+
+    name: str
+    what: str
+    begins: tuple[tuple[int, bytes], ...] = ()
+    looks_so: Callable[[str, bytes], bool] | None = None
+    read_by: str = ""
+
 
 ABSENT = -1
 """Value of an absent number."""

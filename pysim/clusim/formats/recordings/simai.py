@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
-from clusim.formats.recordings import aicb, passes
+from clusim.formats.recordings import aicb
+from clusim.formats.recordings.astra import WEIGHT, transformer
 from clusim.formats.recordings.layers import (
     MAX_BYTES,
     LayerPart,
@@ -122,7 +123,7 @@ class _Reader:
         for key in ("checkpoints", "checkpoint_initiates"):
             if parameter(self.table, [key], 10**9):
                 self.table.skipped[f"{key}: SimAI runs no layers again"] += 1
-        passes.transformer(step, self.table, _role, set(), set())
+        transformer(step, self.table, _role, set(), set())
         return recording("simai", step, self.num_ranks, self._group_of, self.assumed)
 
     def _group_of(self, role: str, rank: int) -> Sequence[int]:
@@ -141,4 +142,4 @@ def _role(layer: TableLayer, what: str, part: LayerPart) -> str:
     """Return the role of a communication's group; empty if the suffix is unknown."""
     if part.suffix:
         return {"EP": "ep", "DP_EP": "dp_ep"}.get(part.suffix, "")
-    return "dp" if what == passes.WEIGHT else "tp"
+    return "dp" if what == WEIGHT else "tp"

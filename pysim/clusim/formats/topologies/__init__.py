@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from clusim.base.errors import TopologyError
+from clusim.base.limits import fail, printable
 from clusim.formats.topologies.common import Assumption, Draft, Imported
-from clusim.formats.values import fail, printable
 
 __all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_onto", "import_text"]
 
@@ -79,7 +79,7 @@ def import_file(path: str | os.PathLike[str], **given: Unpack[Given]) -> Importe
 
 def _text(path: str | os.PathLike[str]) -> str:
     """Return the content of a file."""
-    from clusim.topology.described import read_text
+    from clusim.topology.validate import read_text
 
     name = os.fspath(path)
     if not name or "\0" in name:
@@ -117,7 +117,7 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
 
 def detect(text: str) -> str | None:
     """Return the kind of a file by its content, None if it is not in `KINDS`."""
-    from clusim.formats.topologies.detection import detect_kind
+    from clusim.formats.topologies.htsim import detect_kind
 
     return detect_kind(text)
 
@@ -132,7 +132,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     )
     if kind is not None and kind not in KINDS:
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
-    from clusim.formats.topologies.detection import without_prompt
+    from clusim.formats.topologies.htsim import without_prompt
     from clusim.formats.topologies.identify import named_processor
 
     text = without_prompt(text)

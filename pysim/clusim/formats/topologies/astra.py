@@ -12,9 +12,9 @@ from itertools import combinations, product
 from math import prod
 from typing import Any
 
+from clusim.base.limits import fail, number, printable
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import hinted_chip, known_chip, named_chip
-from clusim.formats.values import fail, number, printable
 from clusim.topology.yamltext import parse
 
 MAX_NPUS = 16_384

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from clusim.base.errors import one_line
-from clusim.formats.values import fail, natural, printable
+from clusim.base.limits import fail, natural, printable
 from clusim.hardware import SWITCHES, Cpu, gpu
-from clusim.topology.warnings import key_of
+from clusim.topology.model import key_of
 
 if TYPE_CHECKING:
     from clusim.topology.model import Fabric

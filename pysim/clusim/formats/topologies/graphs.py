@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.errors import UnitError
+from clusim.base.limits import fail, number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import (
@@ -25,7 +26,6 @@ from clusim.formats.topologies.presets import (
     product_chip,
     unnamed_chip,
 )
-from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import LINKS, gpu, gpu_by_product
 from clusim.topology.schema import LinkSpec, NodeSpec, Topology

@@ -14,9 +14,9 @@ from itertools import product
 from typing import Any
 
 from clusim.base.errors import TopologyError, UnitError
+from clusim.base.limits import fail, number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES
-from clusim.formats.values import fail, number, printable
 from clusim.topology.yamltext import Document, Path, parse
 
 KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")

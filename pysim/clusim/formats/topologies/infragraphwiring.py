@@ -7,16 +7,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusim.base.limits import fail, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
-from clusim.formats.topologies.identify import PCIE_GTS, processor
-from clusim.formats.topologies.importedmachine import ImportedDevice, Net
+from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, processor
 from clusim.formats.topologies.infragraph import (
     InfraGraph,
     InfraNode,
     read_infrastructure,
 )
-from clusim.formats.topologies.infragraphedges import Edge, contracted
+from clusim.formats.topologies.infragraphdump import Edge, contracted
 from clusim.formats.topologies.presets import (
     Adapter,
     adapter_of,
@@ -31,7 +31,6 @@ from clusim.formats.topologies.presets import (
     product_chip,
     unnamed_chip,
 )
-from clusim.formats.values import fail, printable
 from clusim.hardware import (
     ADAPTERS,
     CROSSBARS,

@@ -12,9 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from clusim.base.limits import fail, number, printable, whole
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.identify import ACCELERATORS, PCIE_GTS
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
+    ACCELERATORS,
+    PCIE_GTS,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
@@ -24,7 +26,6 @@ from clusim.formats.topologies.importedmachine import (
     bus_id,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.values import fail, number, printable, whole
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import gpu_by_pci, gpu_by_product
 

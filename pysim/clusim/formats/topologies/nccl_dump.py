@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from clusim.base.limits import printable
 from clusim.formats.topologies.identify import PCIE_GTS
-from clusim.formats.values import printable
 from clusim.formats.xmltext import XmlElement
 from clusim.hardware import ADAPTER_IDS, ADAPTERS, GPUS, PCIE_SWITCH_IDS, PROCESSORS, Cpu, Nic
 from clusim.hardware.pcie import LANES, lane_MBps

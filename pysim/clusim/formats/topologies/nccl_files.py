@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from clusim.base.limits import fail, number, printable
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.identify import PCIE_GTS
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
     HIDDEN,
+    PCIE_GTS,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
@@ -25,7 +26,6 @@ from clusim.formats.topologies.importedmachine import (
 )
 from clusim.formats.topologies.nccl_xml import read_system
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
 

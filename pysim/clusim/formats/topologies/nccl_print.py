@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from clusim.base.limits import fail
 from clusim.formats.topologies.common import Draft, Imported
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
     HIDDEN,
     ImportedCpu,
     ImportedDevice,
@@ -22,7 +23,6 @@ from clusim.formats.topologies.importedmachine import (
     Peer,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.values import fail
 
 _GTS = {
     3.0: "2.5 GT/s PCIe", 6.0: "5.0 GT/s PCIe", 12.0: "8.0 GT/s PCIe", 24.0: "16.0 GT/s PCIe",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from clusim.base.limits import fail, natural, printable
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
@@ -15,7 +16,6 @@ from clusim.formats.topologies.importedmachine import (
     Peer,
     bus_id,
 )
-from clusim.formats.values import fail, natural, printable
 from clusim.formats.xmltext import XmlElement
 
 MAX_COUNT = 1024

@@ -18,12 +18,12 @@ from statistics import median
 import numpy as np
 
 from clusim.base.errors import TopologyError
-from clusim.formats.values import fail, number, printable
+from clusim.base.limits import fail, number, printable
 from clusim.topology.arrays import FabricArrays, arrays_of
+from clusim.topology.check_flow import max_flow
 from clusim.topology.check_links import HOST_CLASSES, Finding, listed
-from clusim.topology.described import read_text
-from clusim.topology.flow import max_flow
 from clusim.topology.model import Fabric
+from clusim.topology.validate import read_text
 
 MAX_DEVICES = 1024
 _LOW = 0.9

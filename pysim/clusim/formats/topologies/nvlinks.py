@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from clusim.base.limits import natural
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.importedmachine import HIDDEN, BusId, ImportedGpu, Peer
+from clusim.formats.topologies.identify import HIDDEN, BusId, ImportedGpu, Peer
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
-from clusim.formats.values import natural
 from clusim.hardware import Gpu
 from clusim.topology.nccl_overrides import SWITCH
 

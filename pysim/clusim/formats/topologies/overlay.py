@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from clusim.base.limits import fail, printable
 from clusim.formats.topologies.common import Assumption
-from clusim.formats.topologies.importedmachine import HIDDEN, BusId, bus_id
-from clusim.formats.values import fail, printable
+from clusim.formats.topologies.identify import HIDDEN, BusId, bus_id
 from clusim.formats.xmltext import XmlElement, parse_xml
 
 _FILE = "the file that is put onto it"

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InternalError
+from clusim.base.limits import fail, printable
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.identify import nic_model
-from clusim.formats.topologies.importedmachine import ImportedDevice, Net
-from clusim.formats.values import fail, printable
+from clusim.formats.topologies.identify import ImportedDevice, Net, nic_model
 from clusim.hardware import (
     ADAPTERS,
     GPUS,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.base.errors import UnitError
+from clusim.base.limits import fail, number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
-from clusim.formats.topologies.identify import processor
-from clusim.formats.topologies.importedmachine import ImportedDevice, Net
+from clusim.formats.topologies.identify import ImportedDevice, Net, processor
 from clusim.formats.topologies.presets import (
     adapter_of,
     gpu_pcie,
@@ -25,7 +25,6 @@ from clusim.formats.topologies.presets import (
     product_chip,
     unnamed_chip,
 )
-from clusim.formats.values import fail, number, printable
 from clusim.hardware import gpu
 
 NETWORK = -1

@@ -3,6 +3,10 @@
 A text may contain several reports of one node. Only -p and -R contain the remote end of a link, as a PCI
 address. The text does not contain the GPUs' addresses, but `nvidia-smi` numbers GPUs in the order of
 their addresses.
+
+`rocm-smi --showtopo`: link types and hops between GPUs, and their NUMA nodes.
+
+Table of the paths between the devices of a node, printed by nvidia-smi and rocm-smi.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clusim.base.limits import fail, printable
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
     HIDDEN,
     BusId,
     ImportedCpu,
@@ -23,10 +28,108 @@ from clusim.formats.topologies.importedmachine import (
     Peer,
     bus_id,
 )
-from clusim.formats.topologies.matrix import MAX_DEVICES
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.values import fail, printable
 from clusim.hardware import gpu_by_product
+
+LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+"""PCIe distance of two devices, by its word."""
+
+MAX_DEVICES = 512
+
+NVLINK = re.compile(r"NV([0-9]{1,3})")
+
+
+@dataclass(slots=True)
+class Matrix:
+    """The table: device names, the word for every pair, NUMA nodes, nearby CPUs, NIC names.
+
+    `around` is the text before the table.
+    """
+
+    names: list[str] = field(default_factory=list)
+    words: dict[tuple[str, str], str] = field(default_factory=dict)
+    numa: dict[str, int] = field(default_factory=dict)
+    near: dict[str, str] = field(default_factory=dict)
+    around: str = ""
+    legend: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> list[str]:
+        """Names of the GPUs."""
+        return [name for name in self.names if is_gpu(name)]
+
+    def word(self, a: str, b: str) -> str:
+        """Return the path between two devices, empty if it is missing in the file."""
+        return self.words.get((a, b)) or self.words.get((b, a), "")
+
+    def level(self, a: str, b: str) -> int:
+        """Return the PCIe distance of two devices, 0 if the file does not contain it."""
+        return LEVELS.get(self.word(a, b), 0)
+
+    def nvlinks(self, a: str, b: str) -> int:
+        """Return the number of NVLinks between two GPUs."""
+        match = NVLINK.fullmatch(self.word(a, b))
+        return int(match[1]) if match else 0
+
+
+def is_gpu(name: str) -> bool:
+    """Return True if this is the name of a GPU in a table."""
+    return re.fullmatch(r"GPU[0-9]{1,4}", name) is not None
+
+
+_NUMA = re.compile(r"GPU\[([0-9]{1,4})\]\s*:.*Numa Node:\s*(-?[0-9]{1,4})")
+
+
+def parse_rocm(text: str, where: str) -> tuple[Matrix, dict[tuple[str, str], int]]:
+    """Return the distances in a text, and the number of xGMI links of pairs with one hop."""
+    matrix = Matrix()
+    tables: dict[str, dict[tuple[str, str], str]] = {}
+    section = ""
+    columns: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        title = re.search(r"(Weight|Hops|Link Type) between two GPUs", line)
+        if title or line.startswith("="):
+            section, columns = (title[1], []) if title else ("", [])
+            continue
+        match = _NUMA.search(line)
+        if match and int(match[2]) >= 0:
+            matrix.numa[f"GPU{int(match[1])}"] = int(match[2])
+        words = line.split()
+        if not section or not words or not re.fullmatch(r"GPU[0-9]{1,4}", words[0]):
+            continue
+        if not columns:
+            columns = [word for word in words if re.fullmatch(r"GPU[0-9]{1,4}", word)]
+            if len(columns) > MAX_DEVICES:
+                raise fail(where, number, f"more than {MAX_DEVICES} GPUs; that is the limit")
+            matrix.names = list(dict.fromkeys([*matrix.names, *columns]))
+            continue
+        cells = words[1 : 1 + len(columns)]
+        if len(cells) < len(columns) or words[0] not in columns:
+            raise fail(where, number, f"row {words[0]} does not fit the table; is it cut off?")
+        table = tables.setdefault(section, {})
+        for other, cell in zip(columns, cells, strict=True):
+            if other != words[0]:
+                table[words[0], other] = cell.upper()
+    types = tables.get("Link Type", {})
+    if not matrix.names or not types:
+        raise fail(where, 0, "no table 'Link Type between two GPUs'; give the output of --showtopo")
+    return matrix, _links(matrix, types, tables.get("Hops", {}))
+
+
+def _links(
+    matrix: Matrix, types: dict[tuple[str, str], str], hops: dict[tuple[str, str], str]
+) -> dict[tuple[str, str], int]:
+    links: dict[tuple[str, str], int] = {}
+    for pair, kind in types.items():
+        if kind == "XGMI" and hops.get(pair, "1") == "1":
+            links[pair] = 1
+        elif kind != "XGMI":
+            a, b = pair
+            near = a in matrix.numa and matrix.numa.get(a) == matrix.numa.get(b)
+            matrix.words[pair] = "NODE" if near else "SYS"
+    matrix.numa = {name: numa for name, numa in matrix.numa.items() if name in matrix.names}
+    return links
+
 
 GPU_LINE = re.compile(
     r"^[^\S\n]*GPU[ ]?([0-9]{1,4}): ([A-Za-z][^\n(]{1,80}?)[^\S\n]*(?:\(UUID[^\n]*)?$", re.M

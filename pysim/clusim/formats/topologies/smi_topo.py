@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 
+from clusim.base.limits import fail, natural, printable
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
     HIDDEN,
     ImportedCpu,
     ImportedDevice,
@@ -25,11 +26,16 @@ from clusim.formats.topologies.importedmachine import (
     Net,
     Peer,
 )
-from clusim.formats.topologies.matrix import LEVELS, MAX_DEVICES, NVLINK, Matrix, is_gpu
-from clusim.formats.topologies.rocm_smi import parse_rocm
-from clusim.formats.topologies.smi_nvlink import named_gpus
+from clusim.formats.topologies.smi_nvlink import (
+    LEVELS,
+    MAX_DEVICES,
+    NVLINK,
+    Matrix,
+    is_gpu,
+    named_gpus,
+    parse_rocm,
+)
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, standing
 
 P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")

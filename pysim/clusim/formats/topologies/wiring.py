@@ -6,15 +6,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from clusim.base.limits import fail, natural, printable
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
-from clusim.formats.topologies.identify import PCIE_GTS, generation, gts, identify, processor
-from clusim.formats.topologies.importedmachine import (
+from clusim.formats.topologies.identify import (
+    PCIE_GTS,
     BusId,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
     ImportedMachine,
     Net,
+    generation,
+    gts,
+    identify,
+    processor,
 )
 from clusim.formats.topologies.nvlinks import connect_gpus
 from clusim.formats.topologies.presets import (
@@ -30,7 +35,6 @@ from clusim.formats.topologies.presets import (
     pcie_type,
     shared_c2c,
 )
-from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, Cpu
 
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}

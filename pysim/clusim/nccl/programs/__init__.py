@@ -1,8 +1,8 @@
 """NCCL's plans as programs that an engine can run."""
 
+from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs.api import build, emit
 from clusim.nccl.programs.context import filling_bytes
 from clusim.nccl.programs.messages import emit_messages, message_class
-from clusim.nccl.programs.payload import CollectivePayload
 
 __all__ = ["CollectivePayload", "build", "emit", "emit_messages", "filling_bytes", "message_class"]

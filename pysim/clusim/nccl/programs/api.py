@@ -6,15 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from clusim.base.errors import InputError
-from clusim.base.terms.algorithms import Algorithm, Protocol
 from clusim.base.terms.dtypes import redop_named
-from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
+from clusim.base.terms.operations import (
+    COLLECTIVE_OF,
+    OF_NCCL,
+    PATTERNS,
+    ROOTED,
+    Algorithm,
+    Collective,
+    Protocol,
+)
 from clusim.collectives.algorithms import chain, nvls, ring, sharp, tree
 from clusim.nccl.communicator import Communicator, NcclPlan
+from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
-from clusim.nccl.programs.payload import CollectivePayload
 from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from clusim.base.terms.algorithms import Algorithm, Protocol
-from clusim.base.terms.operations import Collective
+from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.collectives.rings_and_trees import Ring, Tree, Ways
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import LOOPS_OVER_HEADS, Communicator, NcclPlan

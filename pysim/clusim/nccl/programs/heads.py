@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from clusim.base.errors import InputError
 from clusim.collectives.algorithms.nvls import check_units
-from clusim.collectives.common import hop_fields
+from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from clusim.base.errors import InputError, ScheduleError
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.programs.payload import CollectivePayload
-from clusim.nccl.versions import since
+from clusim.nccl.constants import since
+from clusim.nccl.graph import CollectivePayload
 from clusim.schedule.builder import CollectiveWriter, Part, Site
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of

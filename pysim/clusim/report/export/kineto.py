@@ -17,8 +17,14 @@ from typing import Any
 import numpy as np
 
 from clusim.base.files import Staging, refuse_inputs, replacing, text_of
-from clusim.base.terms.algorithms import kernel_word
-from clusim.base.terms.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROOTED, SCATTERING
+from clusim.base.terms.operations import (
+    COLLECTIVE_OF,
+    GATHERING,
+    REDUCING,
+    ROOTED,
+    SCATTERING,
+    kernel_word,
+)
 from clusim.report.export.run import Run, TaskRow
 
 FIRST_STREAM = 7

@@ -16,12 +16,12 @@ from clusim.analysis.tasks import Columns, RunTasks
 from clusim.base.errors import TraceError, one_line
 from clusim.base.terms.dtypes import DataType, find_dtype
 from clusim.engine.abi import NONE, Op
-from clusim.engine.opcodes import OPCODES
+from clusim.engine.image import OPCODES
 from clusim.results.replicated import KINDS, FoldedBlocks
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import read_run
-from clusim.results.trace.records import RecordFile
+from clusim.results.trace.reader import RecordFile
 
 Array = NDArray[Any]
 

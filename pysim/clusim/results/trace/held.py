@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clusim.results.trace.layout import PRIMITIVES
 
 if TYPE_CHECKING:
-    from clusim.engine.outcome import Engine
+    from clusim.engine.abi import Engine
     from clusim.results.bins import BinRecorder
 
 Array = NDArray[Any]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
 from clusim.engine.abi import NONE, ConnKind, Op
-from clusim.engine.opcodes import OP_FLAGS
+from clusim.engine.image import OP_FLAGS
 from clusim.engine.ranges import RANGES, TABLES, first_illegal
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs

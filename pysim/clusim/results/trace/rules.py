@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import TraceError
-from clusim.base.terms.algorithms import PROTOCOL_NAMES
+from clusim.base.terms.operations import PROTOCOL_NAMES
 from clusim.engine.abi import NONE
 from clusim.engine.ranges import TIME_END_PS
 from clusim.results.bins import COLUMNS

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from clusim.base import files
 from clusim.base.errors import EnvironmentFailure, InputError
-from clusim.engine.outcome import Engine
+from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
 from clusim.results.result import Call, Provenance, Result, Tasks, Wires
 from clusim.results.trace.journal import Journal

@@ -18,8 +18,7 @@ from typing import Any
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.base.files import Lock, LockedError, append_line, check_place, replacing
-from clusim.studies.sweep.grid import SweepGrid
-from clusim.studies.sweep.points import Cell, SweepPoint, answered, still_true
+from clusim.studies.sweep.grid import Cell, SweepGrid, SweepPoint, answered, still_true
 
 Row = dict[str, Cell]
 

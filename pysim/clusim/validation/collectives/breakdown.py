@@ -1,15 +1,227 @@
-"""Scores of a validation by classes of held-out and calibration rows."""
+"""Scores of a validation by classes of held-out and calibration rows.
+
+Errors of predictions: one measure for any number of rows, and the classes of rows.
+
+**Counting.** The error of a row is the error of its time, in percent; + is predicted too long. Median and mean use the
+absolute errors, the bias is the mean of the signed errors. A further mean considers the spread: a measurement with
+repetitions `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as 0, and the
+row has the weight 100 / (100 + s). Rows without a spread have the weight 1.
+
+**Classes.** Rows below 1 MiB, below 64 MiB and above; on one node or several; calibration rows or held-out rows.
+
+Unknown launches of measurements: a prediction for every possible launch of a row.
+
+**Launch** Without information, a job has one process that drives all GPUs of its node by one thread (``-g``) or by one
+thread each (``-t``), or one process per GPU; its iterations may be a CUDA graph. All launches share the kernel.
+**Not modelled** Unknown hosts, NICs and drivers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, median
 from typing import Any
 
-from clusim.base.terms.regimes import ONE, SEVERAL
+from clusim.base.terms.times import ONE, REGIMES, SEVERAL, place_of
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
-from clusim.validation.collectives.scores import Point, by, score, statistics
+from clusim.nccl.launch import Host, Launch
+from clusim.nccltests.jobs import PerfKernel
+from clusim.validation.collectives.measurements import CurveGroup, Row
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """Shortest and longest prediction [us] over the unknown properties of a row.
+
+    `why` names these properties.
+    """
+
+    low_us: float
+    high_us: float
+    why: str
+
+    def wider(self, times_us: Iterable[float], why: str) -> TimeSpan:
+        """Return the span extended by more times, for another reason."""
+        times = [self.low_us, self.high_us, *times_us]
+        return TimeSpan(min(times), max(times), f"{self.why} and {why}" if self.why else why)
+
+
+def span_json(found: TimeSpan | None) -> dict[str, Any]:
+    """Return the columns of a span; None values if everything is known."""
+    if found is None:
+        return {"predicted_low_us": None, "predicted_high_us": None, "unknown": None}
+    low, high = round(found.low_us, 3), round(found.high_us, 3)
+    return {"predicted_low_us": low, "predicted_high_us": high, "unknown": found.why}
+
+
+def launches(group: CurveGroup) -> list[Launch]:
+    """Return the possible launches of measurements: the known one, or the likeliest first."""
+    if group.launch_known:
+        return [group.launch]
+    graph, has = group.cuda_graph, group.per_node
+    result = [Launch(has, graph), Launch(1, graph, threads=has), Launch(1, graph), Launch(1, True)]
+    return list(dict.fromkeys([group.launch, *result]))
+
+
+def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[float]:
+    """Return the reported time of a kernel for every possible launch of the row [us]."""
+    known = host, operation, kernel.time_ps, kernel.channels
+    ways = launches(row.group)
+    return [replace(row.harness, launch=way).time_ps(*known) / 1e6 for way in ways]
+
+
+def launch_span(row: Row, host: Host, operation: str, kernel: PerfKernel) -> TimeSpan | None:
+    """Return the span of a row's prediction over launches; None if its launch is known."""
+    if row.group.launch_known:
+        return None
+    times = times_us(row, host, operation, kernel)
+    return TimeSpan(min(times), max(times), "launch")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured row and its prediction.
+
+    Attributes
+    ----------
+    predicted_us : float
+        Time of an iteration [us].
+    algorithm, protocol : str
+        Executed algorithm and protocol, by NCCL's names.
+    notes : tuple of str
+        Approximations of the simulation, and assumptions.
+    family : str
+        Architecture of the GPUs.
+    followed : bool
+        Whether the time was extrapolated from other runs.
+    machines : int
+        Number of simulated nodes; 0 is the row's number. A rack with trays joined by NVLink is one.
+    span : TimeSpan or None
+        Range over all possible values of properties that the row does not give.
+    """
+
+    row: Row
+    predicted_us: float
+    algorithm: str
+    protocol: str
+    notes: tuple[str, ...]
+    family: str = ""
+    followed: bool = False
+    machines: int = 0
+    span: TimeSpan | None = None
+
+    @property
+    def error_pct(self) -> float:
+        """Return the signed error of the prediction [%]; + is too long."""
+        return 100 * (self.predicted_us / self.row.time_us - 1)
+
+    @property
+    def place(self) -> str:
+        """Return the class by number of nodes: one or several."""
+        return place_of(self.machines or self.row.group.n_nodes)
+
+    @property
+    def met(self) -> bool:
+        """True if the prediction is within the spread of the repetitions."""
+        return self.row.spread_pct > 0 and abs(self.error_pct) <= self.row.spread_pct
+
+    @property
+    def within_launches(self) -> bool:
+        """True if the measured time is in the range of its possible launches."""
+        span = self.span
+        return (
+            self.launch_open
+            and span is not None
+            and span.low_us <= self.row.time_us <= span.high_us
+        )
+
+    @property
+    def launch_open(self) -> bool:
+        """True if nccl-tests measured it with an unknown launch."""
+        group = self.row.group
+        return (
+            not group.launch_known and group.harness in ("", "nccl-tests") and self.span is not None
+        )
+
+    @cached_property
+    def row_sets(self) -> tuple[str, ...]:
+        """The sets of rows that calibrated parameters and contain this row."""
+        return self.row.row_sets
+
+    @property
+    def way(self) -> str:
+        """Executed algorithm and protocol."""
+        return f"{self.algorithm} {self.protocol}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Errors of predictions in percent; None without rows.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    median_abs_pct, mean_abs_pct, bias_pct : float or None
+        Median and mean of the absolute errors; mean of the signed errors.
+    by_spread_pct : float or None
+        Mean of the absolute errors beyond the spread of repetitions; rows with a large spread have less weight.
+    spread, met : int
+        Rows with a known spread, and the part with an error within it.
+    followed : int
+        Rows with extrapolated times.
+    """
+
+    n: int
+    median_abs_pct: float | None
+    mean_abs_pct: float | None
+    bias_pct: float | None
+    by_spread_pct: float | None
+    spread: int
+    met: int
+    followed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the scores by attribute name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def score(points: Sequence[Point]) -> Score:
+    """Return the errors of some rows' predictions."""
+    errors = [point.error_pct for point in points]
+    sizes = [abs(error) for error in errors]
+    weights = [100 / (100 + point.row.spread_pct) for point in points]
+    beyond = [0.0 if point.met else size for point, size in zip(points, sizes, strict=True)]
+    weighted = sum(w * size for w, size in zip(weights, beyond, strict=True))
+    return Score(
+        len(points),
+        round(median(sizes), 2) if sizes else None,
+        round(fmean(sizes), 2) if sizes else None,
+        round(fmean(errors), 2) if sizes else None,
+        round(weighted / sum(weights), 2) if sizes else None,
+        sum(point.row.spread_pct > 0 for point in points),
+        sum(point.met for point in points),
+        sum(point.followed for point in points),
+    )
+
+
+def statistics(points: Sequence[Point]) -> dict[str, Score]:
+    """Return the scores of every regime of size."""
+    return {
+        name: score([point for point in points if low <= point.row.size_bytes < high])
+        for name, (low, high) in REGIMES.items()
+    }
+
+
+def by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
+    """Return the points by key, sorted by its value."""
+    result: dict[str, list[Point]] = {}
+    for point in points:
+        result.setdefault(key(point), []).append(point)
+    return dict(sorted(result.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,14 @@ from pathlib import Path
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
-from clusim.base.limits import MOST_COUNT, MOST_RANKS, read_text, real, whole
-from clusim.base.terms.algorithms import find_algorithm, find_protocol
+from clusim.base.limits import MOST_COUNT, MOST_RANKS, integer, read_text, real
+from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.hardware.calibration import row_sets_of
 from clusim.nccl import LATEST, parse_version
-from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
-from clusim.nccltests.harness import Harness, iterations_of, kind_named
-from clusim.nccltests.sweep import program_named
+from clusim.nccl.launch import Launch
+from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
@@ -251,7 +250,7 @@ def _whole(
     text = (values.get(name) or "").strip()
     if not text:
         return default
-    number = whole(text, least, most)
+    number = integer(text, least, most)
     if number is None:
         raise InputError(
             f"{where}: {name} {text[:40]!r}: must be a whole number of {least} to {most}"

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from clusim.base.errors import ClusimError
 from clusim.base.executors import Jobs
-from clusim.nccl.calls.choice import choose, way_of
-from clusim.nccl.calls.launch import host_of
-from clusim.nccl.versions import FEATURES, Version, since
+from clusim.nccl.choice import choose, way_of
+from clusim.nccl.constants import FEATURES, Version, since
+from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
 from clusim.nccltests.sweep import TESTS
 from clusim.schedule.dtypes import element
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.validation.collectives.breakdown import Point, TimeSpan, times_us
 from clusim.validation.collectives.measurements import setup_of
-from clusim.validation.collectives.scores import Point, TimeSpan, times_us
 from clusim.validation.collectives.validate import Report
 
 LARGE_BYTES = 64 << 20

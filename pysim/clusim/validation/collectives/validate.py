@@ -16,26 +16,28 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.files import write_text
-from clusim.base.terms.regimes import ONE, REGIMES, SEVERAL, regime_of
+from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
 from clusim.base.version import version
 from clusim.lowering import QUICK
-from clusim.nccl.calls.launch import host_of
+from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
 from clusim.nccltests.sweep import TESTS
-from clusim.report.accuracy import Curve
 from clusim.simulation.expected import ANY, ErrorClass, places_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
-from clusim.validation.collectives.breakdown import calibrated_by, class_tables, left_out
-from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
-from clusim.validation.collectives.scores import (
+from clusim.validation.collectives.accuracypage import Curve
+from clusim.validation.collectives.breakdown import (
     Point,
     by,
+    calibrated_by,
+    class_tables,
     launch_span,
+    left_out,
     score,
     span_json,
     statistics,
 )
+from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
 
 
 @dataclass(frozen=True, slots=True)

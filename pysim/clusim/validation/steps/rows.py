@@ -14,7 +14,7 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.files import note_input
-from clusim.base.limits import MOST_RANKS, read_text, real, whole
+from clusim.base.limits import MOST_RANKS, integer, read_text, real
 from clusim.hardware.calibration import row_sets_of
 
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
@@ -218,7 +218,7 @@ def model_spec(row: StepRow) -> dict[str, Any]:
         result["kv_heads"] = result.get("heads", 12)
     if "head_size" not in result and row.hidden and row.heads and card.base != "deepseek-v3":
         result["head_size"] = row.hidden // row.heads
-    inner = whole(row.intermediate.split()[0] if row.intermediate else "", 1, 1 << 40)
+    inner = integer(row.intermediate.split()[0] if row.intermediate else "", 1, 1 << 40)
     if inner and "expert" not in row.intermediate.partition(" dense")[0]:
         result["intermediate"] = inner
     elif row.hidden and card.base in ("gpt2", "gpt3-175b"):

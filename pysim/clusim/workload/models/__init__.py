@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.workload.models.dlrm import Dlrm
 from clusim.workload.models.huggingface import from_config, read_config
-from clusim.workload.models.presets import MODELS, Model, find_model
-from clusim.workload.models.recurrent import Recurrent
+from clusim.workload.models.presets import MODELS, Dlrm, Model, Recurrent, find_model
 from clusim.workload.models.transformer import Latent, Transformer
 from clusim.workload.models.vision import Perceptron, ResNet
 

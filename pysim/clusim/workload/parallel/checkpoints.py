@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from clusim.workload.hostlink import TO_HOST, host_way
+from clusim.workload.host import TO_HOST, host_way
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.stages import COPY

@@ -7,16 +7,34 @@ weights after the step; ZeRO 2 keeps only its part of the gradients and therefor
 microbatch. With fewer shards than replicas (instances of the distributed optimiser) a rank's part of a
 sum is reduced over the copies, once a step. **Model** The same; gradients of a layer are complete when
 its backward pass ends. **Not modelled** Copies into buckets; buffers of unused parameters.
+
+Gradient sums over the workers of a replicated stage, as in PipeDream (1F1B-RR).
+
+**Hardware** PipeDream (SOSP 2019): the workers of a stage process its microbatches in turn; PyTorch's
+DDP sums the gradients of a round, one microbatch of each worker, during their backward passes, and every
+worker steps when it has all sums. **Model** The same: a bucket is summed when the last worker of the
+round has computed it. **Not modelled** Versions of weights that differ while a microbatch is in flight:
+they cost memory but no time.
+
+Parameter servers: workers push gradients and pull weights; each server has a part of them.
+
+**Hardware** Li et al., OSDI 2014. In a bulk-synchronous step a server sums the gradients of all workers,
+steps once, and answers all; asynchronously it steps for every worker and answers it at once. **Model** A
+bucket of gradients is divided evenly over the servers; pushes start when its gradients are complete.
+Servers are separate ranks, or workers in a second role. **Not modelled** Stale gradients: time does not
+depend on their values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Layer
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
-from clusim.workload.parallel.offload import step_on_host
+from clusim.workload.parallel.sharded import step_on_host
 from clusim.workload.recipes import handed_bytes
 
 
@@ -229,3 +247,172 @@ class Replicated(DataParallel):
             size -= round(bucket.factors * saved)
         exchange = Exchange(dim, "all_gather", size, "weights")
         return self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))
+
+
+@dataclass
+class Board:
+    """Results of a stage's workers: last tasks of each bucket and of its sum, by round.
+
+    Attributes
+    ----------
+    given : int
+        Buckets that workers have posted so far.
+    """
+
+    workers: range
+    made: dict[tuple[int, int], Tails] = field(default_factory=dict)
+    summed: dict[tuple[int, int], Tails] = field(default_factory=dict)
+    given: int = 0
+
+    def worker(self, microbatch: int) -> int:
+        """Return the worker of a microbatch, assigned round-robin."""
+        return self.workers[microbatch % len(self.workers)]
+
+
+class Rounds(DataParallel):
+    """Worker of a replicated stage."""
+
+    def __init__(self, emitter: Emitter, stage: int, board: Board) -> None:
+        super().__init__(emitter, stage)
+        own = self.plan.workload.data
+        self.board, self.overlap, self.round = board, own.overlap, -1
+        size = self.plan.element_bytes_reduced
+        self.buckets = fill_buckets(self.chunks, size, own.first_bucket, own.bucket)
+        self.unfilled = Unfilled([])
+
+    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+        """True for backward passes."""
+        return self.overlap and kind == "B"
+
+    def begin(self) -> None:
+        """Start a round."""
+        self.round += 1
+        self.unfilled = Unfilled(self.buckets)
+
+    def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
+        """Post the buckets that are complete with this layer."""
+        for number in self.unfilled.filled(chunk, index):
+            self._give(number)
+
+    def post(self) -> None:
+        """Post the remaining buckets."""
+        for number in self.unfilled.rest():
+            self._give(number)
+
+    def ready(self) -> bool:
+        """True if all of this round is being summed."""
+        return all((self.round, number) in self.board.summed for number in range(len(self.buckets)))
+
+    def complete(self) -> None:
+        """Wait for the sums."""
+        for number in range(len(self.buckets)):
+            done = self.board.summed[self.round, number]
+            self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(self.stage)})
+
+    def _give(self, number: int) -> None:
+        """Record a bucket of this worker; the last worker adds the sum."""
+        board, key = self.board, (self.round, number)
+        made = board.made.setdefault(key, {})
+        made |= {rank: self.emitter.tail.get(rank, ()) for rank in self.emitter.ranks(self.stage)}
+        board.given += 1
+        groups = [*zip(*(self.emitter.ranks(worker) for worker in board.workers), strict=True)]
+        if len(made) < len(groups) * len(board.workers):
+            return
+        size = self.buckets[number].elements * self.plan.element_bytes_reduced
+        dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
+        exchange = Exchange("replica", "allreduce", size, "gradients", dtype=dtype)
+        done = board.summed.setdefault(key, {})
+        for group in groups:
+            done |= self.emitter.collective(exchange, group, after=made)
+
+
+class Served(DataParallel):
+    """Data parallelism with one or several parameter servers."""
+
+    def __init__(self, emitter: Emitter, stage: int) -> None:
+        super().__init__(emitter, stage)
+        self.own = self.plan.workload.data
+        size = self.plan.element_bytes_reduced
+        self.buckets = fill_buckets(self.chunks, size, self.own.first_bucket, self.own.bucket)
+        self.unfilled = Unfilled(self.buckets)
+        self.pulled: list[Tails] = []
+        self.workers = emitter.ranks(stage)
+
+    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+        """True for the backward passes that complete gradients."""
+        return kind == "B" and last and self.own.overlap
+
+    def begin(self) -> None:
+        """Start a step."""
+        self.unfilled = Unfilled(self.buckets)
+
+    def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
+        """Push the buckets that are complete with this layer."""
+        for number in self.unfilled.filled(chunk, index):
+            self._exchange(self.buckets[number])
+
+    def complete(self) -> None:
+        """Push the remaining gradients; the next step waits for the weights."""
+        for number in self.unfilled.rest():
+            self._exchange(self.buckets[number])
+        for done in self.pulled:
+            self.emitter.join(done)
+        self.pulled = []
+
+    def step(self) -> None:
+        """Do no work: the servers have stepped."""
+
+    def _exchange(self, bucket: Bucket) -> None:
+        """Push a bucket from all workers to all servers, step there, and pull the weights."""
+        plan, servers = self.plan, self.plan.servers
+        part = -(-bucket.elements // len(servers))
+        for server in servers:
+            pushed: dict[int, tuple[int, ...]] = {}
+            for worker in self.workers:
+                tail = self.emitter.tail.get(worker, ())
+                if worker == server:
+                    pushed[worker] = tail
+                    continue
+                size = part * plan.element_bytes_reduced
+                push = Exchange("data", "send", size, "push")
+                _, arrived = self.emitter.message(push, (worker, server), {worker: tail})
+                pushed[worker] = (arrived,)
+            updates = self._updates(server, part, pushed)
+            for worker in self.workers:
+                if worker == server:
+                    self.pulled.append({worker: updates[worker]})
+                    continue
+                size = part * plan.precision.bytes
+                pull = Exchange("data", "send", size, "pull")
+                tails = {server: updates[worker]}
+                _, got = self.emitter.message(pull, (server, worker), tails)
+                self.pulled.append({worker: (got,)})
+
+    def _updates(
+        self, server: int, part: int, pushed: dict[int, tuple[int, ...]]
+    ) -> dict[int, tuple[int, ...]]:
+        """Add the kernels of a server; return the tasks that precede the weights of each worker."""
+        plan = self.plan
+        step = plan.optimizer.kernel(part)
+        if self.own.mode == "async":
+            done: dict[int, tuple[int, ...]] = {}
+            for worker, arrived in pushed.items():
+                task = self._kernel(server, step, f"update {worker}", arrived)
+                done[worker] = (task,)
+            return done
+        together = tuple(sorted({task for tasks in pushed.values() for task in tasks}))
+        reduce = Kernel("sum", bytes=(len(pushed) + 1) * part * plan.element_bytes_reduced)
+        summed = self._kernel(server, reduce, "sum", together)
+        task = self._kernel(server, step, "update", (summed,))
+        return {worker: (task,) for worker in pushed}
+
+    def _kernel(self, server: int, kernel: Kernel, name: str, after: tuple[int, ...]) -> int:
+        chip = self.plan.chip
+        return self.emitter.builder.kernel(
+            server,
+            stream=f"server {name}" if name.startswith("update ") else "server",
+            compute_ps=chip.time_ps(kernel),
+            hbm_bytes=kernel.bytes,
+            name=f"server {name}",
+            after=after,
+        )

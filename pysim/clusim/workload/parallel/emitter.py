@@ -17,20 +17,18 @@ from typing import Any
 from clusim.base.errors import ClusimError
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
-from clusim.nccl.calls.choice import Communicators
+from clusim.nccl.choice import Communicators
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.topology.model import Fabric
-from clusim.workload.host import Issue
+from clusim.workload.host import HostThreads, Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
+from clusim.workload.parallel.checks import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.fold import Folder
-from clusim.workload.parallel.issue import HostThreads
-from clusim.workload.parallel.legs import legs_of
 from clusim.workload.parallel.plan import ParallelPlan
-from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
-from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
+from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, legs_of
 from clusim.workload.pipeline_schedules import Action
 from clusim.workload.spec import complain
 

@@ -27,7 +27,7 @@ class Measured:
     """Result of a block's run in isolation.
 
     Tasks by slot, end times by number in the schedule [ps], names of the wires in use,
-    `clusim.training.overlap_cost.Sharing` as numbers, and the simulation's cost: burst-hops, and programs.
+    `clusim.training.switches.Sharing` as numbers, and the simulation's cost: burst-hops, and programs.
     """
 
     done: BlockTasks

@@ -1,7 +1,7 @@
 """Detection of recording formats by content, and the reader of each format.
 
-The package has one module per format, found by import. Its `KIND` has the description, the patterns at the start of
-files, and the reader.
+Formats are found in the modules of this package: each has `KINDS`, descriptions of formats with the patterns at the
+start of their files and their readers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable
+from dataclasses import replace
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +17,7 @@ from pkgutil import iter_modules
 from typing import Final
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings.kind import LAST, RecordingKind
-from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.model import LAST, Recording, RecordingKind
 from clusim.formats.recordings.source import HEAD_BYTES, head, natural
 from clusim.formats.recordings.streams import streams
 
@@ -29,13 +29,16 @@ LOGS: Final = {
 }
 """Kinds that `clusim.formats.logs` reads -> description."""
 
-_FOUND: Final[dict[str, RecordingKind]] = {
-    found.name.replace("_", "-"): import_module(f"{__name__}.{found.name}").KIND
-    for found in iter_modules(__path__)
+_MODULES: Final = tuple(f"{__name__}.{module.name}" for module in iter_modules(__path__))
+
+_KINDS: Final[dict[str, RecordingKind]] = {
+    kind.name: replace(kind, read_by=kind.read_by or module)
+    for module in _MODULES
+    for kind in import_module(module).KINDS
 }
 
-KINDS: Final = {name: kind.what for name, kind in _FOUND.items()}
-"""Kinds of recordings, one module of this package each -> description."""
+KINDS: Final = {name: kind.what for name, kind in _KINDS.items()}
+"""Kinds of recordings -> description."""
 
 PLANS: Final = {
     "msccl": "MSCCL algorithm, XML",
@@ -58,7 +61,7 @@ _PATTERNS: Final = sorted(
         *_OTHERS,
         *(
             (place, name, pattern)
-            for name, kind in _FOUND.items()
+            for name, kind in _KINDS.items()
             for place, pattern in kind.begins
         ),
     ]
@@ -84,12 +87,12 @@ def kind_of(path: str) -> str:
     data = data.removeprefix(BOM_UTF8)
     if not data:
         raise InputError(f"{path}: is empty")
-    for _, kind, pattern in _PATTERNS:
+    for _, kind_name, pattern in _PATTERNS:
         if re.search(pattern, data, re.DOTALL):
-            return kind
-    for kind, found in _FOUND.items():
-        if found.looks_so is not None and found.looks_so(name, data):
-            return kind
+            return kind_name
+    for kind in _KINDS.values():
+        if kind.looks_so is not None and kind.looks_so(name, data):
+            return kind.name
     if b"\0" in data[:4096]:
         raise InputError(f"{path}: binary data of no known kind; --kind is one of {_all_kinds()}")
     if data.lstrip()[:1] in (b"{", b"[") and name.lower().endswith((".json", ".json.gz")):
@@ -99,9 +102,8 @@ def kind_of(path: str) -> str:
 
 def reader(kind: str) -> Callable[..., Recording]:
     """Return the reader of a kind of `KINDS`."""
-    module = import_module(_FOUND[kind].read_by or f"{__name__}.{kind.replace('-', '_')}")
-    found: Callable[..., Recording] = module.read
-    return found
+    read: Callable[..., Recording] = import_module(_KINDS[kind].read_by).read
+    return read
 
 
 def _all_kinds() -> str:

@@ -1,0 +1,148 @@
+"""Recording formats that clusim reads: names, descriptions and first bytes."""
+
+from __future__ import annotations
+
+import re
+
+from clusim.formats.recordings.chakra_json import JSON_GRAPH, JSON_NODE
+from clusim.formats.recordings.model import LAST, RecordingKind
+
+_POLICY = rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)"
+
+
+def _is_chakra(name: str, data: bytes) -> bool:
+    """Return True for a Chakra trace: messages after their lengths, first the metadata."""
+    if name.endswith(".et"):
+        return True
+    if data.lstrip()[:1] in (b"{", b"["):
+        return False
+    size, shift = 0, 0
+    for at in range(min(4, len(data))):
+        size |= (data[at] & 0x7F) << shift
+        shift += 7
+        if data[at] < 0x80:
+            # The metadata are a version in field 1, and attributes in field 2.
+            return (
+                at + 1 + size < len(data)
+                and size > 2
+                and data[at + 1] == 0x0A
+                and b"\0" not in data[at + 2 : at + 8]
+            )
+    return False
+
+
+def _is_dump(name: str, data: bytes) -> bool:
+    """Return True if a file is a pickle with the keys of a dump."""
+    pickled = data[:1] == b"\x80" and len(data) > 1 and 2 <= data[1] <= 5
+    return pickled and re.search(rb"entries|pg_config|collective_seq_id", data) is not None
+
+
+KINDS = (
+    RecordingKind(
+        "astra",
+        "text workloads of ASTRA-sim 1",
+        begins=(
+            (LAST, rb"\A\s*" + _POLICY + rb"[^\n]*\n\s*\d+\s*\n"),
+        ),  # SimAI's workloads begin in the same way
+        read_by="clusim.formats.recordings.astra",
+    ),
+    RecordingKind(
+        "chakra",
+        "Chakra execution traces, one .et or .json per rank",
+        begins=(
+            (1, JSON_NODE),
+            (1, JSON_GRAPH),
+            (1, rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),
+        ),
+        looks_so=_is_chakra,
+        read_by="clusim.formats.recordings.chakra",
+    ),
+    RecordingKind(
+        "deepspeed",
+        "logs of communication of DeepSpeed",
+        begins=(
+            (
+                LAST,  # after NCCL logs, which may contain such lines
+                rb"\A(?!.*NCCL INFO).*(?:\| comm op: \w+ \| time \(ms\): |Comm\. Op\s+Message Size\s+Count)",
+            ),
+        ),
+        read_by="clusim.formats.recordings.deepspeed",
+    ),
+    RecordingKind(
+        "flight",
+        "dumps of PyTorch's flight recorder, nccl_trace_rank_*, pickle or JSON",
+        begins=(
+            # After the PyTorch profiler: its traces may contain groups.
+            (
+                3,
+                rb'\A\s*\{(?=.*"(?:pg_config|entries)"\s*:)(?=.*"(?:pg_status|entries|collective_seq_id)"\s*:)',
+            ),
+        ),
+        looks_so=_is_dump,
+        read_by="clusim.formats.recordings.flight",
+    ),
+    RecordingKind(
+        "goal",
+        "GOAL schedules of LogGOPSim and ATLAHS, text or binary",
+        begins=(
+            (0, rb"\A(?:\x7f\x10|\x26\x09)\0{6}"),
+            (7, rb"\A(?>\s+|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*+num_ranks\s+\d+"),
+        ),
+        read_by="clusim.formats.recordings.goal",
+    ),
+    RecordingKind(
+        "hlo",
+        "XLA HLO modules as text, one program for all devices",
+        begins=((1, rb"\A\s*HloModule\s+[\w.$-]+"),),
+        read_by="clusim.formats.recordings.hlo",
+    ),
+    RecordingKind(
+        "inspector",
+        "JSON of NCCL's Inspector plugin",
+        begins=((3, rb'"(?:coll_perf|inspector_output_format_version)"\s*:'),),
+        read_by="clusim.formats.recordings.inspector",
+    ),
+    RecordingKind(
+        "jsonl",
+        "JSON lines of profiler plugins of NCCL: CoMMA, minimal-profiler",
+        begins=((3, rb'"comm_hash"\s*:\s*"0x'), (3, rb'"recordType"\s*:\s*"(?:event|state)"')),
+        read_by="clusim.formats.recordings.pluginlines",
+    ),
+    RecordingKind(
+        "kineto",
+        "PyTorch profiler (Kineto) traces, one .json[.gz] per rank",
+        begins=(
+            (2, rb'"(?:traceEvents|baseTimeNanoseconds|deviceProperties|distributedInfo)"\s*:'),
+            (6, rb'\A\s*\[\s*\{.{0,2000}?"ph"\s*:'),
+        ),
+        read_by="clusim.formats.recordings.kineto",
+    ),
+    RecordingKind(
+        "nsys",
+        "SQLite exports of Nsight Systems (nsys export --type sqlite)",
+        begins=((0, rb"\ASQLite format 3\0"),),
+        read_by="clusim.formats.recordings.nsys",
+    ),
+    RecordingKind(
+        "profiler",
+        "chrome trace of NCCL's example profiler plugin",
+        begins=(
+            (5, rb'\A\s*\[?\s*\{.{0,2000}?"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|KERNEL)\w*"'),
+        ),
+        read_by="clusim.formats.recordings.profiler",
+    ),
+    RecordingKind(
+        "simai",
+        "workloads of SimAI and AICB",
+        begins=(
+            (
+                7,
+                rb"\A\s*HYBRID_TRANSFORMER_FWD_IN_BCKWD[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:",
+            ),
+            # ASTRA-sim's HYBRID_TRANSFORMER has only model_parallel_NPU_group.
+            (7, rb"\A\s*HYBRID_TRANSFORMER[ \t][^\n]*?\b(?:all_gpus|ep|pp|vpp|ga|pp_comm)\s*:"),
+            (7, rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,(?:comm_group_size,)?msg_size"),
+        ),
+        read_by="clusim.formats.recordings.simai",
+    ),
+)

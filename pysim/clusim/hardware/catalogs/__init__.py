@@ -1,1 +1,0 @@
-"""Tables of all hardware objects, discovered in their packages."""

@@ -1,1 +1,0 @@
-"""Execution of calls: NCCL's choice, the communicators of a job, launches."""

@@ -1,0 +1,281 @@
+"""Algorithm of a call: the tuner's choice or a given one, restricted to algorithms with programs.
+
+Communicators of a job, each set up once, which write collectives and messages as NCCL runs them.
+
+A job lists the ranks of a group in any order; a communicator numbers them as NCCL does. Only this module converts
+between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from clusim.base.errors import InputError
+from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, Algorithm, Collective, Protocol
+from clusim.nccl import programs
+from clusim.nccl.communicator import Communicator, NcclPlan, communicator
+from clusim.nccl.constants import LATEST, Version
+from clusim.nccl.env import Settings
+from clusim.nccl.graph import CollectivePayload
+from clusim.nccl.programs.api import WRITERS
+from clusim.nccl.tuner import Selection, channels_and_threads
+from clusim.schedule.builder import Site
+from clusim.schedule.dtypes import element
+from clusim.schedule.ir import ABSENT
+from clusim.topology.model import Fabric
+
+
+class Way(NamedTuple):
+    """Algorithm and protocol of a collective, in NCCL's terms; ``P2P`` are sends and receives."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class NcclOverrides:
+    """An algorithm and a protocol that replace the tuner's choice.
+
+    Attributes
+    ----------
+    channels : int
+        Number of channels; 0 selects NCCL's number for this pair.
+    model_us : float
+        Time that NCCL's tuner expected for this choice [us]; negative if unknown.
+    why : str
+        Origin of the choice, as text.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int = 0
+    model_us: float = -1.0
+    why: str = "asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Plan of a collective.
+
+    Attributes
+    ----------
+    plan : NcclPlan or None
+        None for sends and receives.
+    note : str
+        Algorithm that runs instead of the chosen one; empty if the chosen one runs.
+    as_wanted : bool
+        True if the plan is the requested one and not the tuner's.
+    """
+
+    plan: NcclPlan | None
+    note: str = ""
+    as_wanted: bool = False
+
+
+def choose(
+    comm: Communicator,
+    operation: str,
+    size_bytes: int,
+    *,
+    element_bytes: int = 4,
+    wanted: NcclOverrides | None = None,
+) -> Choice:
+    """Return the plan of an operation of a size.
+
+    Parameters
+    ----------
+    operation, size_bytes
+        As in `clusim.schedule.CollectiveCall`; operations outside the tuner's scope are sends and receives.
+    wanted : NcclOverrides or None
+        Plan that replaces the tuner's choice, if the communicator supports it.
+
+    Raises
+    ------
+    InputError
+        No algorithm that the communicator could use has a program.
+    """
+    if operation not in COLLECTIVE_OF:
+        return Choice(None)
+    collective = COLLECTIVE_OF[operation]
+    chosen = comm.select(collective, size_bytes)
+    given = None if wanted is None else _given(comm, chosen, wanted)
+    best = given or chosen
+    note = ""
+    if wanted is not None and given is None:
+        note = f"{wanted.algorithm.value} {wanted.protocol.value} cannot run here"
+    if (best.algorithm, collective) not in WRITERS:
+        best, note = _nearest(operation, chosen, best.algorithm)
+        given = None
+    plan = comm.plan_of(best, element_bytes=min(element_bytes, size_bytes))
+    return Choice(plan, note, given is not None)
+
+
+def _given(comm: Communicator, chosen: Selection, wanted: NcclOverrides) -> Selection | None:
+    """Return the request as a selection; None if the system cannot run it."""
+    if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
+        return None
+    threads = channels_and_threads(
+        comm.table, wanted.algorithm, wanted.protocol, chosen.num_bytes, comm.lanes
+    )
+    if wanted.channels:
+        threads = replace(threads, num_channels=min(wanted.channels, 64), why=wanted.why)
+    key = wanted.algorithm, wanted.protocol
+    time_us = wanted.model_us if wanted.model_us >= 0 else chosen.times_us.get(key, 0.0)
+    return Selection(
+        *(chosen.collective, chosen.num_bytes, *key),
+        *(threads, time_us, chosen.times_us, wanted.why),
+    )
+
+
+def _nearest(operation: str, chosen: Selection, missing: Algorithm) -> tuple[Selection, str]:
+    """Return the best algorithm with a program by the cost model, and a note on the missing one."""
+    known = [key for key in _written(chosen) if chosen.times_us[key] > 0]
+    if not known:
+        raise InputError(
+            f"{operation}: there is no program for {missing.value}, the only algorithm allowed"
+        )
+    algorithm, protocol = min(known, key=lambda key: chosen.times_us[key])
+    note = f"{algorithm.value} {protocol.value} in place of {missing.value}"
+    return replace(chosen, algorithm=algorithm, protocol=protocol), note
+
+
+def _written(chosen: Selection) -> list[tuple[Algorithm, Protocol]]:
+    return [key for key in chosen.times_us if (key[0], chosen.collective) in WRITERS]
+
+
+def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protocol]]:
+    """Return NCCL's candidates for a collective on this communicator that have programs."""
+    return _written(comm.select(COLLECTIVE_OF[operation], 1 << 20))
+
+
+def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
+    """Return algorithm and protocol of a plan, or of sends and receives without a plan."""
+    if plan is None:
+        return Way("P2P", "Simple", comm.p2p_channels)
+    chosen = plan.selection
+    return Way(chosen.algorithm.value, chosen.protocol.value, plan.num_channels)
+
+
+def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
+    """Return the plans of a collective at every size, or of sends and receives without a collective."""
+    if collective is None:
+        return [way_of(comm, None)]
+    return [way_of(comm, comm.plan(collective, max(1, size))) for size in sizes]
+
+
+@dataclass(frozen=True)
+class Members:
+    """A communicator of ranks that were given in any order.
+
+    Attributes
+    ----------
+    position : tuple of int
+        Per rank in the given order, its position in `comm`.
+    used : str
+        Source of rings and trees, as text.
+    """
+
+    comm: Communicator
+    position: tuple[int, ...]
+    used: str = "rings and trees re-planned"
+
+
+GroupLike = Sequence[int] | Members
+
+
+class Communicators:
+    """The communicators of a job on a fabric. A group is its ranks of the fabric, or a communicator that is set up.
+
+    Parameters
+    ----------
+    version, settings
+        NCCL's release and environment.
+    """
+
+    def __init__(
+        self, fabric: Fabric, version: Version = LATEST, settings: Settings | None = None
+    ) -> None:
+        self.fabric, self.version, self.settings = fabric, version, settings
+        self._known: dict[tuple[int, ...] | None, Members] = {}
+        self._choices: dict[tuple[object, ...], tuple[Members, Choice]] = {}
+
+    @staticmethod
+    def knows(operation: str) -> bool:
+        """Return True if NCCL has an operation."""
+        return operation in OF_NCCL
+
+    def of(self, group: GroupLike | None) -> Members:
+        """Return the communicator of a group; None is all GPUs, in the communicator's order."""
+        if isinstance(group, Members):
+            return group
+        key = None if group is None else tuple(group)
+        if key not in self._known:
+            comm = communicator(self.fabric, self.version, self.settings, ranks=key)
+            at = {rank: position for position, rank in enumerate(comm.ranks)}
+            self._known[key] = Members(comm, tuple(at[rank] for rank in key or comm.ranks))
+        return self._known[key]
+
+    def adopt(self, ranks: Sequence[int], members: Members) -> None:
+        """Use a communicator that is set up already."""
+        self._known[tuple(ranks)] = members
+
+    def choice(
+        self, group: GroupLike, moved: CollectivePayload, wanted: NcclOverrides | None = None
+    ) -> Choice:
+        """Return the plan of a collective."""
+        members = self.of(group)
+        key = (id(members), moved.operation, moved.bytes, moved.dtype, wanted)
+        if key not in self._choices:
+            result = choose(
+                *(members.comm, moved.operation, moved.bytes),
+                element_bytes=element(moved.dtype).size_bytes,
+                wanted=wanted,
+            )
+            # Keeps the communicator alive while its id is a key.
+            self._choices[key] = members, result
+        return self._choices[key][1]
+
+    def collective(
+        self,
+        site: Site,
+        group: GroupLike,
+        moved: CollectivePayload,
+        wanted: NcclOverrides | None = None,
+    ) -> list[int]:
+        """Append a collective; dependencies in `site` and the returned tasks are per rank in the given order.
+
+        Raises
+        ------
+        InputError
+            The operation is not NCCL's, or no usable algorithm has a program.
+        """
+        members = self.of(group)
+        root = members.position[moved.root] if moved.root >= 0 else ABSENT
+        tasks = programs.emit(
+            *(_turned(site, members.position), self.fabric, members.comm),
+            *(replace(moved, root=root), self.choice(members, moved, wanted).plan),
+        )
+        return [tasks[at] for at in members.position]
+
+    def messages(
+        self, site: Site, group: GroupLike, messages: Sequence[tuple[int, int, int]]
+    ) -> list[int]:
+        """Append a launch of messages (source, target, bytes), which count in the ranks as given."""
+        members = self.of(group)
+        position = members.position
+        own = [(position[src], position[dst], size) for src, dst, size in messages]
+        tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, own)
+        return [tasks[at] for at in position]
+
+
+def _turned(site: Site, position: Sequence[int]) -> Site:
+    """Return a site with its dependencies in the order of the communicator."""
+    if site.after is None:
+        return site
+    result: list[Iterable[int]] = [()] * len(site.after)
+    for at, deps in zip(position, site.after, strict=True):
+        result[at] = deps
+    return replace(site, after=result)

@@ -1,1 +1,0 @@
-"""Training steps estimated from simulated parts."""

@@ -1,0 +1,453 @@
+"""Estimates of training steps: the plan's order of passes, with times of simulated parts.
+
+Writes steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`.
+
+Work of a single rank lasts as long as the sum of its kernels. Joint work is a part simulated by the engine, either in
+isolation or beside kernels with the stage's memory traffic. Repeated blocks of a stage without concurrent communication
+have the same time again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from clusim.base.files import guarded
+from clusim.base.limits import uncollected
+from clusim.lowering.grain import COARSE, STEP
+from clusim.results.replicated import RankPattern, merged
+from clusim.topology import Fabric
+from clusim.training.api import inputs
+from clusim.training.clock import Clock, RankRows, Repeated
+from clusim.training.depth import memory_notes, plan_notes
+from clusim.training.expected import expected_text
+from clusim.training.extrapolated import Write
+from clusim.training.parts import Kept, StepPart, StepParts
+from clusim.training.request import WANTED_ERROR, TrainRequest
+from clusim.training.result import StepResult
+from clusim.training.run import trained
+from clusim.training.step_diagnosis import (
+    Culprits,
+    StepSpans,
+    heavy_stage,
+    step_phases,
+    step_verdict,
+)
+from clusim.training.switches import Sharing
+from clusim.training.uncomposed import StepEstimate, whole
+from clusim.workload import Workload
+from clusim.workload.host import HostThreads
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Comm, Step
+from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
+from clusim.workload.parallel.pipeline import StepWriter
+from clusim.workload.parallel.plan import ParallelPlan, make_plan
+from clusim.workload.parallel.volumes import Volume
+from clusim.workload.pipeline_schedules import Action
+
+
+class _Done(NamedTuple):
+    """Work and traffic of a stage in one or several blocks."""
+
+    took: Repeated
+    moved: dict[str, Volume]
+
+
+class _Known(NamedTuple):
+    """A message requested before: its part, the representative ranks, its repetitions."""
+
+    part: StepPart
+    shown: list[int]
+    times: int
+
+
+class StepEstimator(Emitter):
+    """Emitter that adds the steps of a plan to a clock."""
+
+    def __init__(self, plan: ParallelPlan, clock: Clock, parts: StepParts) -> None:
+        host = plan.host()
+        super().__init__(plan, clock, host=HostThreads(host, clock) if host is not None else None)
+        self.clock, self.parts = clock, parts
+        self.shown = {plan.mesh.stage(s)[0]: s for s in range(plan.mesh.pipeline)}
+        self._blocks: dict[Any, _Done] = {}
+        self._kept: list[Sequence[Block]] = []
+        self._known: dict[Any, _Known] = {}
+        self._moved: Counter[tuple[StepPart, int]] = Counter()
+        self._own = [[rank] for rank in self.shown]
+        self._stepped: set[int] = set()
+        self._busy = [_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
+
+    def ranks(self, stage: int) -> list[int]:
+        """Return the representative rank of a stage."""
+        return self._own[stage]
+
+    def coupled(self, stage: int) -> list[tuple[int, ...]]:
+        """Return the ranks that communicate with the representative rank."""
+        return self.plan.mesh.coupled(stage)[:1]
+
+    def folds(self, *, beside: bool = False) -> bool:
+        """Return True: equal blocks are identified."""
+        return True
+
+    def kernels(self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str) -> None:
+        """Add kernels.
+
+        After an optimiser step, communication has no concurrent kernels until the next ones.
+        """
+        if kernels:
+            self._stepped.difference_update(ranks)
+        super().kernels(ranks, kernels, name)
+
+    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+        """Add a step of the optimiser."""
+        own = tuple(ranks)
+        super().optimizer(own, elements, name)
+        self._stepped.update(own)
+
+    def blocks(
+        self, stage: int, blocks: Sequence[Block], prefix: Sequence[Step], name: str
+    ) -> None:
+        """Add the blocks of a pass, in one piece if all were added before."""
+        own = stage, len(prefix), id(blocks)
+        if own in self._blocks and self.host is None:
+            rank = self._own[stage][0]
+            begin = self.clock.ready(rank, self.tail.get(rank, ()))
+            if not self.clock.disturbed(rank, begin):
+                self._again(stage, own, name, begin)
+                return
+        super().blocks(stage, blocks, prefix, name)
+        sizes = [len(prefix), *[0] * (len(blocks) - 1)]
+        keys = [
+            (stage, (kind, size, ids)) for size, (_, (kind, ids)) in zip(sizes, blocks, strict=True)
+        ]
+        if all(key in self._blocks for key in keys):
+            self._blocks[own] = _sum([self._blocks[key] for key in keys])
+            self._kept.append(blocks)
+
+    def _again(self, stage: int, own: Any, name: str, begin: int) -> None:
+        """Repeat one or several earlier blocks."""
+        rank = self._own[stage][0]
+        self.tail[rank] = (self.clock.again(rank, self._blocks[own].took, name, begin),)
+
+    def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
+        """Add the steps of a block, or the time of its first occurrence."""
+        rank, own = self._own[stage][0], (stage, key)
+        begin = self.clock.ready(rank, self.tail.get(rank, ()))
+        if self.host is not None or self.clock.disturbed(rank, begin):
+            self.run(stage, steps, name)
+        elif own in self._blocks:
+            self._again(stage, own, name, begin)
+        else:
+            self._blocks[own] = self._first(stage, steps, name, begin)
+
+    def finish(self) -> None:
+        """Add the traffic, operations and kernel times of repeated blocks to the sums."""
+        for (stage, *_), done in self._blocks.items():
+            times = len(self.clock.rows[self._own[stage][0]].again.get(done.took, ()))
+            self._count(done.moved, times)
+            self.flops += done.took.flops * times
+            self.clock.kernel_ps += done.took.kernel_ps * times
+            self.clock.alone_ps += done.took.alone_ps * times
+        for (part, sets), times in self._moved.items():
+            self._count(part.volumes(), sets * times)
+
+    def _first(self, stage: int, steps: Sequence[Step], name: str, begin: int) -> _Done:
+        """Add a block for the first time and return its work and traffic."""
+        rank, clock, before = self.ranks(stage)[0], self.clock, self.traffic
+        row = clock.rows[rank]
+        sizes = len(row.compute), len(row.moving)
+        sums = clock.kernel_ps, clock.alone_ps, self.flops
+        self.traffic = {}
+        self.run(stage, steps, name)
+        moved, self.traffic = self.traffic, before
+        self._count(moved)
+        end = max(clock.when(self.tail[rank]), begin)
+        part = RankRows(row.compute[sizes[0] :], row.moving[sizes[1] :]).spans()
+        spans = merged(part.compute) - begin, merged(part.moving) - begin
+        pattern = RankPattern(*spans, end - begin)
+        kernel_ps, alone_ps = clock.kernel_ps - sums[0], clock.alone_ps - sums[1]
+        return _Done(Repeated(pattern, kernel_ps, alone_ps, self.flops - sums[2]), moved)
+
+    def _count(self, moved: dict[str, Volume], times: int = 1) -> None:
+        for dim, volume in moved.items():
+            self.traffic.setdefault(dim, Volume()).add(volume, times)
+
+    def _communicate(self, stage: int, step: Comm) -> None:
+        """Add the communication of a stage's representative rank with its peers."""
+        ranks = self.coupled(stage)[0]
+        groups = [group for group in self.groups(step.dim, stage) if set(group) <= set(ranks)]
+        if not groups:
+            return
+        what = replace(step, name="", key="", part="forward", core=False)
+
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            writer.run(stage, [what], "part")
+            return writer.tail
+
+        beside = self._busy[stage] if step.key else None
+        part = self.parts.find(what, ranks, write, beside)
+        self._count(part.volumes(), len(self.plan.mesh.coupled(stage)))
+        rank = self.ranks(stage)[0]
+        done = self.clock.move([rank], step.dim, part.took, self.tail)
+        if step.key:
+            self._open[stage, step.key] = done
+        else:
+            self.join(done)
+
+    def collectives(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str = "",
+        after: Tails | None = None,
+    ) -> Tails:
+        """Add concurrent collectives, one per group."""
+
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            own = [tuple(there[rank] for rank in group) for group in groups]
+            return writer.collectives(exchange, own, stream)
+
+        return self._together(exchange, list(groups), stream or dim_of(exchange.dim), after, write)
+
+    def written_messages(
+        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+    ) -> Tails:
+        """Add concurrent messages of the same size."""
+
+        def write(writer: Emitter, there: Mapping[int, int]) -> Tails:
+            own = [(there[one], there[two]) for one, two in pairs]
+            nothing: Tails = {rank: () for pair in own for rank in pair}
+            return writer.written_messages(exchange, own, nothing, stream)
+
+        return self._together(exchange, list(pairs), stream, waits, write)
+
+    def _together(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str,
+        after: Tails | None,
+        write: Write,
+    ) -> Tails:
+        """Add concurrent communication of groups that contain representative ranks."""
+        ranks = tuple(rank for group in groups for rank in group)
+        shown = [rank for rank in ranks if rank in self.shown]
+        if not shown:
+            return {}
+        sends = exchange.operation == "send"
+        busy = None
+        if not sends and not self._stepped.intersection(shown):
+            busy = self._busy[self.shown[shown[0]]]
+        said = exchange.dim, exchange.operation, exchange.bytes, exchange.algorithm, exchange.dtype
+        what = (tuple(map(len, groups)), *said, exchange.channels, exchange.protocol)
+        part = self.parts.find(what, ranks, write, busy)
+        times = len(self.plan.mesh.coupled(self.shown[shown[0]])) if sends else 1
+        if sends:
+            self._known[stream, exchange.bytes, groups[0]] = _Known(part, shown, times)
+        self._moved[part, times] += 1
+        waits = {rank: (after or self.tail).get(rank, ()) for rank in shown}
+        self._enqueue(exchange, waits)
+        return self.clock.move(shown, stream, part.took, waits)
+
+    def between(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        size_bytes: int,
+        action: Action,
+        stream: str,
+        *,
+        both: bool,
+    ) -> Tails:
+        """Add messages between stages, reusing equal earlier ones."""
+        known = self._known.get((stream, size_bytes, pairs[0]))
+        if known is None or self.host is not None:
+            return super().between(pairs, size_bytes, action, stream, both=both)
+        src, dst = known.shown
+        waits = {src: self.tail.get(src, ())}
+        waits[dst] = self.tail.get(dst, ()) if both else waits[src]
+        self._moved[known.part, known.times] += 1
+        return self.clock.move(known.shown, stream, known.part.took, waits)
+
+
+def _sum(blocks: Sequence[_Done]) -> _Done:
+    """Return consecutive blocks of a rank as one."""
+    moved: dict[str, Volume] = {}
+    for done in blocks:
+        for dim, volume in done.moved.items():
+            moved.setdefault(dim, Volume()).add(volume)
+    own, compute, moving, end_ps = [done.took for done in blocks], [], [], 0
+    for took in own:
+        compute.append(took.pattern.compute + end_ps)
+        moving.append(took.pattern.moving + end_ps)
+        end_ps += took.pattern.end_ps
+    spans = merged(np.concatenate(compute)), merged(np.concatenate(moving))
+    pattern = RankPattern(*spans, end_ps)
+    kernel_ps, alone_ps = sum(took.kernel_ps for took in own), sum(took.alone_ps for took in own)
+    return _Done(Repeated(pattern, kernel_ps, alone_ps, sum(t.flops for t in own)), moved)
+
+
+def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
+    """Return the memory traffic of a stage's backward kernels while they run [bytes/s]."""
+    kernels = {
+        (id(layer), part): layer.kernels(part)
+        for chunk in plan.stages[stage]
+        for layer in chunk
+        for part in ("input", "weight")
+    }
+    own = [kernel for result in kernels.values() for kernel in result]
+    time_ps = sum(plan.chip.time_ps(kernel) for kernel in own)
+    return sum(kernel.bytes for kernel in own) * 1e12 / max(1, time_ps)
+
+
+class EstimateOptions(TypedDict, total=False):
+    """Further options of `estimate`, as in `clusim.training.api.TrainOptions`."""
+
+    nodes: int | None
+    steps: int
+    strict_memory: bool
+    granularity: str | int
+    seed: int
+    faults: Sequence[Any]
+
+
+def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
+    """Estimate training steps, as a run of the same request would simulate them.
+
+    Parameters
+    ----------
+    kept : Kept or None
+        Cache of parts; None is the user's folder.
+
+    Returns
+    -------
+    StepEstimate
+        Where ranks of a stage differ (faults, stragglers, experts that are not evenly used, parameter servers), the
+        step is one part, which the engine simulates in full.
+    """
+    # Passes are many small objects without reference cycles.
+    with uncollected():
+        return _estimated(request, kept or Kept())
+
+
+def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
+    began = time.perf_counter()
+    plan = make_plan(request.workload, request.setup.known)
+    memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
+    notes = memory_notes(plan, memory, request.strict_memory)
+    if any(_uneven(request, plan)):
+        result = whole(request, plan, kept)
+    elif request.granularity == STEP:
+        result = _bounded(replace(request, granularity=COARSE), plan, kept)
+        if result.grain_bound is None or result.grain_bound > WANTED_ERROR:
+            result = _bounded(request, plan, kept)
+    else:
+        result = _bounded(request, plan, kept)
+    notes += plan_notes(plan, request.setup.fabric)
+    if plan.workload.checkpoint is not None:
+        notes.append("an estimate has no step with a checkpoint; simulate it")
+    return replace(result, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
+
+
+def stepped(request: TrainRequest) -> StepResult:
+    """Return the result of a request: estimated if `request.estimate`, otherwise simulated."""
+    return estimated(request) if request.estimate else trained(request)
+
+
+def estimate(
+    workload: str | Path | Workload,
+    fabric: str | Path | Fabric | None = None,
+    **options: Unpack[EstimateOptions],
+) -> StepEstimate:
+    """Estimate training steps, as ``clusim train --estimate`` does.
+
+    Parameters
+    ----------
+    workload, fabric
+        As for `clusim.train`.
+    **options
+        See `EstimateOptions`.
+
+    Returns
+    -------
+    StepEstimate
+        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of a simulated step's results, without wires.
+
+    Raises
+    ------
+    InputError
+        An invalid name, size or option, or with `strict_memory` too little memory.
+    """
+    given: dict[str, Any] = dict(options)
+    with guarded():
+        asked = inputs(workload, fabric, given.pop("nodes", None), given.pop("faults", ()))
+        return estimated(TrainRequest(*asked, estimate=True, **given))
+
+
+def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:
+    """Yield True for each feature in use that makes ranks of a stage differ, otherwise False."""
+    own = plan.workload
+    yield bool(request.setup.broken.faults or plan.servers)
+    yield bool(own.stragglers.ranks or own.stragglers.jitter or own.experts.skew)
+    yield plan.crew.stages < plan.mesh.pipeline
+
+
+def _bounded(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
+    """Compose a step; if parts are extrapolated, again with these at their error limit.
+
+    A step is a longest path, so that it loses no more where they are shorter.
+    """
+    parts = StepParts(request.setup, plan, request.granularity, kept)
+    result = _made(request, plan, parts)
+    if not parts.followed:
+        return result
+    longer = _made(request, plan, replace(parts, longer=True, bounds=[], _known={}))
+    return replace(
+        result, followed=parts.followed, followed_ps=longer.step_ps[-1] - result.step_ps[-1]
+    )
+
+
+def _made(request: TrainRequest, plan: ParallelPlan, parts: StepParts) -> StepEstimate:
+    """Compose a step from parts at the granularity of the request."""
+    clock = Clock(plan.fabric, plan.workload.name)
+    emitter = StepEstimator(plan, clock, parts)
+    writer = StepWriter(emitter)
+    writer.write(request.steps)
+    emitter.finish()
+    ends = [max(clock.when(own) for own in step.values()) for step in writer.steps]
+    low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
+    passed = max((end for end in clock.passes if end <= high), default=high)
+    spans = {rank: clock.rows[rank].spans() for rank in emitter.shown}
+    last = StepSpans(spans, list(emitter.shown), low, passed, high, plan.mesh.pipeline > 1)
+    rows = last.whole
+    of_stage = dict(zip(emitter.shown.values(), rows, strict=True))
+    ranks = {
+        rank: replace(own, rank=rank)
+        for stage, own in of_stage.items()
+        for rank in plan.mesh.stage(stage)
+    }
+    each = plan.mesh.size // plan.mesh.pipeline
+    known = [bound for bound in parts.bounds if bound is not None]
+    exact = len(known) == len(parts.bounds)
+    every = [ranks[rank] for rank in sorted(ranks)]
+    culprits = Culprits(bubble=heavy_stage(every, plan.mesh))
+    error = expected_text(plan.chip.name, plan.workload.host.framework)
+    return StepEstimate(
+        plan=plan,
+        step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
+        ranks=every,
+        judged=step_verdict(every, high - low, error, culprits, step_phases(last, culprits)),
+        memory=[],
+        traffic=emitter.traffic,
+        executed_flops=emitter.flops * each // len(ends),
+        wall_s=0.0,
+        sharing=Sharing(clock.kernel_ps * each, clock.alone_ps * each),
+        grain_error=max(known, default=0.0) if exact else None,
+        parts=parts.different,
+        simulated=parts.simulated,
+    )

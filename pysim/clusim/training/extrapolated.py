@@ -1,0 +1,202 @@
+"""Parts extrapolated from fewer nodes: a NCCL collective of the same GPUs of every node.
+
+`clusim.simulation.approximate` decides which parts are extrapolated and from which nodes,
+`clusim.simulation.extrapolate_machines` how: with one term per level or step of the algorithm.
+The loss of concurrent kernels is extrapolated by the same terms: a GPU cedes SMs to a collective for its duration, and
+memory bandwidth for its traffic, which grow with them. The traffic is counted as for a part that is simulated in full.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from clusim.collectives import ScheduleBuilder
+from clusim.nccl import NcclPlan
+from clusim.nccl.choice import choose
+from clusim.nccl.programs import CollectivePayload
+from clusim.schedule.dtypes import element
+from clusim.simulation.api import result_of
+from clusim.simulation.approximate import Fewer, fewer_machines
+from clusim.simulation.extrapolate_bytes import MOST_RANKS, emit_together
+from clusim.simulation.extrapolate_machines import followed
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import Request, ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.training.breakdown import grain_error
+from clusim.workload.layers import Comm
+from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.plan import ParallelPlan
+
+Write = Callable[[Emitter, Mapping[int, int]], Tails]
+"""Callable that emits a part on ranks renumbered by a mapping."""
+
+
+class PartRan(NamedTuple):
+    """Result of a part's run.
+
+    Attributes
+    ----------
+    end_ps, kernels_ps : int
+        End of the part, and of the concurrent kernels [ps]; 0 without kernels.
+    bound : float or None
+        Error limit of its time against exact packets; None is unknown.
+    """
+
+    end_ps: int
+    kernels_ps: int
+    bound: float | None
+
+
+def ran(request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int]) -> PartRan:
+    """Run a part with these last tasks and these kernels."""
+    result = result_of(request, RunOptions(bins=2, histories=False))
+    ends = result.tasks.end_ps
+    done, behind = (max((int(ends[task]) for task in own), default=0) for own in (tasks, kernels))
+    return PartRan(done, behind, grain_error(result))
+
+
+@dataclass
+class FollowedPart:
+    """An extrapolated part.
+
+    Attributes
+    ----------
+    moved : dict
+        Calls and bytes sent by dimension.
+    """
+
+    fewer: Fewer
+    plan: NcclPlan
+    moved: dict[str, tuple[int, int]]
+    note: str = ""
+
+    def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
+        """Extrapolate the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes].
+
+        0 is without concurrent kernels.
+        """
+        runs: dict[Request, PartRan] = {}
+
+        def on(request: Request, plan: NcclPlan | None) -> PartRan:
+            if request not in runs:
+                runs[request] = part_beside(request, plan, work_ps, hbm_bytes)
+            return runs[request]
+
+        asked = self.fewer.request, self.plan, self.fewer.nodes
+        end_ps, self.note = followed(*asked, lambda own, plan: on(own, plan).end_ps)
+        lost_ps = 0
+        if work_ps:
+            lost_ps, _ = followed(*asked, lambda own, plan: on(own, plan).kernels_ps - work_ps)
+        return PartRan(end_ps, work_ps + lost_ps, self.fewer.grain.step_error)
+
+
+def part_beside(request: Request, plan: NcclPlan | None, work_ps: int, hbm_bytes: int) -> PartRan:
+    """Run a collective concurrently with kernels of all its ranks."""
+    setup = request.setup
+    builder = ScheduleBuilder(setup.known, "part")
+    kernels = [
+        builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
+        for own in (setup.together if work_ps else ())
+        for rank in own.comm.ranks
+    ]
+    tasks = emit_together(builder, request, plan)
+    return ran(request.of(builder.build()), tasks, kernels)
+
+
+def followed_part(
+    setup: Setup,
+    plan: ParallelPlan,
+    granularity: str | int,
+    part: tuple[Sequence[int], Write],
+) -> FollowedPart | None:
+    """Return the extrapolation of a part of these ranks; None if it is simulated in full."""
+    ranks, write = part
+    if setup.nodes is None or len(ranks) <= MOST_RANKS:
+        return None
+    asking = _Asking(plan, ScheduleBuilder(plan.fabric, "part"), only=frozenset(ranks), setup=setup)
+    write(asking, {rank: rank for rank in ranks})
+    result = asking.found(granularity)
+    if result is None:
+        return None
+    moved = {name: (own.calls, own.sent_bytes) for name, own in asking.traffic.items()}
+    return FollowedPart(*result, moved)
+
+
+@dataclass
+class _Asking(Emitter):
+    """Emitter that records NCCL's choice and counts its traffic, without writing tasks.
+
+    Attributes
+    ----------
+    gpus : list of tuple of int
+        GPUs per node of each communicator, by their local number.
+    own : Setup or None
+        Setup of the first communicator.
+    """
+
+    setup: Setup = field(kw_only=True)
+    gpus: list[tuple[int, ...]] = field(default_factory=list)
+    own: Setup | None = None
+    moved: CollectivePayload | None = None
+    chosen: NcclPlan | None = None
+    others: bool = False
+
+    def __post_init__(self) -> None:
+        """Number the GPUs of every node."""
+        super().__post_init__()
+        self._number: list[int] = []
+        seen: dict[int, int] = defaultdict(int)
+        for zone in self._zones:
+            self._number.append(seen[zone])
+            seen[zone] += 1
+
+    def found(self, granularity: str | int) -> tuple[Fewer, NcclPlan] | None:
+        """Return the runs to extrapolate the recorded collective from, and its complete plan."""
+        if self.others or self.own is None or self.moved is None or self.chosen is None:
+            return None
+        setup = replace(self.own, beside=tuple(self.gpus[1:]))
+        moved = self.moved
+        request = Request(
+            setup, moved.operation, moved.bytes, dtype=moved.dtype, granularity=granularity
+        )
+        fewer = fewer_machines(request, self.chosen)
+        return None if fewer is None else (fewer, self.chosen)
+
+    def _write(
+        self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
+    ) -> tuple[Sequence[int], str]:
+        """Record a collective; return its ranks, and its algorithm."""
+        group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
+        gpus = self._of_each(group)
+        if gpus is None or self.moved not in (None, moved) or not self._by_nccl(operation, options):
+            self.others = True
+            return group, ""
+        self.gpus.append(gpus)
+        if self.moved is None:
+            self._choose(moved, gpus)
+        return group, self.chosen.selection.algorithm.own if self.chosen is not None else ""
+
+    def _choose(self, moved: CollectivePayload, gpus: tuple[int, ...]) -> None:
+        """Record NCCL's choice for the first of the concurrent communicators."""
+        every = len(gpus) * self.plan.fabric.num_zones == self.plan.fabric.num_ranks
+        self.moved, self.own = moved, self.setup if every else replace(self.setup, gpus=gpus)
+        width = element(moved.dtype).size_bytes
+        self.chosen = choose(self.own.comm, moved.operation, moved.bytes, element_bytes=width).plan
+
+    def _of_each(self, group: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the GPUs of a group per node, by local number; None if nodes differ."""
+        result: Mapping[int, list[int]] = defaultdict(list)
+        for rank in group:
+            result[self._zones[rank]].append(self._number[rank])
+        own = {tuple(numbers) for numbers in result.values()}
+        if len(result) < self.plan.fabric.num_zones or len(own) > 1 or list(group) != sorted(group):
+            return None
+        return own.pop()
+
+    def _pace(self, group: Sequence[int], step: Comm) -> Tails:
+        """Record whether a step lasts longer than its messages."""
+        self.others = self.others or step.least_ps > 0
+        return {}

@@ -1,0 +1,334 @@
+"""Parts of training steps, simulated once: communication, with and without kernels.
+
+A part is the joint communication of some ranks of a stage, written as in the step and run by the engine. Its result is
+cached by content: location of the ranks, communication, and the settings of the workload.
+
+Cache of simulated parts on disk: one file per content, one folder per model version.
+
+Files are completely written under another name and then renamed, and equal keys mean equal contents, so any number of
+processes may read and write concurrently. Files of another version of clusim are never read. A file begins with the
+checksum of its question and answer; a file that does not match is ignored, and overwritten with the new answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from clusim.base.errors import InputError
+from clusim.base.executors import file_digest, model_digest
+from clusim.base.files import write_bytes
+from clusim.collectives import ScheduleBuilder
+from clusim.simulation.approximate import FOLLOWED_ERROR
+from clusim.simulation.request import ScheduleRequest
+from clusim.simulation.setup import Setup
+from clusim.topology.model import Fabric
+from clusim.training.clock import PhaseTime
+from clusim.training.extrapolated import PartRan, Write, followed_part, ran
+from clusim.workload.mesh import zones_of
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.plan import ParallelPlan
+from clusim.workload.parallel.symmetry import EqualPlaces
+from clusim.workload.parallel.volumes import Volume
+
+PLACE = "CLUSIM_CACHE"
+"""Environment variable that overrides the folder."""
+
+
+def kept_folder() -> Path:
+    """Return the folder of all versions: `PLACE`, or the platform's user cache folder."""
+    if given := os.environ.get(PLACE):
+        return Path(given)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "clusim"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
+
+
+@dataclass
+class Kept:
+    """Answers by the content of their questions, as JSON.
+
+    Attributes
+    ----------
+    found, made : int
+        Answers read from the cache, and answers added by this process.
+    """
+
+    folder: Path = field(default_factory=kept_folder)
+    found: int = 0
+    made: int = 0
+    _known: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Path:
+        """Return the folder of this version."""
+        return self.folder / f"parts-{model_digest()}"
+
+    def get(self, question: Any) -> Any:
+        """Return the answer to a question, identified by its complete text; None if it is missing."""
+        key = _key(question)
+        if key not in self._known:
+            with suppress(OSError):
+                checksum, _, text = (self.own / key).read_bytes().partition(b"\n")
+                if checksum == _checksum(key, text):
+                    self._known[key] = json.loads(text)
+        self.found += key in self._known
+        return self._known.get(key)
+
+    def put(self, question: Any, answer: Any) -> None:
+        """Store an answer.
+
+        A folder that cannot be written is ignored: the answer is then computed again.
+        """
+        key = _key(question)
+        self._known[key] = answer
+        self.made += 1
+        with suppress(OSError, InputError):
+            self.own.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(answer).encode()
+            write_bytes(self.own / key, _checksum(key, text) + b"\n" + text)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the number of files of all versions, and their size [bytes]."""
+        files = [path for path in self.folder.glob("parts-*/*") if path.is_file()]
+        return len(files), sum(path.stat().st_size for path in files)
+
+    def clear(self) -> None:
+        """Remove only the cached files of all versions."""
+        for path in self.folder.glob("parts-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        self._known.clear()
+
+
+def _checksum(key: str, text: bytes) -> bytes:
+    return blake2b(key.encode() + text, digest_size=20).hexdigest().encode()
+
+
+def _key(question: Any) -> str:
+    return blake2b(repr(question).encode(), digest_size=20).hexdigest() + ".json"
+
+
+LONGER = 4
+"""Duration of kernels beside a part, relative to the part in isolation: they outlast the slowed part."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepPart:
+    """Known facts of a part, compared by identity.
+
+    Attributes
+    ----------
+    moved : dict
+        Calls and bytes sent by dimension.
+    bound : float or None
+        Error limit of its time against exact packets; None is unknown.
+    followed : str
+        The runs on fewer nodes that it was extrapolated from; empty if simulated in full.
+    """
+
+    took: PhaseTime
+    moved: dict[str, tuple[int, int]]
+    bound: float | None
+    followed: str = ""
+
+    def volumes(self) -> dict[str, Volume]:
+        """Return the traffic by dimension."""
+        return {dim: Volume(*own) for dim, own in self.moved.items()}
+
+
+@dataclass
+class StepParts:
+    """Parts of a plan, from the cache or from the engine.
+
+    Attributes
+    ----------
+    bounds : list
+        `StepPart.bound` of all requested parts.
+    simulated : int
+        Number of parts that the engine had to run.
+    longer : bool
+        Whether extrapolated parts are lengthened by their error limit.
+    """
+
+    setup: Setup
+    plan: ParallelPlan
+    granularity: str | int
+    kept: Kept
+    bounds: list[float | None] = field(default_factory=list)
+    simulated: int = 0
+    longer: bool = False
+    _known: dict[Any, StepPart] = field(default_factory=dict)
+    _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = self.plan.workload
+        said = own.communicators, own.collectives, own.experts, own.pipeline.scatter_gather
+        self._said = [str(item) for item in said] + [self.plan.precision.dtype]
+        self._machine = machine_of(self.setup)
+        self._zones = zones_of(self.plan.fabric)
+
+    @property
+    def different(self) -> int:
+        """Return the number of parts."""
+        return len(self._known)
+
+    @property
+    def followed(self) -> int:
+        """Return the number of parts that were extrapolated from runs on fewer nodes."""
+        return sum(1 for part in self._known.values() if part.followed)
+
+    def find(
+        self,
+        what: Any,
+        ranks: tuple[int, ...],
+        write: Write,
+        traffic_Bps: float | None = None,
+    ) -> StepPart:
+        """Return the part that `write` emits for some ranks.
+
+        Parameters
+        ----------
+        what : object
+            Complete description except for the location; its repr is the cache key.
+        traffic_Bps : float or None
+            Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
+        """
+        intensity = None if traffic_Bps is None else f"{traffic_Bps:.1e}"
+        near = what, ranks, intensity
+        if near not in self._known:
+            question = (self._place(ranks), repr(what), self._said, self.granularity, intensity)
+            answer = self.kept.get(question)
+            if answer is None:
+                answer = self._simulate(what, ranks, write, intensity)
+                self.kept.put(question, answer)
+            self._known[near] = self._read(answer)
+        result = self._known[near]
+        self.bounds.append(result.bound)
+        return result
+
+    def _read(self, answer: dict[str, Any]) -> StepPart:
+        """Return a part from its cached form."""
+        own = answer["followed"]
+        times = 1 + FOLLOWED_ERROR if own and self.longer else 1
+        took = PhaseTime(round(answer["time_ps"] * times), answer["share"])
+        moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
+        return StepPart(took, moved, answer["bound"], own)
+
+    def _ground(self, ranks: tuple[int, ...]) -> tuple[ParallelPlan, dict[int, int]]:
+        """Return the plan on the nodes of some ranks only, and their rank numbers there."""
+        zones = tuple(sorted({self._zones[rank] for rank in ranks}))
+        if zones not in self._grounds:
+            self._grounds[zones] = _on_machines(self.plan, zones)
+        plan = self._grounds[zones]
+        called = dict(zip(self.plan.mesh.ranks, plan.mesh.ranks, strict=True))
+        return plan, {rank: called[rank] for rank in ranks}
+
+    def _place(self, ranks: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return the location of ranks; inside one node it does not depend on the other nodes."""
+        inside = len({self._zones[rank] for rank in ranks}) == 1
+        nodes = None if inside else self.setup.nodes
+        return self._machine, nodes, _places(self.plan.fabric).of(ranks).key
+
+    def _simulate(
+        self,
+        what: Any,
+        ranks: tuple[int, ...],
+        write: Write,
+        intensity: str | None,
+    ) -> dict[str, Any]:
+        """Run a part, beside kernels if `intensity` gives their memory traffic."""
+        self.simulated += 1
+        whose = ranks, write
+        part = followed_part(self.setup, self.plan, self.granularity, whose) or self._written(
+            *whose
+        )
+        work_ps = bytes_there = 0
+        if intensity is not None:
+            work_ps = LONGER * self.find(what, ranks, write).took.time_ps
+            bytes_there = round(float(intensity) * work_ps / 1e12)
+        result = part.run(work_ps, bytes_there)
+        share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
+        return {
+            "time_ps": result.end_ps,
+            "share": min(1.0, share),
+            "moved": part.moved,
+            "bound": result.bound,
+            "followed": part.note,
+        }
+
+    def _written(self, ranks: tuple[int, ...], write: Write) -> _WrittenPart:
+        plan, there = self._ground(ranks)
+        return _WrittenPart(self.setup.on(plan.fabric), plan, there, write, self.granularity)
+
+
+@dataclass
+class _WrittenPart:
+    """A part that is simulated on all its ranks; `there` maps them to ranks of `plan`."""
+
+    setup: Setup
+    plan: ParallelPlan
+    there: Mapping[int, int]
+    write: Write
+    granularity: str | int
+    moved: dict[str, tuple[int, int]] = field(default_factory=dict)
+    note: str = ""
+
+    def run(self, work_ps: int, hbm_bytes: int) -> PartRan:
+        """Run the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes]; 0: no kernels."""
+        builder = ScheduleBuilder(self.plan.fabric, "part")
+        own = self.there.values()
+        writer = Emitter(self.plan, builder, only=frozenset(own))
+        kernels = [
+            builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
+            for rank in (own if work_ps else ())
+        ]
+        tails = self.write(writer, self.there)
+        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
+        self.moved = {name: (own.calls, own.sent_bytes) for name, own in writer.traffic.items()}
+        return ran(asked, [task for tasks in tails.values() for task in tasks], kernels)
+
+
+def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
+    """Return a plan on a fabric with only these nodes and the complete network between nodes.
+
+    Idle nodes do not affect the communication of these ranks: NCCL considers the nodes of a group, and the paths
+    use the same switches. Ranks of removed nodes become negative.
+    """
+    whole = plan.fabric
+    if len(zones) == whole.num_zones or whole.ring_orders is not None:
+        return plan
+    number = {zone: index for index, zone in enumerate(zones)}
+    nodes = tuple(
+        replace(node, zone=number.get(node.zone, node.zone))
+        for node in whole.nodes
+        if node.zone < 0 or node.zone in number
+    )
+    names = {node.name for node in nodes}
+    links = tuple(link for link in whole.links if link.a in names and link.b in names)
+    fabric = replace(whole, nodes=nodes, links=links)
+    known = {name: rank for rank, name in enumerate(fabric.ranks)}
+    ranks = tuple(known.get(whole.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
+    return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))
+
+
+@lru_cache(maxsize=4)
+def _places(fabric: Fabric) -> EqualPlaces:
+    return EqualPlaces(fabric)
+
+
+def machine_of(setup: Setup) -> tuple[Any, ...]:
+    """Return the identity of a system: preset name and file digests, or the complete fabric."""
+    if isinstance(setup.topology, Fabric):
+        own = setup.topology
+        return own.name, repr(own.nodes), repr(own.links), own.faults
+    files = tuple(file_digest(path) for path in setup.fabric.source_files)
+    return str(setup.topology), files

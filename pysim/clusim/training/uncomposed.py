@@ -1,0 +1,130 @@
+"""Steps with differing ranks: each is one part, shared with no other step.
+
+Estimate of training steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from clusim.base.executors import file_digest
+from clusim.base.units import format_time
+from clusim.results.diagnosis import Verdict
+from clusim.training.breakdown import Breakdown
+from clusim.training.parts import Kept, machine_of
+from clusim.training.request import TrainRequest
+from clusim.training.result import StepResult
+from clusim.training.run import trained
+from clusim.training.switches import Sharing
+from clusim.workload.parallel.plan import ParallelPlan
+from clusim.workload.parallel.volumes import Volume
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StepEstimate(StepResult):
+    """A training step composed of simulated parts.
+
+    Attributes
+    ----------
+    parts, simulated : int
+        Number of parts of the step, and number simulated for this estimate.
+    whole : bool
+        The step is one part, which the engine simulated in full.
+    followed, followed_ps : int
+        Number of parts extrapolated from runs on fewer nodes, and the resulting error limit of the step [ps].
+    """
+
+    parts: int
+    simulated: int
+    whole: bool = False
+    followed: int = 0
+    followed_ps: int = 0
+
+    @property
+    def grain_bound(self) -> float | None:
+        """Error limit of the step due to the bursts of its parts only; None is unknown."""
+        return super().error_bound
+
+    @property
+    def error_bound(self) -> float | None:
+        """Error limit of the step; None if composed of parts, without their mutual slow-down."""
+        return self.grain_bound if self.whole else None
+
+    @property
+    def origin(self) -> list[tuple[str, str]]:
+        """Number of parts."""
+        bound = self.grain_bound
+        made = f"{self.simulated} simulated now" if self.simulated else "all simulated before"
+        limit = "error limit not known"
+        if bound is not None:
+            limit = (
+                f"error limit {bound:.1%}"
+                if self.whole
+                else f"{limit} (of bursts alone {bound:.1%})"
+            )
+        rows = [("estimate", f"of {self.parts} parts, {made}; {limit}")]
+        if self.followed:
+            off, step = format_time(self.followed_ps), format_time(self.step_ps[-1])
+            rows.append(
+                (
+                    "followed",
+                    f"{self.followed} parts from fewer nodes; error limit {off} of {step}",
+                )
+            )
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers for JSON output."""
+        own = {
+            "parts": self.parts,
+            "parts_simulated": self.simulated,
+            "parts_followed": self.followed,
+            "followed_error_s": self.followed_ps / 1e12,
+        }
+        return {**self.figures(), "estimate": own}
+
+
+def whole(request: TrainRequest, plan: ParallelPlan, kept: Kept) -> StepEstimate:
+    """Return the engine's result for the steps of a request, simulated unless it is cached."""
+    own = request.setup
+    where = machine_of(own), own.nodes, str(own.faults)
+    how = request.steps, request.folding, request.granularity, request.seed
+    work = request.workload
+    read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
+    question = (*where, work.model_dump_json(exclude={"name", "description"}), read, *how)
+    answer = kept.get(question)
+    simulated = answer is None
+    if answer is None:
+        answer = _written(trained(replace(request, estimate=False)))
+        kept.put(question, answer)
+    return StepEstimate(
+        plan=plan,
+        step_ps=answer["step_ps"],
+        ranks=[Breakdown(*row) for row in answer["ranks"]],
+        memory=[],
+        traffic={name: Volume(*row) for name, row in answer["traffic"].items()},
+        executed_flops=answer["executed_flops"],
+        wall_s=0.0,
+        sharing=Sharing(*answer["sharing"]),
+        worker_ps=answer["worker_ps"],
+        grain_error=answer["grain_error"],
+        judged=Verdict.from_json(answer["verdict"], "verdict"),
+        whole=True,
+        parts=1,
+        simulated=int(simulated),
+    )
+
+
+def _written(found: StepResult) -> dict[str, Any]:
+    """Return a result in its cached form."""
+    return {
+        "step_ps": found.step_ps,
+        "ranks": [astuple(row) for row in found.ranks],
+        "traffic": {name: (own.calls, own.sent_bytes) for name, own in found.traffic.items()},
+        "executed_flops": found.executed_flops,
+        "sharing": astuple(found.sharing),
+        "worker_ps": found.worker_ps,
+        "grain_error": found.grain_error,
+        "verdict": found.verdict.to_json(),
+    }
