@@ -2,8 +2,8 @@
 
     python benchmarks/recording_readers.py
 
-prints a row of the table in docs/inputs.md for each format: bytes, events, and both per second on one
-core.
+prints a row for each format: bytes, events, and both per second on one core. docs/inputs.md summarises
+these speeds.
 """
 
 from __future__ import annotations

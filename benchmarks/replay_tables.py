@@ -13,9 +13,6 @@ from pathlib import Path
 from clusim.base.errors import InputError
 from clusim.base.files import write_text
 from clusim.base.units import format_size
-from clusim.formats.logs import read_logs, summarize
-from clusim.formats.logs.calls import call_table
-from clusim.formats.logs.jobranks import add_runs
 from clusim.replays import Replay, replay
 from clusim.replays.placing import ReplayRequest
 
@@ -39,30 +36,6 @@ def logs(folder: Path) -> dict[str, list[Path]]:
     for path in sorted((folder / "nccl_logs").glob("*")):
         result.setdefault(source.get(path.name, path.name), []).append(path)
     return result
-
-
-def _row(source: str, paths: list[Path]) -> str:
-    versions, ranks, calls, measured = set[str](), set[int](), 0, 0
-    for path in paths:
-        log = read_logs([str(path)])
-        result = summarize(log)
-        versions |= {text.partition("+")[0] for text in result["versions"]}
-        ranks |= {comm["n_ranks"] for comm in result["communicators"]}
-        measured += sum(len(run["rows"]) for run in result["measurements"])
-        add_runs(log)
-        calls += len(call_table(log).call)
-    shown = " to ".join(str(n) for n in sorted({min(ranks), max(ranks)}))
-    named = ", ".join(sorted(versions, key=lambda v: [int(n) for n in v.split(".")])) or "-"
-    return f"| {source} | {len(paths)} | {named} | {shown} | {calls} | {measured} |"
-
-
-def log_table(folder: Path) -> list[str]:
-    """Return a row for every repository."""
-    lines = [
-        "| source | logs | NCCL | ranks | calls | measured rows |",
-        "|---|---:|---|---|---:|---:|",
-    ]
-    return lines + [_row(source, paths) for source, paths in logs(folder).items()]
 
 
 def _replays(paths: list[Path]) -> dict[str, list[Replay]]:
@@ -121,7 +94,7 @@ def main(arguments: list[str]) -> None:
     """Print the tables, or put them into the page."""
     folder = Path(arguments[0])
     text = PAGE.read_text(encoding="utf-8") if "--write" in arguments else ""
-    for name, table in (("logs", log_table), ("measured", measured_table), ("sizes", size_table)):
+    for name, table in (("measured", measured_table), ("sizes", size_table)):
         lines = "\n".join(table(folder))
         print(f"{lines}\n", flush=True)
         if text:

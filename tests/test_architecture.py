@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "training": "analysis base collectives engine lowering nccl report results schedule simulation topology workload",
     "nccltests": "base hardware nccl report results schedule simulation",
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
-    "validation": "analysis base engine formats hardware lowering nccl nccltests report schedule simulation topology"
+    "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
     "studies": "analysis base engine lowering nccl nccltests replays report results simulation topology training"
     " workload",
@@ -53,7 +53,7 @@ GATEKEEPERS = {
     "matplotlib": (
         *(
             "clusim/report/plots.py",
-            "clusim/validation/collectives/accuracypage.py",
+            "clusim/validation/collectives/validate.py",
             "clusim/topology/drawing/",
         ),
         "clusim/base/display.py",

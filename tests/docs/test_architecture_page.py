@@ -174,11 +174,7 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
     (r"exit code (\d+)", bug_code),
     (r"contract, section (\d+)", lambda: heading("Memory")),
     (r"(\d+) lines of own script", lambda: lines_of(PACKAGE / "report/page", "*.js")),
-    (
-        r"protobuf.py`, about (\d+) lines",
-        lambda: round(lines_of(PACKAGE / "report" / "export", "protobuf.py"), -1),
-    ),
-    (r"lines\): (\d+) kinds of fields", lambda: functions("report/export/protobuf.py", r"\(key: ")),
+    (r"(\d+) kinds of fields", lambda: functions("report/export/perfetto.py", r"\(key: ")),
 ]
 """What the page says, and what the code says."""
 

@@ -128,11 +128,11 @@ def test_the_output_in_the_readme_is_that_of_the_main_job(
 
 def test_pages_name_the_releases_of_nccl_that_are_known() -> None:
     """Whoever raises `LATEST` is told which texts still end at the release before."""
-    texts = [*PAGES, ROOT / "pysim" / "clusim" / "nccl" / "versions.py"]
+    texts = [*PAGES, ROOT / "pysim" / "clusim" / "nccl" / "constants.py"]
     found = [
         (path.name, last)
         for path in texts
         for last in re.findall(rf"\b{OLDEST} (?:to|-) (\d+\.\d+)", path.read_text("utf-8"))
     ]
-    assert {"nccl.md", "versions.py"} <= {name for name, _ in found}
+    assert {"nccl.md", "constants.py"} <= {name for name, _ in found}
     assert {last for _, last in found} == {str(LATEST)}, found

@@ -275,7 +275,7 @@ def _export(module: str, function: str) -> Callable[[Path], None]:
 
 def _tables(path: Path, one: bool = False) -> None:
     """Read every table, or `one` that follows from the file."""
-    from clusim.report.export.tables import iterate_table, table_names
+    from clusim.results.trace.tables import iterate_table, table_names
 
     names = list(table_names(path))
     for name in [_chance(path).choice(names)] if one else names:

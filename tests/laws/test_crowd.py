@@ -15,7 +15,7 @@ import clusim
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import OPCODES
 from clusim.lowering import lower
-from clusim.lowering.programs import (
+from clusim.lowering.cta_contention import (
     CROWD_ONE,
     asking_warps,
     crowd_1024,

@@ -15,7 +15,7 @@ from clusim.report.page_data import Feed
 from clusim.report.plots import FIGURES, save_figure
 from clusim.report.server import PageServer
 from clusim.schedule.builder import ProgramBuilder
-from clusim.validation.collectives.accuracypage import Curve, save_accuracy
+from clusim.validation.collectives.validate import Curve, save_accuracy
 from clusim_cli.main import run
 from support.browser import chromium, until, watched
 from support.doctored import EVIL, SHORT, doctored, topology

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.report.html import LIMIT_BYTES, page, served_page, unpack
+from clusim.report.html import LIMIT_BYTES, page, served_page
 from clusim.report.markup import element
-from clusim.report.page_data import Feed
+from clusim.report.page_data import Feed, unpack
 from support import traces
 
 VOID = {"meta", "link", "br", "input"}

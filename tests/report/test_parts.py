@@ -14,12 +14,18 @@ import clusim
 from clusim.base.terms.links import described
 from clusim.base.units import format_size
 from clusim.report.boxes import Picture
-from clusim.report.charts import FULL, history
-from clusim.report.drawnmachine import WireGroups, group_wires, machine_of, natural_key, span
-from clusim.report.html import pack, unpack
+from clusim.report.drawnmachine import (
+    FULL,
+    WireGroups,
+    group_wires,
+    history,
+    machine_of,
+    natural_key,
+    span,
+)
 from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
 from clusim.report.markup import bent
-from clusim.report.page_data import Feed, used_part
+from clusim.report.page_data import Feed, pack, unpack, used_part
 from clusim.report.picture import draw
 from clusim.report.sections import call_rows
 from clusim.report.summary_text import sentences

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from clusim.base.errors import EnvironmentFailure
-from clusim.report.html import unpack
-from clusim.report.page_data import Feed
+from clusim.report.page_data import Feed, unpack
 from clusim.report.server import PageServer
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from clusim.analysis.slices import Slices, all_starts
 from clusim.base.errors import TraceError
-from clusim.report.export.tables import iterate_table
 from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import RecordFile, read_result
+from clusim.results.trace.tables import iterate_table
 from clusim.simulation.diagnose import rerun
 from fuzz import traces
 

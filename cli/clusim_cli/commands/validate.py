@@ -164,7 +164,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
     """Write figures, page and classes, as requested."""
     plots: list[tuple[str, Path]] = []
     if given["plot"] is not None:
-        from clusim.validation.collectives.accuracypage import save_accuracies
+        from clusim.validation.collectives.validate import save_accuracies
 
         plots = save_accuracies(report.curves(), given["plot"])
     if given["markdown"] is not None:

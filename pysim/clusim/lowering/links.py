@@ -19,9 +19,9 @@ from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, ConnKind, Op, Policy
 from clusim.engine.image import OPCODES, empty
 from clusim.lowering.aggregation import Trees
+from clusim.lowering.cta_contention import asking_warps
 from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
 from clusim.lowering.paths import route_keys
-from clusim.lowering.programs import asking_warps
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule

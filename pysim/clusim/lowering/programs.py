@@ -10,16 +10,6 @@ there (NCCL, ``src/device/prims_simple.h``: ``waitPeer``, ``postPeer``). **Model
 slice the time in which a GPU reads host memory. The loads of a sender that receives in the same slice
 overlap its wait for the data. **Not modelled** Loads that queue after data read by a NIC; the fences of
 LL128; gdrcopy, with which counters are in GPU memory. **Parameters** The latency between GPU and host.
-
-Start times of the CTAs of a kernel, memory contention, and warps that issue reads.
-
-**Hardware** A kernel of NCCL has a thread block for every used channel, numbered without gaps, and they start
-one after the other. Loads of many CTAs wait longer in L2 and memory than loads of a single CTA, so that each copies
-more slowly: a CTA of sends and receives moves 21 GB/s with 4 active CTAs and 18.9 GB/s with 16 (8 H100).
-**Model** CTAs start `cta_skew` apart in the order of their channels. The cost of a byte grows by the factor
-``1 + crowding x (CTAs - 1) x rate / memory rate``, with the rate of a CTA that sends.
-**Not modelled** CTAs that start and end within a kernel; other users of the memory; copies of a rank to itself.
-**Parameters** ``crowding`` of a protocol.
 """
 
 from __future__ import annotations
@@ -33,6 +23,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE, Mode, Op, PrimFlag, TaskKind
 from clusim.engine.image import OPCODES, empty
+from clusim.lowering.cta_contention import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.hops import protocol_of
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.proxies import (
@@ -53,59 +44,8 @@ from clusim.schedule.ir import (
     Template,
 )
 from clusim.topology.arrays import FabricArrays
-from clusim.topology.model import Fabric, Protocol
+from clusim.topology.model import Fabric
 from clusim.topology.node import COST_ONE
-
-CROWD_ONE = 1024
-"""Cost factor of a byte without contention by other CTAs, in 1/1024."""
-
-
-def start_order(schedule: Schedule) -> list[int]:
-    """Return, per instance, the number of CTAs of its kernel that start earlier."""
-    used: dict[int, set[int]] = {}
-    for item in schedule.instances:
-        used.setdefault(item.task, set()).add(item.channel)
-    order = {task: {c: i for i, c in enumerate(sorted(own))} for task, own in used.items()}
-    return [order[item.task][item.channel] for item in schedule.instances]
-
-
-def exchanging(schedule: Schedule) -> dict[int, int]:
-    """Return, per task, the number of CTAs that exchange data with other ranks."""
-    moves = [
-        any(prim.send != ABSENT or prim.recv != ABSENT for prim in template.prims)
-        for template in schedule.templates
-    ]
-    used: dict[int, set[int]] = {}
-    for item in schedule.instances:
-        if moves[item.template]:
-            used.setdefault(item.task, set()).add(item.channel)
-    return {task: len(own) for task, own in used.items()}
-
-
-def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
-    """Return the cost of a byte for one of `ctas` CTAs, in 1/1024 of a single CTA's.
-
-    Parameters
-    ----------
-    memory_Bps : float
-        Rate of the GPU's memory [B/s].
-    """
-    if not protocol.crowding or memory_Bps <= 0:
-        return CROWD_ONE
-    load = max(0, ctas - 1) * protocol.rate_Bps("send") / memory_Bps
-    return round(CROWD_ONE * (1 + protocol.crowding * load))
-
-
-def asking_warps(schedule: Schedule) -> list[float]:
-    """Return, per connection, the warps of the receiver's CTA, which request read data."""
-    warps: list[float] = [CTA_WARPS] * len(schedule.connections)
-    for item in schedule.instances:
-        if item.warps < CTA_WARPS:
-            for number in item.connections:
-                if schedule.connections[number].dst == item.rank:
-                    warps[number] = item.warps
-    return warps
-
 
 LOADS = 1
 """Loads from the FIFO per step: its state."""

@@ -1,15 +1,19 @@
-"""System reconstructed from its wires: graph nodes, connections, groups of wires."""
+"""System reconstructed from its wires: graph nodes, connections, groups of wires.
+
+Histories of wires for pictures, merged over wires and time, eight bits per value.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.results.bins import Bins
 from clusim.results.result import Wires
 
 Array = NDArray[Any]
@@ -228,3 +232,78 @@ def _named(machine: DrawnMachine, wires: Wires, groups: list[Array]) -> WireGrou
 
 def _names(machine: DrawnMachine, nodes: Iterable[int]) -> str:
     return span([machine.nodes[int(node)] for node in np.unique(np.fromiter(nodes, np.int64))])
+
+
+if TYPE_CHECKING:
+    pass
+
+FULL = 255
+"""Value of an eight-bit column that represents 1."""
+MEASURES: dict[str, tuple[str, str]] = {
+    "load": ("Load", "part of the time in which the wire was busy"),
+    "peak": ("Load, fullest wire", "the same of the fullest wire of the row"),
+    "credit": ("No credit", "part of the time the wire stood still for want of credit"),
+    "contended": ("Contended", "part of the time a packet waited while the wire served another"),
+    "queue": ("Queue", "bytes queued for the wire, largest sample"),
+}
+"""Histories of wires: name -> (title, meaning)."""
+_COUNTERS = {"load": "busy", "credit": "stall_credit", "contended": "stall_arbitration"}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Measures of groups of wires in time columns.
+
+    Attributes
+    ----------
+    edge_ps : ndarray, shape (columns + 1,)
+        Where columns start and end [ps].
+    values : dict of ndarray of uint8, shape (groups, columns)
+        One for each of `MEASURES`; `FULL` is 100 %, or `queue_max_bytes`. Without groups of several wires, ``peak`` is
+        absent.
+    queue_max_bytes : int
+        Longest queue of all [bytes].
+    """
+
+    edge_ps: Array
+    values: dict[str, Array]
+    queue_max_bytes: int
+
+
+def history(
+    bins: Bins, groups: WireGroups, *, columns: int, from_ps: int = 0, until_ps: int | None = None
+) -> History:
+    """Return the history of `groups` between two times [ps].
+
+    It has at most `columns` columns, each of an integer number of bins.
+    """
+    edge_ps = bins.edge_ps
+    count = len(edge_ps) - 1
+    if count < 1 or not len(groups):
+        return History(np.zeros(1), {}, 0)
+    low = int(np.clip(np.searchsorted(edge_ps, from_ps, "right") - 1, 0, count - 1))
+    high = (
+        count
+        if until_ps is None
+        else int(np.clip(np.searchsorted(edge_ps, until_ps), low + 1, count))
+    )
+    step = max(1, -(-(high - low) // columns))
+    starts = np.arange(low, high, step)
+    edges = np.append(edge_ps[starts], edge_ps[high])
+    width = np.diff(edges).astype(np.float64)
+    values: dict[str, Array] = {}
+    for name, counter in _COUNTERS.items():
+        table = np.add.reduceat(bins.wires[counter][:, :high], starts, axis=1)
+        values[name] = _bytes(groups.mean(table) / width)
+        if name == "load" and groups.sizes.max() > 1:
+            values["peak"] = _bytes(groups.largest(table) / width)
+    queue = groups.largest(np.maximum.reduceat(bins.wires["queue"][:, :high], starts, axis=1))
+    longest = int(bins.wires["queue"].max(initial=0))
+    values["queue"] = _bytes(queue / max(1, longest))
+    return History(edges, values, longest)
+
+
+def _bytes(part: Array) -> Array:
+    """Return fractions of 1 as bytes; a nonzero fraction never becomes 0."""
+    scaled = np.clip(np.rint(part * FULL), 0, FULL)
+    return np.where((part > 0) & (scaled == 0), 1, scaled).astype(np.uint8)

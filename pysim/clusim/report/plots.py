@@ -16,7 +16,7 @@ from clusim.base.display import Plot, picture_format
 from clusim.base.errors import InputError, lacking, suggest
 from clusim.base.units import format_size
 from clusim.report.boxes import WIDTH, Box, Picture
-from clusim.report.charts import FULL, MEASURES, history
+from clusim.report.drawnmachine import FULL, MEASURES, history
 from clusim.report.lanes import window
 from clusim.report.markup import bend, bent, line_widths
 from clusim.report.page_data import Feed

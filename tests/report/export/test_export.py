@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from clusim.base.errors import InputError, TraceError
-from clusim.report.export import protobuf as pb
+from clusim.report.export import perfetto as pb
 from clusim.report.export.kineto import write_chrome, write_kineto
 from clusim.report.export.nccl_log import write_nccl_log
 from clusim.report.export.perfetto import write_perfetto
 from clusim.report.export.run import Run
-from clusim.report.export.tables import iterate_table, table_names, write_csv, write_parquet
+from clusim.report.export.tables import write_csv, write_parquet
 from clusim.results.trace.reader import read_result
+from clusim.results.trace.tables import iterate_table, table_names
 
 Fields = dict[int, list[Any]]
 
@@ -63,15 +64,15 @@ def packets(path: Path) -> Iterator[Fields]:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**35, 2**63 - 1, 2**64 - 1])
 def test_numbers_survive_encoding(value: int) -> None:
-    assert decode(pb.number(5, value)) == {5: [value]}
+    assert decode(pb.pb_number(5, value)) == {5: [value]}
 
 
 def test_negative_numbers_are_64_bits() -> None:
-    assert decode(pb.number(5, -1)) == {5: [2**64 - 1]}
+    assert decode(pb.pb_number(5, -1)) == {5: [2**64 - 1]}
 
 
 def test_fields_nest() -> None:
-    message = pb.field(3, pb.text(1, "ä"), pb.real(2, 0.5), pb.fixed64(4, 9))
+    message = pb.pb_field(3, pb.pb_text(1, "ä"), pb.pb_real(2, 0.5), pb.pb_fixed64(4, 9))
     inner = decode(decode(message)[3][0])
     assert inner[1] == ["ä".encode()]
     assert np.frombuffer(inner[2][0]) == 0.5
@@ -282,7 +283,7 @@ def test_a_table_in_pieces_is_the_table(
     training: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_csv(training, "history", tmp_path / "whole.csv")
-    monkeypatch.setattr("clusim.report.export.tables.PIECE_ROWS", 100)
+    monkeypatch.setattr("clusim.results.trace.tables.PIECE_ROWS", 100)
     write_csv(training, "history", tmp_path / "pieces.csv")
     assert (tmp_path / "pieces.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert sum(1 for _ in iterate_table(training, "tasks")) == 1

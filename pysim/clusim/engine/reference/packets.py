@@ -15,9 +15,8 @@ from typing import Protocol
 
 from clusim.base.errors import InternalError
 from clusim.engine.abi import NONE, Kind, Policy
-from clusim.engine.reference.connections import FlowRate
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.specs import UnitSpec, VertexSpec, ceil_div
+from clusim.engine.reference.specs import FlowRate, UnitSpec, VertexSpec, ceil_div
 
 
 class TransferOwner(Protocol):

@@ -37,7 +37,6 @@ from clusim.engine.ranges import (
 )
 from clusim.engine.reference import machine
 from clusim.engine.reference.arbitration import phase_b, start_transfer
-from clusim.engine.reference.connections import FlowRate
 from clusim.engine.reference.instances import first_group, loop_count
 from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
@@ -46,6 +45,7 @@ from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.specs import (
     ConnSpec,
     FaultSpec,
+    FlowRate,
     InstanceSpec,
     PrimSpec,
     SourceSpec,

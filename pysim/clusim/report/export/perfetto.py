@@ -7,10 +7,17 @@ the wires that carried anything, by class, with counters of load, credit stalls 
 nanoseconds: times are rounded down to them.
 
 Packets of a Perfetto trace: tracks, names that are sent once, and slices and samples by columns.
+
+Protobuf encoding for Perfetto traces.
+
+https://protobuf.dev/programming-guides/encoding: a message is a row of fields, each a key and a value.
+Field numbers are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and
+``track_descriptor.proto``.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +29,72 @@ from numpy.typing import NDArray
 from clusim.analysis.tasks import RankTasks
 from clusim.base.files import replacing
 from clusim.base.units import format_size
-from clusim.report.export import protobuf as pb
 from clusim.report.export.run import Piece, Run
 from clusim.results.replicated import KINDS
+
+_SMALL = [bytes([value]) for value in range(128)]
+
+
+def pb_varint(value: int) -> bytes:
+    """Return a number of any size, seven bits per byte, low bits first.
+
+    Negative numbers are encoded in 64 bits.
+    """
+    if 0 <= value < 128:
+        return _SMALL[value]
+    value &= (1 << 64) - 1
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def pb_varints(values: Array) -> list[bytes]:
+    """Return the `varint` encoding of every number of an array without negative numbers."""
+    left = values.astype(np.uint64)
+    result = np.zeros((len(left), 10), np.uint8)
+    for place in range(10):
+        result[:, place] = (left & np.uint64(127)) | (np.uint64(128) * (left > 127))
+        left >>= np.uint64(7)
+        if not left.any():
+            break
+    # NumPy strips trailing zero bytes of texts, and only the varint of 0 ends with one.
+    return [text or _SMALL[0] for text in result.view("S10").ravel().tolist()]
+
+
+def pb_reals(values: Array) -> list[bytes]:
+    """Return numbers of an array as fields of type double have them, without their keys."""
+    raw = values.astype("<f8").tobytes()
+    return [raw[place : place + 8] for place in range(0, len(raw), 8)]
+
+
+def pb_number(key: int, value: int) -> bytes:
+    """Return an integer, boolean or enumeration field."""
+    return pb_varint(key << 3) + pb_varint(value)
+
+
+def pb_fixed64(key: int, value: int) -> bytes:
+    """Return a field of eight bytes."""
+    return pb_varint(key << 3 | 1) + value.to_bytes(8, "little")
+
+
+def pb_real(key: int, value: float) -> bytes:
+    """Return a field of type double."""
+    return pb_varint(key << 3 | 1) + struct.pack("<d", value)
+
+
+def pb_field(key: int, *parts: bytes) -> bytes:
+    """Return a message or string field."""
+    body = b"".join(parts)
+    return pb_varint(key << 3 | 2) + pb_varint(len(body)) + body
+
+
+def pb_text(key: int, value: str) -> bytes:
+    """Return a string field."""
+    return pb_field(key, value.encode())
+
 
 Array = NDArray[Any]
 
@@ -37,9 +107,9 @@ _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _EXPLICIT_ORDER = 3
 _ROOT = 1
 
-_HEAD = pb.number(_SEQUENCE, 1) + pb.number(_FLAGS, _NEEDS_STATE)
-_TIMED = pb.varint(_TIMESTAMP << 3)
-_DOUBLE = pb.varint(44 << 3 | 1)
+_HEAD = pb_number(_SEQUENCE, 1) + pb_number(_FLAGS, _NEEDS_STATE)
+_TIMED = pb_varint(_TIMESTAMP << 3)
+_DOUBLE = pb_varint(44 << 3 | 1)
 
 
 @dataclass(slots=True)
@@ -75,21 +145,21 @@ class PacketWriter:
         """Add a packet without a time."""
         head = _HEAD
         if not self.started:
-            head = pb.number(_SEQUENCE, 1) + pb.number(_FLAGS, _NEEDS_STATE | _CLEARED)
+            head = pb_number(_SEQUENCE, 1) + pb_number(_FLAGS, _NEEDS_STATE | _CLEARED)
         self.started = True
-        self.out.write(pb.field(_PACKET, head, *parts))
+        self.out.write(pb_field(_PACKET, head, *parts))
 
     def track(self, parent: int, name: str, order: int, counter: bytes | None = None) -> int:
         """Add a track below another and return its number."""
         self.counts.tracks += 1
         uuid = _ROOT + self.counts.tracks
-        parts = [pb.number(1, uuid), pb.text(2, name), pb.number(11, _EXPLICIT_ORDER)]
-        parts.append(pb.number(12, order))
+        parts = [pb_number(1, uuid), pb_text(2, name), pb_number(11, _EXPLICIT_ORDER)]
+        parts.append(pb_number(12, order))
         if parent:
-            parts.append(pb.number(5, parent))
+            parts.append(pb_number(5, parent))
         if counter is not None:
-            parts.append(pb.field(8, counter))
-        self.packet(pb.field(_TRACK, *parts))
+            parts.append(pb_field(8, counter))
+        self.packet(pb_field(_TRACK, *parts))
         return uuid
 
     def name(self, kind: int, name: str) -> int:
@@ -97,21 +167,21 @@ class PacketWriter:
         number = self.names.get((kind, name))
         if number is None:
             number = self.names[kind, name] = len(self.names) + 1
-            entry = pb.field(kind, pb.number(1, number), pb.text(2, name))
-            self.packet(pb.field(_INTERNED, entry))
+            entry = pb_field(kind, pb_number(1, number), pb_text(2, name))
+            self.packet(pb_field(_INTERNED, entry))
         return number
 
     def argument(self, name: str, value: int | str) -> bytes:
         """Return an argument of an event."""
-        key = pb.number(1, self.name(3, name))
-        shown = pb.text(6, value) if isinstance(value, str) else pb.number(4, value)
-        return pb.field(4, key, shown)
+        key = pb_number(1, self.name(3, name))
+        shown = pb_text(6, value) if isinstance(value, str) else pb_number(4, value)
+        return pb_field(4, key, shown)
 
     def slice(self, event: TrackEvent, start_ps: int, end_ps: int) -> None:
         """Add one slice from begin to end [ps]."""
         self.counts.slices += 1
         begin, instant, end = self._forms(event)
-        low, high = (pb.number(_TIMESTAMP, time // PS_PER_NS) for time in (start_ps, end_ps))
+        low, high = (pb_number(_TIMESTAMP, time // PS_PER_NS) for time in (start_ps, end_ps))
         if start_ps == end_ps:
             self.packet(low, instant)
             return
@@ -132,20 +202,20 @@ class PacketWriter:
             (0, 3 * which + instant, start_ps),
             (1, 3 * which + 2, end_ps),
         ):
-            stamps = np.array(pb.varints(time_ps // PS_PER_NS), object)
+            stamps = np.array(pb_varints(time_ps // PS_PER_NS), object)
             parts[:, side] = self._timed(stamps, forms[form])
         parts[instant, 1] = b""
         self.out.write(b"".join(parts.ravel().tolist()))
 
     def _forms(self, event: TrackEvent) -> tuple[bytes, bytes, bytes]:
         """Return an event in three forms: its start, without duration, and its end."""
-        head = pb.number(11, event.track)
-        named = pb.number(10, self.name(2, event.name)) + pb.number(3, self.name(1, event.category))
+        head = pb_number(11, event.track)
+        named = pb_number(10, self.name(2, event.name)) + pb_number(3, self.name(1, event.category))
         begin, instant = (
-            pb.field(_EVENT, pb.number(9, kind), head, named, event.more)
+            pb_field(_EVENT, pb_number(9, kind), head, named, event.more)
             for kind in (_BEGIN, _INSTANT)
         )
-        return begin, instant, pb.field(_EVENT, pb.number(9, _END), head)
+        return begin, instant, pb_field(_EVENT, pb_number(9, _END), head)
 
     def _timed(self, stamps: Array, bodies: Array) -> Array:
         """Return packets in three parts, from the varints of their times and the bodies."""
@@ -154,8 +224,8 @@ class PacketWriter:
         most = int(own.max())
         if most >= len(self._begins):
             sizes = range(len(_HEAD) + len(_TIMED), len(_HEAD) + len(_TIMED) + most + 1)
-            key = pb.varint(_PACKET << 3 | 2)
-            begins = [key + pb.varint(size) + _HEAD + _TIMED for size in sizes]
+            key = pb_varint(_PACKET << 3 | 2)
+            begins = [key + pb_varint(size) + _HEAD + _TIMED for size in sizes]
             self._begins = np.array(begins, object)
         return np.stack((self._begins[own], stamps, bodies), axis=1)
 
@@ -163,10 +233,10 @@ class PacketWriter:
         """Add a counter's values from edge to edge [ps], without repeated values."""
         keep = np.append(True, values[1:] != values[:-1])
         times = np.append(edge_ps[:-1][keep], edge_ps[-1]) // PS_PER_NS
-        head = pb.number(9, _COUNTER) + pb.number(11, track) + _DOUBLE
-        event = pb.varint(_EVENT << 3 | 2) + pb.varint(len(head) + 8) + head
-        bodies = [event + value for value in pb.reals(np.append(values[keep], 0.0))]
-        stamps = np.array(pb.varints(times), object)
+        head = pb_number(9, _COUNTER) + pb_number(11, track) + _DOUBLE
+        event = pb_varint(_EVENT << 3 | 2) + pb_varint(len(head) + 8) + head
+        bodies = [event + value for value in pb_reals(np.append(values[keep], 0.0))]
+        stamps = np.array(pb_varints(times), object)
         parts = self._timed(stamps, np.array(bodies, object))
         self.out.write(b"".join(parts.ravel().tolist()))
         self.counts.samples += len(bodies)
@@ -293,9 +363,9 @@ def _details(writer: PacketWriter, piece: Piece) -> bytes:
     if piece.gets_from >= 0:
         more += writer.argument("from rank", piece.gets_from)
     if piece.flow:
-        more += pb.fixed64(47, piece.flow)
+        more += pb_fixed64(47, piece.flow)
     if piece.source_flow:
-        more += pb.fixed64(48, piece.source_flow)
+        more += pb_fixed64(48, piece.source_flow)
         writer.counts.arrows += 1
     return more
 
@@ -329,7 +399,7 @@ def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[
 
 
 def _unit(name: str) -> bytes:
-    return pb.text(6, name)
+    return pb_text(6, name)
 
 
 def _write_memory(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:

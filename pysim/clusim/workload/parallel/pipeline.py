@@ -17,10 +17,10 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, Wait
-from clusim.workload.parallel.checkpoints import Saving, checkpoint_of, save_behind
+from clusim.workload.parallel.checkpoints import Away, Saving, checkpoint_of, save_behind
 from clusim.workload.parallel.data import Board, DataParallel, Replicated, Rounds, Served
 from clusim.workload.parallel.emitter import Block, Emitter, Exchange
-from clusim.workload.parallel.sharded import Away, Sharded
+from clusim.workload.parallel.sharded import Sharded
 from clusim.workload.pipeline_schedules import CUT, Action, before, beside
 
 BLOCK_LAYERS = 2

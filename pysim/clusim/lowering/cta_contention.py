@@ -1,0 +1,69 @@
+"""Start times of the CTAs of a kernel, memory contention, and warps that issue reads.
+
+**Hardware** A kernel of NCCL has a thread block for every used channel, numbered without gaps, and they start
+one after the other. Loads of many CTAs wait longer in L2 and memory than loads of a single CTA, so that each copies
+more slowly: a CTA of sends and receives moves 21 GB/s with 4 active CTAs and 18.9 GB/s with 16 (8 H100).
+**Model** CTAs start `cta_skew` apart in the order of their channels. The cost of a byte grows by the factor
+``1 + crowding x (CTAs - 1) x rate / memory rate``, with the rate of a CTA that sends.
+**Not modelled** CTAs that start and end within a kernel; other users of the memory; copies of a rank to itself.
+**Parameters** ``crowding`` of a protocol.
+"""
+
+from __future__ import annotations
+
+from clusim.schedule.ir import (
+    ABSENT,
+    CTA_WARPS,
+    Schedule,
+)
+from clusim.topology.model import Protocol
+
+CROWD_ONE = 1024
+"""Cost factor of a byte without contention by other CTAs, in 1/1024."""
+
+
+def start_order(schedule: Schedule) -> list[int]:
+    """Return, per instance, the number of CTAs of its kernel that start earlier."""
+    used: dict[int, set[int]] = {}
+    for item in schedule.instances:
+        used.setdefault(item.task, set()).add(item.channel)
+    order = {task: {c: i for i, c in enumerate(sorted(own))} for task, own in used.items()}
+    return [order[item.task][item.channel] for item in schedule.instances]
+
+
+def exchanging(schedule: Schedule) -> dict[int, int]:
+    """Return, per task, the number of CTAs that exchange data with other ranks."""
+    moves = [
+        any(prim.send != ABSENT or prim.recv != ABSENT for prim in template.prims)
+        for template in schedule.templates
+    ]
+    used: dict[int, set[int]] = {}
+    for item in schedule.instances:
+        if moves[item.template]:
+            used.setdefault(item.task, set()).add(item.channel)
+    return {task: len(own) for task, own in used.items()}
+
+
+def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
+    """Return the cost of a byte for one of `ctas` CTAs, in 1/1024 of a single CTA's.
+
+    Parameters
+    ----------
+    memory_Bps : float
+        Rate of the GPU's memory [B/s].
+    """
+    if not protocol.crowding or memory_Bps <= 0:
+        return CROWD_ONE
+    load = max(0, ctas - 1) * protocol.rate_Bps("send") / memory_Bps
+    return round(CROWD_ONE * (1 + protocol.crowding * load))
+
+
+def asking_warps(schedule: Schedule) -> list[float]:
+    """Return, per connection, the warps of the receiver's CTA, which request read data."""
+    warps: list[float] = [CTA_WARPS] * len(schedule.connections)
+    for item in schedule.instances:
+        if item.warps < CTA_WARPS:
+            for number in item.connections:
+                if schedule.connections[number].dst == item.rank:
+                    warps[number] = item.warps
+    return warps

@@ -1,0 +1,136 @@
+"""Tables of a trace, read separately in blocks of rows, without loading the complete file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.base.errors import InputError
+from clusim.results.trace.reader import open_trace, progress
+from clusim.results.trace.rules import length, read
+from clusim.results.trace.structure import Opened
+
+Array = NDArray[Any]
+
+PIECE_ROWS = 1 << 18
+"""Rows in a block of `iterate_table`."""
+
+_FIRST = {
+    name: i
+    for i, name in enumerate(("wire", "endpoint", "name", "rank", "stream", "time", "start", "end"))
+}
+_HISTORIES = ("bytes", "busy", "stall_credit", "stall_arbitration", "queue")
+
+
+def table_names(path: str | Path) -> dict[str, list[str]]:
+    """Return the tables of a trace and the columns of each."""
+    with open_trace(path) as file:
+        return {name: list(columns) for name, columns in _tables(file).items()}
+
+
+def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
+    """Yield a table in blocks of complete rows, column by column; texts as str."""
+    with open_trace(path) as file:
+        tables = _tables(file)
+        if name not in tables:
+            known = ", ".join(tables)
+            raise InputError(f"table {name!r}: not in {path}; it has {known}")
+        if name in ("history", "hbm"):
+            yield from _history_rows(file, name)
+            return
+        columns = tables[name]
+        rows = _length(file, columns)
+        if name == "primitives":
+            rows = progress(file)[2]
+        for low in range(0, max(1, rows), PIECE_ROWS):
+            high = min(rows, low + PIECE_ROWS)
+            yield {
+                column: _plain(read(file, where, low, high)) for column, where in columns.items()
+            }
+
+
+def _tables(file: Opened) -> dict[str, dict[str, str]]:
+    """Return table -> column -> dataset; a table's columns are of one length."""
+    tables: dict[str, dict[str, str]] = {"wires": {"wire": "/wires/wire"}}
+    tables["wires"] |= {name: f"/fabric/{name}" for name in file["/fabric"] if _fits(file, name)}
+    tables["wires"] |= {name: f"/wires/total/{name}" for name in file["/wires/total"]}
+    tables["history"] = {"wire": "/wires/wire", "time": "/wires/time"}
+    tables["history"] |= {name: f"/wires/{name}" for name in _HISTORIES if name in file["/wires"]}
+    tables["hbm"] = {
+        "endpoint": "/hbm/endpoint",
+        "time": "/wires/time",
+        "bytes": "/hbm/bytes",
+    }
+    for group in ("tasks", "primitives", "messages"):
+        if f"/{group}" in file:
+            tables[group] = _columns(file[f"/{group}"], f"/{group}")
+    if "/schedule" in file:
+        schedule = file["/schedule"]
+        names = [name for name in schedule if isinstance(schedule[name], h5py.Group)]
+        tables |= {f"schedule/{n}": _columns(schedule[n], f"/schedule/{n}") for n in names}
+    if "tasks" in tables and "schedule/tasks" in tables:
+        # The rank and stream of a task are more useful beside its times than its number.
+        extra = {n: w for n, w in tables["schedule/tasks"].items() if n not in tables["tasks"]}
+        tables["tasks"] |= {
+            n: w for n, w in extra.items() if length(file, w) == _length(file, tables["tasks"])
+        }
+    return {name: _ordered(columns) for name, columns in tables.items() if columns}
+
+
+def _ordered(columns: dict[str, str]) -> dict[str, str]:
+    """Return the columns with those that identify a row first."""
+    return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
+
+
+def _fits(file: Opened, name: str) -> bool:
+    return length(file, f"/fabric/{name}") == length(file, "/wires/wire")
+
+
+def _length(file: Opened, columns: dict[str, str]) -> int:
+    return length(file, next(iter(columns.values())))
+
+
+def _columns(group: Any, path: str) -> dict[str, str]:
+    """Return the columns of the most common length.
+
+    Lists stored beside a table (dependencies, paths) have other lengths and are not columns of the table.
+    """
+    lengths = {name: len(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    lists = {name.removesuffix("_off") for name in lengths if name.endswith("_off")}
+    kept = [n for n in lengths if n not in lists and not n.endswith("_off")]
+    if not kept:
+        return {}
+    usual = max((lengths[name] for name in kept), key=[lengths[n] for n in kept].count)
+    return {name: f"{path}/{name}" for name in kept if lengths[name] == usual}
+
+
+def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
+    """Yield a history as rows of (wire or endpoint, time, values)."""
+    key, names = ("wire", "/wires/wire") if name == "history" else ("endpoint", "/hbm/endpoint")
+    who = _plain(read(file, names))
+    values = {c: where for c, where in _tables(file)[name].items() if c not in (key, "time")}
+    bins = progress(file)[1]
+    time = read(file, "/wires/time", 0, bins)
+    each = max(1, PIECE_ROWS // max(1, bins))
+    for low in range(0, len(who), each):
+        part = who[low : low + each]
+        yield {
+            key: np.repeat(part, bins),
+            "time": np.tile(time, len(part)),
+            **{
+                column: read(file, where, low, low + each, bins=bins).ravel()
+                for column, where in values.items()
+            },
+        }
+
+
+def _plain(values: Array) -> Array:
+    """Return a column with its texts as str."""
+    if values.dtype.kind == "S":
+        return np.array([value.decode() for value in values.tolist()], object)
+    return values
