@@ -67,7 +67,11 @@ GATEKEEPERS = {
     "mpi4py": ("clusim/base/executors.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
     "torch": ("clusim/hardware/kernels/calibrate/probe.py",),
-    "networkx": ("clusim/topology/graph.py", "clusim/topology/generators"),
+    "networkx": (
+        "clusim/topology/check_flow.py",
+        "clusim/topology/graph.py",
+        "clusim/topology/generators",
+    ),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
