@@ -79,7 +79,7 @@ def test_a_training_step_has_its_overlap_and_its_own_name(feed: Feed) -> None:
     text = page(feed)
     assert "<h1>small training step on dgx-h100</h1>" in text
     assert "exposed communication" in text
-    bars = text[text.index("Computation and communication") :].count('class="bar"')
+    bars = text[text.index("Overlap of computation and communication") :].count('class="bar"')
     assert bars == 9  # one for each rank, and the mean
 
 

@@ -72,7 +72,7 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
     result = []
     for (group, kind, reason), rows in groups.items():
         sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}
-        many = f"{kind} ({len(rows)} of them)"
+        many = f"{kind} (x{len(rows)})"
         resource = rows[0]["resource"] if len(rows) == 1 else many
         result.append(
             {"group": group, "kind": kind, "resource": resource, "reason": reason, **sums}

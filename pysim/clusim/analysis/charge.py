@@ -131,14 +131,14 @@ class Charger:
         if step.kind in (StepKind.TAIL, StepKind.HEAD):
             conn = self._image["conns"][step.connection]
             ends = [self.network.ranks[int(conn[end])] for end in ("src", "dst")]
-            what = "data" if step.kind is StepKind.TAIL else "room"
+            what = "data ready" if step.kind is StepKind.TAIL else "slots free"
             return Charge(
-                *("cost", f"flags {ends[0]}->{ends[1]}", f"flag that says {what}", length),
+                *("cost", f"flags {ends[0]}->{ends[1]}", f"flag: {what}", length),
                 CauseKind.LATENCY,
             )
         if step.kind is StepKind.LAUNCH:
             return Charge(
-                *("cost", f"launch of {rank}", "start of CTAs, one after the other", length),
+                *("cost", f"launch of {rank}", "staggered CTA start", length),
                 CauseKind.LAUNCH,
             )
         if step.kind is StepKind.SLOT:
@@ -157,7 +157,7 @@ class Charger:
             where = f"proxies at {rank}"
             yield Charge("cost", where, "work posted to the NIC", own, CauseKind.PROXY)
             rest = step.length_ps - own
-            yield Charge("stall", where, "their thread at other messages", rest, CauseKind.PROXY)
+            yield Charge("stall", where, "proxy thread busy with other messages", rest, CauseKind.PROXY)
             return
         nominal = self._nominal(step, step.length_ps)
         if self._is_proxy(step):
@@ -165,11 +165,11 @@ class Charger:
             yield Charge(*what, CauseKind.PROXY)
         elif step.kind is StepKind.FIXED:
             yield Charge(
-                *("cost", f"CTAs of {rank}", "fixed cost per step", nominal), CauseKind.STEP
+                *("cost", f"CTAs of {rank}", "per-slice overhead", nominal), CauseKind.STEP
             )
         else:
             yield Charge(
-                *("work", f"CTAs of {rank}", "copies and reductions", nominal), CauseKind.CTA
+                *("work", f"CTAs of {rank}", "copy/reduce", nominal), CauseKind.CTA
             )
         yield from self._slow(rank, step.length_ps - nominal)
 
@@ -232,13 +232,13 @@ class Charger:
             return
         if first.what == "cta":
             rank, nominal = self._rank(step.endpoint), self._nominal(step, busy)
-            yield Charge("work", f"CTAs of {rank}", "pace of a CTA", nominal, CauseKind.CTA)
+            yield Charge("work", f"CTAs of {rank}", "CTA throughput", nominal, CauseKind.CTA)
             yield from self._slow(rank, busy - nominal)
             return
         name, cause = self._name(first), _KINDS[first.what]
         yield Charge("work", name, "bytes served", load, cause)
         if busy > load:
-            yield Charge("stall", name, "slower than all else on the way", busy - load, cause)
+            yield Charge("stall", name, "slowest component of the path", busy - load, cause)
 
     def _on_wire(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
         """Yield the busy time of a wire by cause.
@@ -255,7 +255,7 @@ class Charger:
             busy -= taken
             load = min(load, busy)
         cause = self.wire_cause(wire)
-        yield Charge("work", name, "bytes on the wire", load, cause, wire)
+        yield Charge("work", name, "transmission", load, cause, wire)
         if busy > load:
             broken = self.network.rate(wire, step.start_ps) < self._best[self.network.classes[wire]]
             why = CauseKind.FAULT if broken else CauseKind.UNEVEN
@@ -302,7 +302,7 @@ class Charger:
             return
         rank = self._rank(step.endpoint)
         if self._asks(step):
-            what = ("stall", f"window of {rank}", "answers on their way, wire idle", idle)
+            what = ("stall", f"window of {rank}", "read window exhausted, wire idle", idle)
             yield Charge(*what, CauseKind.WINDOW)
         else:
             what = ("stall", f"CTAs of {rank}", "wire idle between packets", idle)
@@ -404,7 +404,7 @@ class Charger:
             wire = first.number if first.what == "wire" else -1
             name = self.network.link(wire) if wire >= 0 else self._name(first)
             cause = self.wire_cause(wire) if wire >= 0 else CauseKind.MEMORY
-            what = ("stall", name, "wait in the network before it", rest - busy)
+            what = ("stall", name, "queueing upstream", rest - busy)
             yield Charge(*what, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:

@@ -20,9 +20,9 @@ Array = NDArray[Any]
 
 THINGS = {
     "hbm": "memory bandwidth",
-    "cta": "what a CTA copies and reduces per second",
-    "step": "fixed cost of a CTA per step",
-    "proxy": "what host threads do to post to NICs",
+    "cta": "copy/reduce throughput of a CTA",
+    "step": "per-slice overhead of a CTA",
+    "proxy": "posting of work to NICs by host threads",
     "latency": "latencies of wires, nodes, memory and flags",
     "launch": "start of CTAs and pauses of the schedule",
     "compute": "kernels",

@@ -156,7 +156,7 @@ def _verdicts(runs: Sequence[Compared]) -> Markup:
             else element("div", element("p", "no verdict"), class_="verdict")
         )
         cards.append(element("article", element("h3", run.name), *told, card))
-    return joined([element("h2", "Verdicts"), element("div", *cards, class_="cards")])
+    return joined([element("h2", "Bottlenecks"), element("div", *cards, class_="cards")])
 
 
 def _against(run: Compared, base: Compared) -> str:

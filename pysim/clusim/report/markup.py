@@ -167,7 +167,7 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
         tabindex=0,
         role="application",
         aria_roledescription="machine",
-        aria_label=f"The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load; "
+        aria_label=f"System: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load; "
         "use the arrow keys",
     )
 

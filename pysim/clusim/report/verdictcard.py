@@ -122,7 +122,7 @@ def verdict_card(verdict: Verdict) -> Markup:
     """Return the card of a bottleneck verdict."""
     first, *rest = verdict.lines()
     phases = {f"phase {phase.words()}" for phase in verdict.phases}
-    told: list[Content] = [element("h2", "Verdict"), element("p", first, class_="headline")]
+    told: list[Content] = [element("h2", "Bottleneck"), element("p", first, class_="headline")]
     fix = [line for line in rest if line.startswith("fix: ")]
     told += [_said(line) for line in fix]
     if verdict.phases:

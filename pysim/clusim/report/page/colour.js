@@ -1,4 +1,4 @@
-// Colours. Loads use one scale of growing contrast to the page, which people who see few colours read as well.
+// Colours. Loads use one scale of growing contrast to the page, readable without colour vision.
 
 const SCALES = {
   light: ["#eceae6", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a"],

@@ -19,7 +19,7 @@ async function embedded(id) {
   return unpack(await new Response(stream).arrayBuffer());
 }
 
-// One object with the same three questions for a report (answered from memory) and for `clusim view` (asked of the server).
+// One object with the same three queries for a report (from memory) and for `clusim view` (from the server).
 function dataSource(live) {
   const memory = {};
   const ask = async (what, from, until, columns) => {
@@ -57,7 +57,7 @@ function showSize(bytes) {
   return `${place && bytes < 1000 ? Number(bytes.toPrecision(4)) : Math.round(bytes)} ${units[place]}`;
 }
 
-// A rate in bytes/s, and what faults left of it.
+// A rate in bytes/s, and the rate after faults.
 function showRate(nominal, effective) {
   const shown = (rate) => Number((rate / 1e9).toPrecision(4));
   return `${shown(effective) < shown(nominal) ? `${shown(effective)} of ` : ""}${shown(nominal)} GB/s`;
@@ -65,7 +65,7 @@ function showRate(nominal, effective) {
 
 const showPart = (part) => `${(100 * part).toFixed(1)} %`;
 
-// Round times for an axis: at most `count` of them between two times.
+// Round times for an axis: at most `count` between two times.
 function ticks(from, until, count) {
   const rough = (until - from) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));

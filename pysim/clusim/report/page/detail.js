@@ -1,4 +1,4 @@
-// The numbers of one wire, or of several shown as one, and its curves over time.
+// Numbers of a wire, or of several drawn as one, and its curves over time.
 
 const CURVES = [["load", "Load", "compute", []], ["credit", "No credit", "exposed", [5, 3]], ["contended", "Contended", "both", [2, 2]]];
 
@@ -38,7 +38,7 @@ class Detail {
       row.append(head, cell);
       return row;
     }));
-    // Said once, not at every move of the cursor.
+    // Announced once, not at every move of the cursor.
     const chosen = table.labels[index];
     if (chosen !== this.said) this.live.textContent = `${table.labels[index]}: ${lines.slice(0, 3).map((line) => line.join(" ")).join(", ")}`;
     this.said = chosen;

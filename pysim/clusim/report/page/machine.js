@@ -1,4 +1,4 @@
-// The lines of the machine's picture: those that a pointer or the arrow keys reach are named, and chosen.
+// Lines of the system's picture: pointer and arrow keys show their names and select them.
 
 class Lines {
   constructor(svg, state, tip) {
@@ -17,7 +17,7 @@ class Lines {
     return `${labels[i].replace("->", " → ")}\nbusy ${showPart(busy[i])} of the run`;
   }
 
-  // From line to line; what is chosen is said with its numbers.
+  // Move to another line; the selected one is announced with its numbers.
   key(event) {
     const last = this.hits.length - 1;
     const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, PageUp: -10, PageDown: 10, Home: -last, End: last }[event.key];
@@ -26,11 +26,11 @@ class Lines {
     event.preventDefault();
     const to = Math.min(last, Math.max(0, this.state.chosenLine + step));
     this.state.choose("line", to);
-    this.hits[to].scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone shows a part of the picture
+    this.hits[to].scrollIntoView({ block: "nearest", inline: "nearest" }); // a phone shows part of the picture
     this.tip.show(this.middle(to), this.title(to));
   }
 
-  // Where in the window the middle of a line is.
+  // Position of a line's middle in the window.
   middle(i) {
     const line = this.hits[i];
     const { x, y } = line.getPointAtLength(line.getTotalLength() / 2).matrixTransform(line.getScreenCTM());

@@ -1,4 +1,4 @@
-// Everything together: one state, what changes it, what is drawn when it changes.
+// State of the page, its changes, and the redrawing after a change.
 
 class Tip {
   constructor() { this.element = document.getElementById("tip"); }
@@ -52,7 +52,7 @@ class Page {
     document.documentElement.dataset.ready = "true";
   }
 
-  // Get what the present window shows; an older answer that comes late is dropped.
+  // Fetch the data of the present window; late answers to older requests are dropped.
   async load() {
     const ticket = (this.asked += 1);
     const { from, until } = this;
@@ -92,7 +92,7 @@ class Page {
     this.draw();
   }
 
-  // The line of the picture that has what is chosen.
+  // Line of the picture that contains the selection.
   get chosenLine() {
     const { row, line } = this.chosen;
     return row >= 0 ? this.overview.rows.line[row] : line;
@@ -102,7 +102,7 @@ class Page {
     return measure === "queue" ? `up to ${showSize((value / 255) * this.queue_max)}` : `${Math.round(value / 2.55)} %`;
   }
 
-  // Redraw once before the next frame, however much has changed.
+  // Redraw once before the next frame, for any number of changes.
   draw() {
     if (this.pending) return;
     this.pending = true;
@@ -163,7 +163,7 @@ class Page {
     let last = performance.now();
     let at = this.cursor === null || this.cursor >= this.until ? this.from : this.cursor;
     const step = (now) => {
-      // The window passes in twelve seconds.
+      // The window is played in twelve seconds.
       at += ((now - last) / 12000) * (this.until - this.from);
       last = now;
       this.moveCursor(at);

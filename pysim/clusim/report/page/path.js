@@ -1,4 +1,4 @@
-// The critical path over the channels that it passes, and over the lanes of ranks.
+// Critical path over its channels, and over the lanes of ranks.
 
 const PATH_COLOURS = ["compute", "pause", "exposed"];
 
@@ -18,7 +18,7 @@ function drawPath(draw, plot, path, kind, band) {
       const { top, tall } = band(row[i]);
       draw.fillStyle = colours[group[i]];
       draw.fillRect(x, top, wide, tall);
-      // A line below tells the path from other bars, whatever the colours look like.
+      // A line below distinguishes the path from other bars without colours.
       draw.fillStyle = ink;
       draw.fillRect(x, top + tall - 1.5, wide, 1.5);
       if (before !== null && row[before] !== row[i] && plot.xOf(start[i]) >= LEFT) {
@@ -76,7 +76,7 @@ class Steps extends TimePlot {
     });
   }
 
-  // What is said of a step of the path, or of a slice.
+  // Text of a segment of the path, or of a slice.
   words(kind, i) {
     const { path } = this.state;
     const [start, duration, count] = ["start", "duration", "count"].map((name) => path[`${kind}_${name}`][i]);
@@ -107,7 +107,7 @@ class Steps extends TimePlot {
 
   pick(event) { this.state.moveCursor(this.timeAt(event.offsetX)); }
 
-  // From step to step of the path, as a screen reader says it.
+  // Move to another segment of the path, as announced by a screen reader.
   otherKey(event) {
     const step = { ArrowUp: -1, ArrowDown: 1, PageUp: -10, PageDown: 10 }[event.key];
     const { path } = this.state;

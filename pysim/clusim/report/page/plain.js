@@ -1,4 +1,4 @@
-// A page without plots: only its colours change.
+// Page without plots: only its colours change.
 
 let shown = setTheme("auto");
 document.getElementById("theme").addEventListener("click", () => { shown = setTheme(shown === "dark" ? "light" : "dark"); });

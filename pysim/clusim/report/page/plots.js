@@ -1,11 +1,11 @@
 // The two plots over time, which share window, cursor and pointer: wires as a heatmap, tasks as a timeline.
 
-// Room for names, less of it on a phone.
+// Space for names, less on a phone.
 const leftRoom = () => (window.innerWidth < 520 ? 108 : 168);
 let LEFT = leftRoom();
 const AXIS = 24;
 
-// What both plots have in common: a time window, dragging to zoom, a cursor, keys.
+// Common part of both plots: a time window, dragging to zoom, a cursor, keys.
 class TimePlot {
   constructor(canvas, state, tip) {
     Object.assign(this, { canvas, state, tip, drag: null });
@@ -78,7 +78,7 @@ class TimePlot {
 
   otherKey() { return false; }
 
-  // Selection being dragged, and the cursor, on top of everything.
+  // Selection being dragged, and the cursor, above all else.
   overlay(draw, bottom) {
     const { cursor, from, until } = this.state;
     if (this.drag && Math.abs(this.drag.now - this.drag.x) > 4) {
@@ -102,7 +102,7 @@ class Heatmap extends TimePlot {
     this.image = document.createElement("canvas");
   }
 
-  // Rows in the order chosen, of the class or the kind of links chosen.
+  // Rows of the selected class or kind of links, in the selected order.
   arrange(wanted, byLoad) {
     const all = this.rows.labels.map((_, i) => i)
       .filter((i) => !wanted || this.rows.classes[i] === wanted || this.rows.classes[i].startsWith(`${wanted} `));
@@ -110,7 +110,7 @@ class Heatmap extends TimePlot {
     this.order = all;
     this.byLoad = byLoad;
     this.tall = Math.min(18, Math.max(1.5, 560 / Math.max(1, all.length)));
-    // Classes of few wires, such as those of adapters, get rows tall enough to be seen.
+    // Classes of few wires, such as those of NICs, get visible rows.
     const counts = new Map();
     const kind = (row) => (byLoad ? "" : this.rows.classes[row]);
     for (const row of all) counts.set(kind(row), (counts.get(kind(row)) || 0) + 1);
@@ -153,7 +153,7 @@ class Heatmap extends TimePlot {
     }
     paint.putImageData(pixels, 0, 0);
     const first = this.xOf(data.edges[0]);
-    // All columns have one width but the last, which ends with the run.
+    // All columns have the same width except the last, which ends with the run.
     const regular = columns > 1 ? data.edges[1] - data.edges[0] : data.edges[1];
     const last = this.xOf(data.edges[0] + regular * columns);
     draw.save();
@@ -200,7 +200,7 @@ class Heatmap extends TimePlot {
       if (i < this.order.length) draw.fillRect(8, this.edges[i] - 0.5, this.right - 8, 1);
       start = i;
     }
-    // Names of flat sections move apart: down from the top, and back up where there is no more room.
+    // Names of flat sections move apart: down from the top, and up again at the bottom.
     const low = this.canvas.clientHeight || bottom;
     sections.forEach((own, i) => {
       const before = sections[i - 1];
@@ -369,7 +369,7 @@ class Timeline extends TimePlot {
 
   pick(event) { this.state.moveCursor(this.timeAt(event.offsetX)); }
 
-  // What is under way in the marked lane at the cursor.
+  // Active tasks of the marked lane at the cursor.
   get under() {
     const { tasks, cursor, from } = this.state;
     const time = cursor ?? from;
@@ -389,7 +389,7 @@ class Timeline extends TimePlot {
     return found;
   }
 
-  // Go to a bar, into view if it is not, and say what a pointer is shown there.
+  // Move to a bar, scroll it into view, and announce its tooltip.
   go(i) {
     const { state } = this;
     const start = state.tasks.start[i];
@@ -405,7 +405,7 @@ class Timeline extends TimePlot {
     document.getElementById("said").textContent = numbers.join(", ");
   }
 
-  // From lane to lane, and with "," and "." from bar to bar; what is under way there at the cursor is said.
+  // Select lanes, and bars with "," and "."; the active task at the cursor is announced.
   otherKey(event) {
     if (event.key === "," || event.key === ".") {
       if (this.marked < 0) this.showLane(0);

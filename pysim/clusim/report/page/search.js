@@ -1,4 +1,4 @@
-// Search: wires, links, lanes of ranks, tasks and what the critical path went into, by any words of their names.
+// Search: wires, links, lanes of ranks, tasks and causes of the critical path, by words of their names.
 
 class Search {
   constructor(state, overview) {
@@ -18,7 +18,7 @@ class Search {
     input.addEventListener("input", () => { this.output.textContent = ""; });
   }
 
-  // All that has every word in its name.
+  // Entries with every word in their names.
   matches(text) {
     const words = text.toLowerCase().replaceAll("→", "->").split(/\s+/).filter(Boolean);
     const { rows, lines, lanes, path } = this.overview;
@@ -69,7 +69,7 @@ class Search {
 
   what(index) { this.first("path", this.state.path, "steps_name", "steps_start", index, this.state.steps); }
 
-  // Move the cursor to the first of a name in the window.
+  // Move the cursor to the first entry of a name in the window.
   first(what, data, name, start, index, plot) {
     const at = data ? data[name].indexOf(index) : -1;
     if (at >= 0) this.state.moveCursor(data[start][at]);

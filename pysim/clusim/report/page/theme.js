@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, or as was chosen. Returns which.
+// Light or dark: the system's setting or the selection. Returns the theme.
 
 function setTheme(name) {
   const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
