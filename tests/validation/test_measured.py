@@ -316,7 +316,7 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
     table.write_text("", encoding="utf-8")
     target = tmp_path / "accuracy.json"
     write_step_data(report(), target, [table])
-    monkeypatch.setattr("clusim.training.sweep.STEP_DATA", target)
+    monkeypatch.setattr("clusim.training.expected.STEP_DATA", target)
     from clusim.training import sweep
 
     sweep._classes.cache_clear()
