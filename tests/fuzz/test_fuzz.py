@@ -19,8 +19,8 @@ SAMPLES = Path(__file__).parent / "samples"
 COUNT = 2_500
 """Mutations of the files of every reader: of the places where 10,000 of them end, few are reached after these."""
 
-COUNTS = {"import": 10_000, "log": 1_000, "nvbandwidth": 1_000, "replay": 30, "replay-whole": 10}
-"""Of readers of many formats, of those that end in no new place after so many, and of logs that are not only read, by
+COUNTS = {"import": 10_000, "nvbandwidth": 1_000, "replay": 30, "replay-whole": 10}
+"""Of the reader of many formats, of one that ends in no new place after so many, and of logs that are not only read, by
 target `log`, but replayed, which takes a hundred times as long."""
 
 PARTS = {"trace": 2}
