@@ -9,7 +9,7 @@ BENCH_ARGS ?= --instructions
 
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h)
 ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
-SANITIZED_TESTS ?= $(wildcard tests/engine) tests/engine/reference
+SANITIZED_TESTS ?= tests/engine
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1

@@ -24,7 +24,7 @@ RUN = "run dgx-a100 --algorithm ring --granularity packet --size {} --trace-out 
 GRID = "run: {topology: dgx-a100, size: [1MiB, 2MiB, 3MiB, 4MiB, 5MiB, 6MiB], algorithm: ring}\n"
 STEP = """\
 topology: dgx-a100
-model: {base: gpt3-1.3b, layers: 4}
+model: {base: gpt3-1.3b, layers: 4, hidden: 256, heads: 4, kv_heads: 4, head_size: 64, intermediate: 1024, vocab: 1024}
 parallel: {data: 8}
 batch: {global: 8}
 sequence: 512

@@ -99,8 +99,11 @@ def in_place() -> dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], str]]:
 def uses(name: str, texts: dict[str, str]) -> list[str]:
     """Return how a pattern is used in the source of its module, and if its name is public of all."""
     module, _, own = name.rpartition(".")
-    source = texts[module] if own[0] == "_" else "".join(texts.values())
-    return sorted(set(re.findall(rf"(?<!\w){own}\.({'|'.join(WAYS)})\b", source)))
+    found = set()
+    for text in [texts[module]] if own[0] == "_" else texts.values():
+        if f"{own}." in text:
+            found |= set(re.findall(rf"(?<!\w){own}\.({'|'.join(WAYS)})\b", text))
+    return sorted(found)
 
 
 def _try(pattern: re.Pattern[str] | re.Pattern[bytes], ways: list[str], text: str) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fuzz.forked import Forks
 from fuzz.targets import TARGETS, TRACES
 
 SIZE = 100_000_000 if os.environ.get("CLUSIM_THOROUGH") else 2_000_000
@@ -22,45 +22,16 @@ SIZE = 100_000_000 if os.environ.get("CLUSIM_THOROUGH") else 2_000_000
 
 MEMORY_BYTES = 1 << 30
 
-CHILD = """
-import resource, sys
-from pathlib import Path
-from clusim.base.errors import ClusimError
-from fuzz import targets
-limit = int(sys.argv[3])
-use = targets.read_kineto if sys.argv[1] == 'kernels' else targets.TARGETS[sys.argv[1]].use
-pages = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (pages + limit, pages + limit))
-def peak():
-    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1])
-held, before = peak(), resource.getrusage(resource.RUSAGE_SELF)
-try:
-    use(Path(sys.argv[2]))
-    said = 'result'
-except ClusimError as error:
-    said = str(error).splitlines()[0]
-after = resource.getrusage(resource.RUSAGE_SELF)
-print(peak() - held, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, said)
-"""
 
-
-def read(name: str, folder: Path) -> tuple[int, float, str]:
-    """Let a reader read the file in a folder in a process of its own; return memory [KiB], time [s], what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, name, str(folder), str(MEMORY_BYTES + (256 << 20))],
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+def check(children: Forks, name: str, folder: Path) -> str:
+    """Let a reader read the file in a folder in a process of its own; return what it said."""
+    done = children.run("fuzz.peak", name, str(folder), str(MEMORY_BYTES + (256 << 20)))
     assert done.returncode == 0, done.stderr[-2000:]
     memory, time, said = done.stdout.strip().split(" ", 2)
-    return int(memory), float(time), said
-
-
-def check(name: str, folder: Path) -> str:
-    memory, time, said = read(name, folder)
     sys.stdout.write(
-        f"{name} {folder.name}: {memory >> 10} MiB {time:.1f} s of CPU: {said[:120]}\n"
+        f"{name} {folder.name}: {int(memory) >> 10} MiB {float(time):.1f} s of CPU: {said[:120]}\n"
     )
-    assert memory << 10 < MEMORY_BYTES
+    assert int(memory) << 10 < MEMORY_BYTES
     return said
 
 
@@ -72,29 +43,33 @@ TEXTS = [name for name in TARGETS if name not in ("trace", "replay", "replay-who
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_one_line_without_end_takes_little_memory(name: str, tmp_path: Path) -> None:
+def test_one_line_without_end_takes_little_memory(
+    name: str, tmp_path: Path, children: Forks
+) -> None:
     file, data = sample(name)
     at = data.find(b"\n", len(data) // 2) + 1
     (tmp_path / file).write_bytes(data[:at] + b"9" * SIZE + data[at:])
-    check(name, tmp_path)
+    check(children, name, tmp_path)
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_sample_over_and_over_takes_little_memory(name: str, tmp_path: Path) -> None:
+def test_a_sample_over_and_over_takes_little_memory(
+    name: str, tmp_path: Path, children: Forks
+) -> None:
     file, data = sample(name)
     (tmp_path / file).write_bytes(data * (SIZE // len(data)))
-    check(name, tmp_path)
+    check(children, name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["log", "kineto", "profiler", "inspector", "goal", "simai"])
-def test_packed_blanks_take_little_memory(name: str, tmp_path: Path) -> None:
+def test_packed_blanks_take_little_memory(name: str, tmp_path: Path, children: Forks) -> None:
     """A gigabyte of blanks packs into a megabyte."""
     file, data = sample(name)
     with gzip.open(tmp_path / file, "wb", 1) as out:
         out.write(data)
         for _ in range(10 * SIZE // 1_000_000):
             out.write(b" " * 1_000_000)
-    check(name, tmp_path)
+    check(children, name, tmp_path)
 
 
 def _log_lines(size: int) -> Iterator[str]:
@@ -105,13 +80,13 @@ def _log_lines(size: int) -> Iterator[str]:
         yield from (call(rank, number, count=1 << 10) for rank in range(2))
 
 
-def test_a_log_of_calls_is_understood_in_little_memory(tmp_path: Path) -> None:
+def test_a_log_of_calls_is_understood_in_little_memory(tmp_path: Path, children: Forks) -> None:
     with (tmp_path / "nccl.log").open("w", encoding="utf-8") as out:
         out.writelines(f"{line}\n" for line in _log_lines(SIZE))
-    assert check("log", tmp_path) == "result"
+    assert check(children, "log", tmp_path) == "result"
 
 
-def test_a_log_of_communicators_without_end_is_bounded(tmp_path: Path) -> None:
+def test_a_log_of_communicators_without_end_is_bounded(tmp_path: Path, children: Forks) -> None:
     """Every line another communicator of as many ranks as one may have; the work is by lines, not by ranks."""
     line = (
         "host0:100:200 [0] NCCL INFO comm 0x{0:x} rank 0 nranks 131072 cudaDev 0 nvmlDev 0 busId 1000"
@@ -119,10 +94,10 @@ def test_a_log_of_communicators_without_end_is_bounded(tmp_path: Path) -> None:
     )
     with (tmp_path / "nccl.log").open("w", encoding="utf-8") as out:
         out.writelines(line.format(number + 1) for number in range(min(SIZE, 10_000_000) // 140))
-    assert check("log", tmp_path) == "result"
+    assert check(children, "log", tmp_path) == "result"
 
 
-def test_kernels_of_a_profile_are_read_in_little_memory(tmp_path: Path) -> None:
+def test_kernels_of_a_profile_are_read_in_little_memory(tmp_path: Path, children: Forks) -> None:
     data = json.loads((TRACES / "kineto-2ranks/rank0.json").read_text(encoding="utf-8"))
     kernels = [event for event in data["traceEvents"] if event.get("cat") == "kernel"]
     each = len(json.dumps(kernels[0]))
@@ -130,4 +105,4 @@ def test_kernels_of_a_profile_are_read_in_little_memory(tmp_path: Path) -> None:
         kernels[0] | {"ts": 10**6 + 100 * number} for number in range(SIZE // each)
     ]
     (tmp_path / "rank0.json").write_text(json.dumps(data), encoding="utf-8")
-    assert check("kernels", tmp_path) == "result"
+    assert check(children, "kernels", tmp_path) == "result"

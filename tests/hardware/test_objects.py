@@ -23,6 +23,7 @@ from clusim.hardware import (
     gpu_by_product,
     gpu_by_words,
 )
+from clusim.hardware.catalogs.gpus import _found
 from clusim.hardware.figures import Figure, assumed
 from clusim.hardware.gpu import FIGURES, gpu_of
 
@@ -123,15 +124,16 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_file_and_key(
-    tmp_path: Path, old: str, new: str, error: str
+    tmp_path: Path, old: str, new: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (FILES / "t4.yaml").read_text(encoding="utf-8")
     text = text.replace("10de:1eb8", "10de:1eb9").replace("usual: true\n", "")
     assert old in text
     (tmp_path / "t9.yaml").write_text(text.replace(old, new, 1), encoding="utf-8")
-    done = clusim(tmp_path, "topo", "list")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    monkeypatch.setenv("CLUSIM_GPUS", str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        _found()
+    (line,) = str(caught.value).splitlines()
     assert "t9.yaml: " in line
     assert error in line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import FrozenInstanceError
 from multiprocessing import get_context
@@ -41,6 +42,13 @@ links:
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 
 
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[ProcessPoolExecutor]:
+    """Return another process that has nothing of this one."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
 def data(*words: str) -> dict[str, Any]:
     done = CliRunner().invoke(cli, (*words, "--json"))
     assert done.exit_code == 0, done.output
@@ -75,7 +83,9 @@ def data(*words: str) -> dict[str, Any]:
     ],
     ids=lambda request_: f"{type(request_).__name__}",
 )
-def test_a_request_is_the_same_in_another_process(request_: Any) -> None:
+def test_a_request_is_the_same_in_another_process(
+    request_: Any, elsewhere: ProcessPoolExecutor
+) -> None:
     setup = getattr(request_, "setup", None)
     if isinstance(setup, Setup):
         _ = setup.fabric  # what was made of it does not travel
@@ -84,8 +94,7 @@ def test_a_request_is_the_same_in_another_process(request_: Any) -> None:
     assert hash(copy) == hash(request_)
     if isinstance(setup, Setup):
         assert not {"fabric", "comm"} & vars(copy.setup).keys()
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        assert pool.submit(study, request_).result() == study(request_)
+    assert elsewhere.submit(study, request_).result() == study(request_)
 
 
 def test_requests_that_mean_the_same_are_the_same() -> None:

@@ -80,6 +80,18 @@ def led_image(seed: int, size: str = "small") -> Image:
         seed += 1_000_000
 
 
+_TRIES = """
+    0 0 0 34 0 7 25 0 0 0 0 0 30 0 0 0 0 0 0 15 17 0 0 2 0 3 9 50 0 25 0 0 22 25 53 0 16 5
+    11 18 21 29 11 6 0 0 0 0 2 0 0 3 0 47 0 0 30 0 0 6 0 0 0 0 15 7 7 0 0 13 3 0 3 0 0 0 0
+    0 41 12 18 0 0 0 0 6 16 0 0 0 5 0 0 4 17 0 5 0 9 0 1 9 5 0 3 0 0 1 0 0 12 11 0 16 3 0
+    18 3 0 0 0 13 0 0 0 0 0 19 0 3 0 8 0 8 0 0 0 1 0 20 0 10 0 0 24 23 0 0 0 11 0 9 0 0 10
+    0 60 0 3 5 0 6 4 4 4 1 0 0 10 0 0 0 0 0 0 3 0 0 0 0 0 4 0 0 25 0 29 0 10 0 23 0 0 0 0
+    0 0 10 17 13
+"""
+_PASSED_OVER = [int(count) for count in _TRIES.split()]
+"""How many images the search for a paired one passes over, by seed: it took most of the time of tests."""
+
+
 def _near(image: Image) -> np.ndarray:
     """Return a mask of the wires between switches and endpoints that have no other link, one of each switch."""
     wires = image.wires
@@ -95,6 +107,7 @@ def _near(image: Image) -> np.ndarray:
 
 def paired_image(seed: int, size: str = "small") -> Image:
     """Return a random image with hosts that are near to switches, so that both work as one; all its transfers write."""
+    seed += 1_000_000 * (_PASSED_OVER[seed] if size == "small" and seed < len(_PASSED_OVER) else 0)
     while True:
         image = led_image(seed, size)
         near = _near(image)

@@ -38,3 +38,9 @@ def engine(request):
 def compiled(request):
     """The C engine: with an event for every packet, with windows where the image allows it, and with threads."""
     return _maker(request.param)
+
+
+@pytest.fixture(scope="session")
+def every_compiled():
+    """The C engine in all these ways, by name: for tests that run the slow reference once for all of them."""
+    return {name: _maker(name) for name in COMPILED}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -20,7 +20,14 @@ BATCH = 20
 LIMIT_PS = 40_000_000  # far beyond the end of nearly every case
 COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")
 
-MAKERS = {"switches": windowed_image, "endpoints": led_image, "pairs": paired_image}
+MAKERS = {
+    name: cache(make)  # tests share the images: most are thrown away before one is as it shall be
+    for name, make in {
+        "switches": windowed_image,
+        "endpoints": led_image,
+        "pairs": paired_image,
+    }.items()
+}
 
 events = partial(Simulation, windows=False)
 windows = partial(Simulation, windows=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.formats.recordings import Recording
+from clusim.formats.recordings import Recording, hlo
 from clusim.formats.recordings.hlo import read
 from clusim.formats.recordings.hlo_text import HloTensor, replica_groups
 from clusim.formats.recordings.kinds import kind_of
@@ -146,11 +146,14 @@ def test_nonsense_is_refused_with_its_place(tmp_path: Path, body: list[str], mes
         module(tmp_path, *body, header="num_partitions=2")
 
 
-def test_computations_that_call_each_other_end(tmp_path: Path) -> None:
+def test_computations_that_call_each_other_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twice itself, 32 deep, would be four thousand million."""
+    monkeypatch.setattr(hlo, "MOST_EVENTS", 20_000)
     with pytest.raises(InputError, match="computations are run"):
         module(tmp_path, *[f"%c{n} = f32[256] call(%p), to_apply=%main" for n in range(2)])
-    loop = "%w = f32[8] while(%p), condition=%b, body=%b, known_trip_count={n:1000000}"
+    loop = "%w = f32[8] while(%p), condition=%b, body=%b, known_trip_count={n:20000}"
     empty = "%b (q: f32[8]) -> f32[8] {\n  ROOT %q = f32[8] parameter(0)\n}\n"
     found = module(tmp_path, loop, "%r = f32[256] all-reduce(%p)", more=empty)
     assert len(found.events) == 4

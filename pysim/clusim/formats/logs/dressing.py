@@ -68,7 +68,7 @@ _REST = re.compile(rb" *(?:\[\d{1,9}\]:?|\d{1,9}:)(?=" + _NUMBERS + rb"{3,9} *$)
 """A tag before the last columns of a row."""
 
 _LEAD = re.compile(rb"(?:\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|\d{1,9}:|[ >])*")
-_UNITS = re.compile(rb" *\((?:B|elements|us|GB/s)\)")
+_UNITS = re.compile(rb"(?<! ) *\((?:B|elements|us|GB/s)\)")
 _TITLES = re.compile(
     rb"nThread \d|Using devices|Rank +\d+ .{0,80}\bon +\S+ +device +\d|(?:size|bytes) .{0,80}\btime .{0,40}\balgbw"
     rb"|Out of bounds values *:|Avg bus bandwidth *:|Collective test (?:starting|concluded)|nccl-tests version "
