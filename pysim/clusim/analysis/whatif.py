@@ -20,9 +20,9 @@ Array = NDArray[Any]
 
 THINGS = {
     "hbm": "memory bandwidth",
-    "cta": "what a CTA copies and reduces per second",
+    "cta": "copy/reduce throughput of a CTA",
     "step": "fixed cost of a CTA per step",
-    "proxy": "what host threads do to post to NICs",
+    "proxy": "work of proxy threads that post to NICs",
     "latency": "latencies of wires, nodes, memory and flags",
     "launch": "start of CTAs and pauses of the schedule",
     "compute": "kernels",

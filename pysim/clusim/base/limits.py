@@ -121,7 +121,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES, *, strict: bo
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(data) > most_bytes:
-        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; give a smaller file")
+        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; use a smaller file")
     try:
         return data.decode("utf-8-sig", "strict" if strict else "replace")
     except UnicodeDecodeError as error:

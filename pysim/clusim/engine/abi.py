@@ -214,12 +214,12 @@ def _layout(ctype: Any) -> np.dtype[Any]:
         shape = (member.type.length,) if is_array else ()
         if member.offset != end or one.kind != "primitive":
             raise InternalError(
-                f"{ctype.cname}.{name}: not a whole number right behind its neighbour"
+                f"{ctype.cname}.{name}: not an integer directly after its neighbour"
             )
         end += ffi.sizeof(member.type)
         members.append((name, _scalar(one), shape))
     if end != ffi.sizeof(ctype):
-        raise InternalError(f"{ctype.cname}: padding behind its last member")
+        raise InternalError(f"{ctype.cname}: padding after its last member")
     return np.dtype(members)
 
 
@@ -244,7 +244,7 @@ NEVER = 2**63 - 1
 """A time no run reaches [ps]."""
 
 
-_END = "at or beyond 2^62 ps (53 days of simulated time)"
+_END = "at or after 2^62 ps (53 days of simulated time)"
 _WHY = {
     Beyond.WIRE: f"a packet on it would end, or its credit return, {_END}",
     Beyond.ENDPOINT: f"its memory would accept a packet, or a transfer end there, {_END},"

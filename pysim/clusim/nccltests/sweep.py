@@ -276,7 +276,7 @@ def place(
             f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
         )
     if per_node * setup.fabric.num_zones < 2:
-        raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
+        raise InputError("one GPU; a collective needs at least two: use -g 2 or more")
     wanted = windows(options.local_register == SYMMETRIC_WINDOWS)
     used = replace(setup, per_node=per_node if per_node < has else None, env=(*setup.env, *wanted))
     return PerfPlace(used, processes, kind)

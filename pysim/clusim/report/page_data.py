@@ -351,7 +351,7 @@ class Feed:
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
         """Return the data of the critical path."""
-        assert self.path is not None, "is asked for where there is one"
+        assert self.path is not None, "is called only for runs with a critical path"
         return self.path.message(from_ps, until_ps, columns)
 
     def _history(self, groups: WireGroups, from_ps: int, until_ps: int, columns: int) -> bytes:

@@ -177,7 +177,7 @@ class Unfinished:
     def reached(self, where: str) -> TimeLimitReached:
         """Return the error of a result that needs this run; `where` names the run."""
         return TimeLimitReached(
-            f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; give it longer"
+            f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; use a longer limit"
         )
 
     def expected_ps(self, time_ps: int) -> int | None:

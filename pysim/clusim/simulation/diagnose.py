@@ -109,7 +109,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
     if not stalled:
-        return "nothing to confirm: no link stalls the critical path"
+        return "no confirmation: no link stalls the critical path"
     result, inputs = read_run(path)
     wires, faults = inputs.image["wires"], inputs.image["faults"]
     change = mended(wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"]))
@@ -206,7 +206,7 @@ class KnownVerdict:
 
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict."""
-        return self._found or without_path(result, "the run was made in another process")
+        return self._found or without_path(result, "the run was in another process")
 
 
 def judge_held(
@@ -276,7 +276,7 @@ def _changed_ps(
 
 
 def _gone() -> Inputs:
-    raise AssertionError("inputs of a run whose verdict is known")
+    raise AssertionError("inputs of a run with a known verdict")
 
 
 def inputs_of(image: Image, made: Columns | None) -> Inputs:

@@ -59,12 +59,10 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
     """
     key = job.image.digest(), job.provenance.engine
     if key not in _TIMES:
-        options.watch.begins(f"{job.provenance.fabric} stands for it")
+        options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
         result = run_job(job, options)
         if result.unfinished is not None:
-            raise result.unfinished.reached(
-                f"a run on {job.provenance.fabric} that stands for the whole"
-            )
+            raise result.unfinished.reached(f"the run on {job.provenance.fabric} for extrapolation")
         _TIMES[key] = result.time_ps
     return _TIMES[key]
 

@@ -49,7 +49,7 @@ class Watch:
         self, limit_ps: int | None = None, tell: Callable[[str], None] | None = None
     ) -> None:
         if limit_ps is not None and limit_ps < 1:
-            raise InputError(f"time limit {limit_ps} ps: must be more than nothing")
+            raise InputError(f"time limit {limit_ps} ps: must be positive")
         self.limit_ps = limit_ps
         self.tell = tell
         self._preparing = "its input was read"
@@ -86,7 +86,7 @@ class Watch:
         """Raise `TimeLimitReached` if the limit is reached before the simulation began."""
         if self._preparing and self.over:
             raise TimeLimitReached(
-                f"{self.words}: reached before {self._preparing}, so that nothing was simulated; give it longer"
+                f"{self.words}: reached before {self._preparing}; use a longer limit"
             )
 
 
