@@ -95,7 +95,7 @@ def test_who_has_none_says_so_in_one_line() -> None:
     assert "not max of float32" in why_not(comm(), SymmetricCall(AR, 1 << 20, redop="max"))
     assert "not sum of int32" in why_not(comm(), SymmetricCall(RS, 1 << 20, "int32"))
     assert not why_not(comm(), SymmetricCall(AG, 1 << 20, "int32", "max"))
-    assert "no kernel" in why_not(comm(), SymmetricCall(Collective.BROADCAST, 1 << 20))
+    assert "lacks a kernel" in why_not(comm(), SymmetricCall(Collective.BROADCAST, 1 << 20))
     assert "copy engines" in why_not(comm("hgx-b200"), SymmetricCall(AG, 1 << 29))
     assert not why_not(comm("hgx-b200", version="2.28"), SymmetricCall(AG, 1 << 29))
 

@@ -4,9 +4,7 @@ Workers are local processes, or those of an executor: any of Python's `concurren
 be on other nodes: they have a separate installation, which must produce the same results, and must find all inputs of
 a task there. The identity is a digest of clusim's text and shipped files; equal digests imply equal results.
 
-Executors by address: Dask's workers, or the processes of an MPI job.
-
-clusim does not include a scheduler.
+Executors are opened by address: Dask's workers, or the processes of an MPI job. clusim does not include a scheduler.
 """
 
 from __future__ import annotations

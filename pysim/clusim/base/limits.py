@@ -1,6 +1,6 @@
-"""Limits for numbers and texts of external files, checked before reading or conversion.
+"""Limits and validation for numbers and texts of external files.
 
-Validated words and numbers of foreign files, printed on one line; errors with location.
+Limits are checked before reading or conversion. Values are printed on one line; errors have a location.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The front door: any collective by its name, checked, as a schedule.
+"""Schedules of collectives by name, with checked arguments.
 
-All algorithms of collectives, found in `clusim.collectives.algorithms`.
+The algorithms are those of the modules in `clusim.collectives.algorithms`.
 """
 
 from __future__ import annotations

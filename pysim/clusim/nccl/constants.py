@@ -1,12 +1,9 @@
-"""Names and figures of NCCL that topology, search, tuner and chunking share.
+"""Names and numbers shared by NCCL's topology, search, tuner and chunking, and its releases.
 
-Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h) and the
-releases in `clusim.nccl.constants`.
+Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h).
 
-Versions of NCCL, 2.4 to 2.30, and the releases that introduced each behaviour.
-
-Numbers and behaviour were read from the published sources of the named releases and from public logs; for a
-change between two examined releases the later one is given.
+The table of releases (2.4 to 2.30) contains the release that introduced each behaviour, read from the published
+sources and from public logs; for a change between two examined releases the later one is given.
 """
 
 from __future__ import annotations

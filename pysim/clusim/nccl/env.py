@@ -225,7 +225,7 @@ def _whole(low: int, high: int) -> Callable[[str, str], int]:
         except ValueError:
             raise _fail(name, value, f"not an integer; use {low} to {high}") from None
         if not low <= number <= high:
-            raise _fail(name, value, f"out of range; give {low} to {high}")
+            raise _fail(name, value, f"out of range; use {low} to {high}")
         return number
 
     return read

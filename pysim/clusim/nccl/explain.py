@@ -1,6 +1,6 @@
 """NCCL's decisions on a system, as data (`explain`) and as text (`render`).
 
-Payload that every GPU and every NIC sends for a collective, from the channels NCCL would use.
+They include the payload that every GPU and every NIC sends for a collective on NCCL's channels.
 """
 
 from __future__ import annotations

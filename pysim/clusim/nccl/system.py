@@ -1,6 +1,6 @@
 """A node as NCCL sees it: its devices, the links between them, and paths.
 
-Bandwidth that channels under construction have taken from the links of a system.
+A `Ledger` contains the bandwidth of links that is reserved by channels under construction.
 """
 
 from __future__ import annotations

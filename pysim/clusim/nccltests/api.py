@@ -1,8 +1,6 @@
-"""Complete run of an nccl-tests program: its printed lines, and its ``-J`` output.
+"""Complete run of an nccl-tests program: printed lines, ``-J`` output, curves and bottlenecks.
 
-Table of an nccl-tests program as curves.
-
-Verdict on the kernel of one row of nccl-tests, simulated in full for it.
+The bottleneck of a row is found by a simulation of its kernel in full.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Run of an nccl-tests program: predictions for all sizes, types and operations.
 
-Programs of nccl-tests: collective, and counting of bytes.
-
-Harness of a collective: launch, iterations, and the interval that is timed.
+A program is a collective and its counting of bytes; the harness determines the interval that is timed.
 
 **Real programs** nccl-tests (common.cu, BenchTime) runs one iteration of every size before it reads the clock, waits
 for all threads and processes, enqueues ``-n`` iterations and polls every stream until it is idle. So the time that it

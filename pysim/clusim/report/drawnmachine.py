@@ -1,6 +1,6 @@
 """System reconstructed from its wires: graph nodes, connections, groups of wires.
 
-Histories of wires for pictures, merged over wires and time, eight bits per value.
+Histories of wires are merged over wires and time for pictures, with eight bits per value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The sections of the page, complete without a script: words, tables, frames of the plots.
+"""Sections of the page, complete without a script: words, tables, frames of the plots.
 
-The collectives of a run as a table that stays short: each, or, of very many, each kind.
+The table of collectives has a row per call or, for very many, per kind.
 """
 
 from __future__ import annotations

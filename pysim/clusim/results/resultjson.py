@@ -1,6 +1,6 @@
-"""The form of a run's numbers in JSON (`clusim.results.result.Result.to_json`).
+"""A run's numbers in JSON (`clusim.results.result.Result.to_json`), and partial results.
 
-Partial result of a run that was ended early.
+A result is partial if its run was ended early.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Inputs for the diagnosis of a run, kept until requested.
+"""Diagnosis of a run from its kept inputs, and re-simulation of traced runs.
 
-Image, completed slices and expected error.
-
-Re-simulation of a traced run from the inputs in its trace, unchanged or with a change.
+The inputs (image, completed slices, expected error) are kept until requested. A traced run is re-simulated from the
+inputs in its trace, unchanged or with a change.
 """
 
 from __future__ import annotations

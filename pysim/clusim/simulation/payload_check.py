@@ -1,7 +1,4 @@
-"""Real numbers carried along with a run, to check its data in addition to its times.
-
-Wait-for analysis of a deadlocked run.
-"""
+"""Check of a run's data with real numbers, and wait-for analysis of a deadlocked run."""
 
 from __future__ import annotations
 

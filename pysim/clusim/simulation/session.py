@@ -1,10 +1,7 @@
-"""Engine run in slices, for Ctrl-C, progress and histories.
+"""Engine run in slices, for Ctrl-C, progress, histories and the wall-clock limit.
 
-Stopping an engine between slices changes no result: it only ever stops between two timestamps.
-
-Wall-clock limit of a run, and its progress until the engine starts.
-
-Progress of long calls in notebooks, in place of a terminal's bar.
+Stopping an engine between slices changes no result: it stops only between two timestamps. Progress covers the
+preparation until the engine starts; notebooks show it in place of a terminal's bar.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Scheduled events are in the order of section 1 of the contract. The memory of an
 accepted bytes (section 8); the waves of phase A are the due work of the present time in its order
 (section 1, 5.).
 
-Conservation at the end of a run (section 12).
+Laws of conservation are checked at the end of a run (section 12).
 """
 
 from __future__ import annotations

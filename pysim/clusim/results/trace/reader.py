@@ -1,8 +1,7 @@
 """Reader of traces: complete, of killed runs, or still being written.
 
-Replicated blocks (`clusim.results.replicated`) are read and checked here.
-
-Completion records read in blocks, so memory is bounded for traces of any size.
+Replicated blocks (`clusim.results.replicated`) are read and checked here. Completion records are read in blocks, so
+memory is bounded for traces of any size.
 """
 
 from __future__ import annotations
