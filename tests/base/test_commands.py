@@ -338,7 +338,7 @@ def test_a_run_killed_before_it_began_is_one_clear_line(
         assert err.count("\n") == 1
         assert "run2.h5.partial: empty; its run has not begun" in err
     Path("empty.h5.partial").write_bytes(b"")
-    with pytest.raises(TraceError, match="holds nothing"):
+    with pytest.raises(TraceError, match=": empty; its run"):
         read_result("empty.h5.partial")
 
 
