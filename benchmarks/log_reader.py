@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=256, help="MB of log")
     parser.add_argument("--kind", choices=("calls", "init", "mixed", "stamped"), default="calls")
-    parser.add_argument("--file", help="a log that is there")
+    parser.add_argument("--file", help="an existing log")
     options = parser.parse_args()
     from clusim.formats.logs import read_logs
 

@@ -29,24 +29,24 @@ COARSE = 64 << 10
 
 HEAD = """# How far to trust simulated training steps
 
-Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of figures: matrix products
-as they were measured on an A100 (`clusim.hardware.kernels`), whose largest reach {gemm} of the peak, and what a long
-run keeps of short benchmarks, {sustained:.2f}. That was fitted to the four rows of 22 and 175 billion parameters in the
-first table, so their mean error is small by construction. The other rows were not fitted. Collectives are what NCCL
-chooses; equal blocks of work are simulated once (`fold: all`).
+Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of parameters: matrix
+products measured on an A100 (`clusim.hardware.kernels`), the largest at {gemm} of the peak, and the ratio of long runs
+to short benchmarks, {sustained:.2f}. This ratio was fitted to the four rows of 22 and 175 billion parameters in the
+first table, so their mean error is small by construction. The other rows were not fitted. Collectives are
+planned by NCCL; equal blocks of work are simulated once (`fold: all`).
 """
 
 CARRIED = """
-*How*: `full` is the step as it was measured. `m = A, B` is the machine and the pipeline of the measurement with A
-and B microbatches; a pipeline that is full takes equally long for every further microbatch, so the time is
-continued on that line (the row `175B, on the line` shows what this costs where both can be run).
+*How*: `full` is the measured step. `m = A, B` is the measured system and pipeline with A and B microbatches; a full
+pipeline needs the same time for every further microbatch, so the time is extrapolated (the row `175B, on the line`
+shows the error where both can be run).
 """
 
 HEAD_SC21 = """
 ## Megatron-LM, SC21 (arXiv 2104.04473, table 1)
 
 TFLOP/s per GPU by the formula of the paper, which counts full recomputation. Microbatches, chunks and the kind of
-data parallelism are those of the scripts published with it (`examples/sc21`). Sequences of 2,048 tokens, A100 80
+data parallelism are from the scripts published with it (`examples/sc21`). Sequences of 2,048 tokens, A100 80
 GB, DGX A100.
 
 | model | GPUs | tensor x pipeline x data | microbatch | measured | simulated | error | how |
@@ -54,11 +54,11 @@ GB, DGX A100.
 """
 
 CARRIED_SC21 = """
-*How*: `2 nodes` has the work per GPU of the measurement and fewer replicas, on two machines; their all-reduce moves up
-to a quarter less than that of all replicas. `1 replica + all-reduce` is one model replica with all its stages, and the
-time of the un-overlapped all-reduce of gradients between two machines, times 2(d-1)/d for d replicas. Nothing else of a
-step depends on the number of replicas, so the others are not simulated; what contention between replicas in a real fat
-tree would add is missing.
+*How*: `2 nodes` has the work per GPU of the measurement and fewer replicas, on two nodes; their all-reduce moves up
+to a quarter less than the all-reduce of all replicas. `1 replica + all-reduce` is one model replica with all its
+stages, and the time of the un-overlapped all-reduce of gradients between two nodes, times 2(d-1)/d for d replicas. No
+other part of a step depends on the number of replicas, so the others are not simulated; contention between replicas
+in a real fat tree is missing.
 """
 
 
@@ -275,7 +275,7 @@ def page() -> str:
 HEAD_TABLE5 = """
 ## Megatron-LM (arXiv 2205.05198, table 5)
 
-Time of an iteration on A100 80 GB. Full recomputation has tensor parallelism alone; selective recomputation repeats
+Time of an iteration on A100 80 GB. Full recomputation has tensor parallelism only; selective recomputation repeats
 the attention core and has sequence parallelism. Plain attention, as at that time; fp16, 32-bit gradients.
 
 | model | GPUs | recompute | measured | simulated | error | how |
@@ -286,34 +286,34 @@ HEAD_BESIDE = """## An all-reduce beside matrix products
 
 Four A100, four NVLinks between every two (`a100x4-mesh`), twenty all-reduces of 256 MiB on one stream and eight
 products of 8192 x 8192 in bf16 on another; measured in the published A100 envelope of openfabric-systems/simllm
-(`a100_hardware_envelope_v1`). The time of a product alone, 3716 us, is an input.
+(`a100_hardware_envelope_v1`). The time of a product in isolation, 3716 us, is an input.
 
 | | measured | simulated | error |
 |---|---|---|---|
 """
 
-WRONG = """## What is wrong, and why
+WRONG = """## Causes of the errors
 
 The aim is 5% in the first table, which all rows meet, and 7% in the second, which four rows miss by up to 2.6%.
 
-- Nearly all rows of the second table are too fast, and those of the first with full recomputation too slow. No one set
-  of figures fits both: the same model, 530B on 8 x 35 GPUs with full recomputation, took 49.05 s for 280 sequences in
-  the first, and in the second, a year earlier, 163 TFLOP/s or 54.1 s, of which the all-reduce between 9 replicas
-  explains half a second.
-- *76.1B* is too fast by more than that. It measured no more than the models before and after it in the table, for
-  which nothing in the model gives a reason.
+- Nearly all rows of the second table are too fast, and the first table's rows with full recomputation too slow. No
+  single set of parameters fits both: the same model, 530B on 8 x 35 GPUs with full recomputation, needed 49.05 s for
+  280 sequences in the first, and in the second, a year earlier, 163 TFLOP/s or 54.1 s; the all-reduce between 9
+  replicas explains half a second.
+- *76.1B* is too fast by more than that. It measured no more than the models before and after it in the table;
+  the model does not explain this.
 - *1T* is too slow in the first table. It has the only pipeline there without interleaving: messages block, and are
   exposed for every microbatch.
 
 In the second table gradients are reduced after the last backward pass, in the two-node rows too (those used DDP, which
-hides a part). [accuracy-causes.md](accuracy-causes.md) says what is known of the steps that others published.
+hides a part). [accuracy-causes.md](accuracy-causes.md) lists the known causes for other published steps.
 """
 
 MECHANISM = """
-Most of the slowdown of the all-reduce is waiting: blocks go to SMs in the order of launches, so an all-reduce that
-is issued while a large product has blocks waiting starts when the product ends, and each product lets one
+Most of the slowdown of the all-reduce is waiting: blocks are assigned to SMs in the order of launches, so an all-reduce
+that is issued while a large product has blocks waiting starts when the product ends, and each product lets one
 all-reduce pass. While it runs it holds 24 of 108 SMs, which slows the next product. `clusim.training.switches`
-does this; `clusim train` does not: there a collective starts when its data are there, because the many kernels
+does this; `clusim train` does not: it starts a collective when its data are ready, because the many kernels
 between two collectives are one task. So a real collective may start up to one kernel later than a simulated one.
 """
 

@@ -97,7 +97,7 @@ def test_a_command_does_not_replace_its_input(
     code = run([target if word == "OUT" else word for word in words.split()])
     err = capsys.readouterr().err
     assert (code, err.count("\n")) == (2, 1), err
-    assert "would be replaced; give another file" in err
+    assert "would be replaced; use another output file" in err
     assert leaves(here) == before
 
 
@@ -336,9 +336,9 @@ def test_a_run_killed_before_it_began_is_one_clear_line(
         assert run(words) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
-        assert "run2.h5.partial: holds nothing; its run has not begun" in err
+        assert "run2.h5.partial: empty; its run has not begun" in err
     Path("empty.h5.partial").write_bytes(b"")
-    with pytest.raises(TraceError, match="holds nothing"):
+    with pytest.raises(TraceError, match=": empty; its run"):
         read_result("empty.h5.partial")
 
 
@@ -358,7 +358,7 @@ def test_a_trace_that_cannot_take_its_place_keeps_what_was_recorded(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", refuse)
         assert run(["run", "dgx-a100", "--size", "8K", "--trace-out", "x.h5"]) == 1
-    assert "what was recorded before is in x.h5.partial" in capsys.readouterr().err
+    assert "the data recorded before are in x.h5.partial" in capsys.readouterr().err
     assert read_result("x.h5.partial").complete
     assert sorted(path.name for path in here.glob("x.h5*")) == ["x.h5.partial"]
 

@@ -52,7 +52,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/hardware/datafiles.py", "dtype"): "types of dataclass fields",
     ("clusim/hardware/protocols.py", "protocol"): FIGURES,
     ("clusim/engine/image.py", "operation"): PRIMITIVES,
-    ("clusim/report/html.py", "dtype"): "types of NumPy's arrays that a page gets",
+    ("clusim/report/page_data.py", "dtype"): "types of NumPy's arrays that a page gets",
     (
         "clusim/schedule/definition.py",
         "operation",

@@ -230,7 +230,7 @@ def test_what_a_file_is_made_from_is_not_replaced_under_any_name(target: Path) -
     (target.parent / "link").symlink_to(target)
     (target.parent / "hard").hardlink_to(target)
     for name in ("file", "link", "hard", "../" + target.parent.name + "/file"):
-        with pytest.raises(InputError, match="would be replaced; give another file"):
+        with pytest.raises(InputError, match="would be replaced; use another output file"):
             files.write_text(target.parent / name, "new", [target])
     assert target.read_text() == "old"
 

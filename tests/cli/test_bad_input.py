@@ -104,7 +104,7 @@ def test_a_good_file_is_good(clusim: Clusim, tmp_path: Path) -> None:
         (["run", "dgx-a100", "--verify", "--size", "8GiB"], ["smaller size"]),
         (["run", "dgx-a100", "--size", "1000TiB"], ["at most 1 TiB"]),
         (["run", "dgx-a100", "--granularity", "1TiB"], ["at most 1 GiB"]),
-        (["run", "dgx-a100", "--root", "3"], ["allreduce: has no root"]),
+        (["run", "dgx-a100", "--root", "3"], ["allreduce: takes no root"]),
         (["run", "dgx-a100", "--trace-primitives"], ["--trace-out"]),
         (["run"], ["TOPOLOGY"]),
         (["run", "dgx-a100", "--speed", "9"], ["--speed"]),

@@ -171,7 +171,7 @@ def test_a_real_shell_offers_the_words(shell: str) -> None:
         ("run dgx-1v --algorithm oneshot-", "'oneshot-lamport', 'oneshot-ll' or 'oneshot-pull'?"),
         (
             "run dgx-1v --algorithm foo",
-            "besides nccl, which is what NCCL would run; there are ring, ",
+            "(nccl is NCCL's choice); there are ring, ",
         ),
         ("run dgx-1v --protocol simpl", "did you mean 'simple'?"),
         ("run dgx-1v --redop mean", "did you mean 'avg'?"),

@@ -57,7 +57,7 @@ def test_a_run_of_months_is_refused_in_one_line_and_leaves_no_trace(clusim: Clus
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
     assert "wire gpu" in done.err
-    assert "at or beyond 2^62 ps (53 days of simulated time)" in done.err
+    assert "at or after 2^62 ps (53 days of simulated time)" in done.err
     assert not trace.exists()
 
 

@@ -68,8 +68,8 @@ def test_data_come_out_right_with_a_root_and_some_of_the_ranks(clusim: Clusim) -
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--protocol", "ll", "--env", "NCCL_PROTO=Simple"), "say the same thing"),
-        (("--channels", "2", "--env", "NCCL_MAX_NCHANNELS=4"), "say the same thing"),
+        (("--protocol", "ll", "--env", "NCCL_PROTO=Simple"), "are the same setting"),
+        (("--channels", "2", "--env", "NCCL_MAX_NCHANNELS=4"), "are the same setting"),
         (("--protocol", "fast"), "'fast': unknown; there are simple"),
         (("--collective", "allredcue"), "did you mean 'allreduce'"),
         (("--algorithm", "ring", "--env", "NCCL_PROTO=LL"), "--algorithm nccl"),

@@ -115,7 +115,7 @@ def test_a_limit_is_refused_for_what_is_not_one_simulation(
 def test_a_limit_that_is_no_time_is_one_line(clusim: Clusim) -> None:
     done = clusim("run", "dgx-h100", "--time-limit", "0")
     assert done.code == 2
-    assert done.err == "clusim: time limit 0 ps: must be more than nothing\n"
+    assert done.err == "clusim: time limit 0 ps: must be positive\n"
 
 
 def spin(*_args: object, **_options: object) -> None:

@@ -73,7 +73,7 @@ def test_bad_tasks_are_refused() -> None:
     builder = ScheduleBuilder(2)
     with pytest.raises(InputError, match="rank 2: out of range"):
         builder.kernel(2, compute_ps=1)
-    with pytest.raises(InputError, match="give compute_ps or flops"):
+    with pytest.raises(InputError, match="set compute_ps or flops"):
         builder.kernel(0, compute_ps=1, flops=1)
     with pytest.raises(InputError, match="must be >= 0"):
         builder.delay(0, -1)

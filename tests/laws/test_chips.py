@@ -106,7 +106,7 @@ def test_a_chip_without_base_takes_nothing_from_another_chip() -> None:
 
 def test_nccl_and_training_ask_for_what_a_chip_does_not_say() -> None:
     net = loads(TWO.format("mine") + BARE % ", architecture: ampere, peak_flops: {bf16: 1e12}")
-    with pytest.raises(ClusimError, match=r"chip 'mine' of gpu0: compute_capability is not known"):
+    with pytest.raises(ClusimError, match=r"chip 'mine' of gpu0: unknown compute_capability"):
         communicator(net)
     with pytest.raises(ClusimError, match=r"chip 'mine' of gpu0: gemm_fraction is not known"):
         chip_of(net, PRECISIONS["bf16"])
@@ -157,7 +157,7 @@ def test_an_unknown_processor_is_said() -> None:
     root = re.search(r"switch: (xeon-\w+)", text)
     assert root is not None
     comm = communicator(loads(text.replace(root[1], "root-complex")))
-    assert any("is not known: NCCL's figures of unknown ones" in note for note in comm.notes)
+    assert any("NCCL's defaults for unknown processors" in note for note in comm.notes)
 
 
 def test_an_adapter_of_ones_own_name_is_shown_to_nccl_as_its_base(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_launching_on_mi300x_costs_what_cdna_does() -> None:
 
 def test_a_plan_for_amd_says_whose_it_is() -> None:
     (note,) = communicator(topology.load("mi300x")).notes
-    assert note.startswith("mi300x: runs RCCL, whose tuner is another one; the plan is NCCL's")
+    assert note.startswith("mi300x: runs RCCL, with a different tuner; the plan is NCCL's")
 
 
 def test_a_near_name_is_suggested_for_a_short_one() -> None:

@@ -116,11 +116,11 @@ def test_what_cannot_be_obeyed_is_refused_by_name(
 @pytest.mark.parametrize(
     ("env", "nodes", "message"),
     [
-        ({"P2P_DISABLE": "1"}, 1, "there is no host memory that both reach"),
+        ({"P2P_DISABLE": "1"}, 1, "no host memory is reachable from both"),
         (
             {"NET_GDR_LEVEL": "LOC"},
             2,
-            "no host memory to send from or to, and GPUDirect is disabled",
+            "lacks host memory to send from or to, and GPUDirect is disabled",
         ),
     ],
 )

@@ -169,11 +169,11 @@ def test_where_sharp_cannot_work_it_says_so() -> None:
     with pytest.raises(InputError, match="all ranks are in one node"):
         build(single, "allreduce", "sharp", 1 << 20)
     ethernet = load("aws-p5", nodes=2)
-    with pytest.raises(InputError, match="no reduction unit in the switches between"):
+    with pytest.raises(InputError, match="lacks reduction units in the switches between"):
         build(ethernet, "allreduce", "sharp", 1 << 20)
     with pytest.raises(InputError, match="1 to 2 ranks; it needs the same number"):
         build(pod(), "allreduce", "sharp", 1 << 20, ranks=(0, 1, 8))
     bare = build(16, "allreduce", "sharp", 1 << 16)
     nodes = tuple(replace(node, unit=None) if node.zone < 0 else node for node in pod().nodes)
-    with pytest.raises(ScheduleError, match="has no reduction unit; use ring or tree"):
+    with pytest.raises(ScheduleError, match="lacks a reduction unit; use ring or tree"):
         lower(replace(pod(), nodes=nodes), bare)

@@ -134,7 +134,7 @@ def test_the_loop_is_refused_before_anything_is_printed_and_said_in_all_output()
     with pytest.raises(InputError, match="-m 2: loops around torch"):
         place(setup, parse_flags({"agg_iters": "2"}), None, "torch")
     table = nccl_tests("all_reduce_perf", "dgx-h100", "-b 1K -e 1K -c 0", harness="torch", jobs=1)
-    said = "iterations are those of a Python loop around torch.distributed"
+    said = "iterations of a Python loop around torch.distributed"
     assert said in table.text()
     assert said in table.to_json()["notes"]
     assert table.lines[0].halves[0].time_us > us("torch_call") / US

@@ -54,7 +54,7 @@ def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPat
     short = kernel(request)
     assert "bursts of" in whole.notes[0]
     assert short.notes == (
-        "from two smaller sizes, linear in the size; error limit 15%, of the whole in bursts",
+        "from two smaller sizes, linear in the size; error limit 15%, against the complete run in bursts",
     )
     # In bursts of one size, the first of these streams is 1.4% faster than the rest.
     assert short.time_ps == pytest.approx(whole.time_ps, rel=0.02)

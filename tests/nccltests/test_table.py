@@ -122,7 +122,7 @@ def test_sizes_by_step_and_by_factor() -> None:
     [
         ({"minbytes": "8Q"}, "-b '8Q': not a size"),
         ({"minbytes": "2M", "maxbytes": "1M"}, "the smallest size is above the largest"),
-        ({"ngpus": "0"}, "-g '0': not a whole number of at least 1"),
+        ({"ngpus": "0"}, "-g '0': not an integer of at least 1"),
         ({"op": "xor"}, "-o 'xor': not known"),
         ({"datatype": "int7"}, "-d 'int7': not known"),
         ({"device_implementation": "1"}, "-D 1: only NCCL's own"),

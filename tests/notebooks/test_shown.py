@@ -125,7 +125,7 @@ def test_what_there_is_not_is_said(shown: dict[str, Shown], tmp_path: Path) -> N
         shown["Schedule"].plot()
     with pytest.raises(InputError, match=r"figure 'heat'.*did you mean 'heatmap'\?"):
         shown["Result"].plot("heat")
-    with pytest.raises(InputError, match="timeline: the trace has no tasks"):
+    with pytest.raises(InputError, match="timeline: no tasks of ranks"):
         shown["Result"].plot("timeline")
     with pytest.raises(InputError, match="no option 'colour'"):
         shown["Result"].plot(colour="red")

@@ -141,7 +141,7 @@ def test_names_cannot_break_out_of_the_page(feed: Feed) -> None:
 def test_a_page_says_what_it_does_not_show(cluster: Path) -> None:
     text = page(Feed.open(cluster))
     # In the hint of the picture and in that of the heatmap.
-    assert text.count("ot shown, as nothing crossed them: ") == 2
+    assert text.count("ot shown, without traffic: ") == 2
     assert "links between CPUs and host memory" in text
     assert '<option value="nvlink">all NVLink</option>' in text
     assert "Nothing crossed links between CPUs or host memory." in text

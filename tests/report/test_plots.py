@@ -61,9 +61,9 @@ def test_every_measure_can_be_shown(measure: str, feed: Feed, tmp_path: Path) ->
 
 def test_what_cannot_be_drawn_is_said(traffic: Path, feed: Feed, tmp_path: Path) -> None:
     without = Feed.open(traffic)
-    with pytest.raises(InputError, match="timeline: the trace has no tasks"):
+    with pytest.raises(InputError, match="timeline: no tasks of ranks"):
         save_figure(without, "timeline", tmp_path / "f.png")
-    with pytest.raises(InputError, match="overlap: the trace has no tasks"):
+    with pytest.raises(InputError, match="overlap: no tasks of ranks"):
         save_figure(without, "overlap", tmp_path / "f.png")
     with pytest.raises(InputError, match=r"f.gif: pictures are .png, .svg or .pdf"):
         save_figure(feed, "heatmap", tmp_path / "f.gif")

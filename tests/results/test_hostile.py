@@ -169,7 +169,7 @@ def test_a_good_trace_passes_everything(sample: int, tmp_path: Path) -> None:
     ("change", "words"),
     [
         (instead("/image/targets", lambda old: old[:2]), "targets: not every endpoint"),
-        (value("/image/inst_conns", 0, row=slice(None)), "inst_conns: what a switch does"),
+        (value("/image/inst_conns", 0, row=slice(None)), "inst_conns: a switch operation"),
         (lambda file: file.__delitem__("/schedule"), "/schedule: missing"),
     ],
 )

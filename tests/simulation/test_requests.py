@@ -209,15 +209,15 @@ def test_what_nccl_drives_runs_as_nccl_would(topology: str, operation: str, algo
 
 def test_what_only_a_named_algorithm_leaves_open_is_refused_otherwise() -> None:
     told = Setup("dgx-a100", env=(("NCCL_MAX_NCHANNELS", "2"),))
-    with pytest.raises(InputError, match="NCCL_MAX_NCHANNELS and --channels say the same thing"):
+    with pytest.raises(InputError, match="NCCL_MAX_NCHANNELS and --channels are the same setting"):
         result_of(Request(told, "allreduce", 64 * KIB, channels=2))
     for setup in (
         Setup("dgx-a100", version="2.18"),
         Setup("dgx-a100", env=(("NCCL_ALGO", "Ring"),)),
     ):
-        with pytest.raises(InputError, match="for what NCCL chooses"):
+        with pytest.raises(InputError, match="is for NCCL's plans"):
             result_of(Request(setup, "allreduce", 64 * KIB, "ring"))
-    with pytest.raises(InputError, match="has no root"):
+    with pytest.raises(InputError, match="takes no root"):
         result_of(Request(Setup("dgx-a100"), "allreduce", 64 * KIB, root=3))
     with pytest.raises(InputError, match="one of them twice"):
         result_of(Request(Setup("dgx-a100", ranks=(0, 0)), "allreduce", 64 * KIB))

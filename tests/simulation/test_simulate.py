@@ -137,7 +137,7 @@ def test_several_collectives_have_no_bandwidth(fabric: Fabric, schedule: Schedul
         ({"engine": "d"}, "engine 'd': unknown; use c or reference"),
         ({"seed": -1}, "seed -1: must be at least 0"),
         ({"bins": 1}, "bins 1: must be at least 2"),
-        ({"trace_primitives": True}, "no trace to put them into"),
+        ({"trace_primitives": True}, "need a trace; add --trace-out"),
         ({"granularity": "fine"}, "granularity 'fine'"),
     ],
 )
@@ -156,7 +156,7 @@ def test_bad_traffic_is_named(fields: dict[str, Any]) -> None:
 
 def test_verify_refuses_more_memory_than_sensible(fabric: Fabric) -> None:
     big = clusim.collectives.build(fabric, "allreduce", "ring", 8 << 30)
-    with pytest.raises(InputError, match=r"verify: real data would take 192\.0 GiB"):
+    with pytest.raises(InputError, match=r"verify: real data would need 192\.0 GiB"):
         clusim.simulate(fabric, big, verify=True)
 
 

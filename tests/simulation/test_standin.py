@@ -128,5 +128,5 @@ def test_a_time_limit_ends_runs_that_stand_for_others(monkeypatch: pytest.Monkey
         def begins(self, what: str) -> None:
             """Let it be prepared."""
 
-    with pytest.raises(clusim.ClusimError, match="stands for the whole"):
+    with pytest.raises(clusim.ClusimError, match="for extrapolation"):
         result_of(request("Ring", 12, 4 * MIB), replace(BRIEF, watch=Late(10**12)))

@@ -431,7 +431,7 @@ def test_the_command_and_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
     path.write_text(SMALL_FILE + "communicators: {data: {algorithm: {allreduce: nvls}}}\n")
     code, out, err = call("train", path, "--granularity", "256KiB")
     assert (code, out) == (2, "")
-    assert "w.yaml:6:23: communicators.data: nvls: dgx-a100 has no reduction unit" in err
+    assert "w.yaml:6:23: communicators.data: nvls: dgx-a100 lacks reduction units" in err
     path.write_text(SMALL_FILE.replace("topology: dgx-a100\n", ""))
     assert call("train", path)[0] == 2
     assert call("train", "nothing-like-it")[0] == 2

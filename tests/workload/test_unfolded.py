@@ -209,9 +209,9 @@ def test_exports_have_the_tasks_of_blocks(tmp_path: Path) -> None:
         ("tasks/stream", 0, 99, "must be 0 to"),
         ("calls/root", 0, 50, "a rank that the part does not have"),
         ("places/part", 0, 99, "must be 0 to"),
-        ("places/ranks_off", 1, 0, "not as many ranks as their part has"),
+        ("places/ranks_off", 1, 0, "number of ranks differs from that of their part"),
         ("pauses/task", 0, 1 << 30, "must be 0 to"),
-        ("tasks/end", -1, 1 << 60, "behind the last pause"),
+        ("tasks/end", -1, 1 << 60, "after the last pause"),
     ],
 )
 def test_damaged_blocks_are_refused_in_a_line(

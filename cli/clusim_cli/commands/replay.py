@@ -159,7 +159,7 @@ def _expected(found: Replay) -> Counter[Expected]:
     for call in found.calls:
         place = RunPlace(system, found.family, machines.get(call.comm, found.num_machines))
         if found.faults:
-            item = Expected(None, "no machine with faults was measured")
+            item = Expected(None, "no measurements of systems with faults")
         else:
             item = expected_error(place, call.bytes, call.algorithm)
         errors[item] += call.count

@@ -146,7 +146,7 @@ class _Seen:
 
 def _notes(rows: list[tuple[Any, ...]]) -> list[str]:
     if not rows:
-        return ["the run has no collectives"]
+        return ["no collectives in the run"]
     row = max(rows, key=lambda item: (item[12], -item[0]))
     if not row[15]:
         return [
@@ -157,4 +157,6 @@ def _notes(rows: list[tuple[Any, ...]]) -> list[str]:
         f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[12])}, {row[15]:.2f} GB/s of bus"
         " bandwidth"
     )
-    return [f"{text}, {row[17]:.1%} of what its busiest wire {row[16]} allows" if row[16] else text]
+    return [
+        f"{text}, {row[17]:.1%} of the limit of its busiest wire {row[16]}" if row[16] else text
+    ]

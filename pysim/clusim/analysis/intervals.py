@@ -1,6 +1,6 @@
-"""Sets of time: unions of spans, and the overlap of a span with a union.
+"""Sets of time (unions of spans and their overlap), and utilisation between two times.
 
-Utilisation of a resource between two times, from the histories of a trace.
+Utilisation of a resource is computed from the histories of a trace.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def summarise(result: Result) -> LatencySummary:
     """Return the latency summary of a run of synthetic traffic."""
     messages = result.messages
     if messages is None:
-        raise InputError("latency: the run has no messages; it is not synthetic traffic")
+        raise InputError("latency: no messages in the run; it is not synthetic traffic")
     done = messages.end_ps >= 0
     latency = (messages.end_ps - messages.start_ps)[done]
     percentiles = dict.fromkeys(PERCENTILES, 0)

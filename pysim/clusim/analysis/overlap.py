@@ -178,7 +178,7 @@ def _notes(rows: list[tuple[Any, ...]], total: int) -> list[str]:
     _, _, count, compute, talk, both, _, bare, worst = rows[0]
     notes = [
         f"of {format_time(total)}, a rank computes {compute / total:.1%}, communicates {talk / total:.1%},"
-        f" both at once {both / total:.1%}; {bare / total:.1%} is communication that nothing hides"
+        f" both at once {both / total:.1%}; {bare / total:.1%} is exposed communication"
         f" (mean of {count} ranks; most on rank {worst})"
     ]
     shown = [row for row in rows if row[0] == "name" and row[7] > 0]

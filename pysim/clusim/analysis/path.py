@@ -1,6 +1,7 @@
-"""Critical path as a table: every segment in the order of time, in words.
+"""Critical path as a table and on a timeline.
 
-Critical path on a timeline: its segments with their causes, and the channels on it.
+The table has every segment in the order of time, in words; the timeline has the segments with their causes, and the
+channels on the path.
 """
 
 from __future__ import annotations

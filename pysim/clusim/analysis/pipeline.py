@@ -57,7 +57,7 @@ def pipeline(path: str | Path) -> ColumnTable:
     facts = {"time_ps": total, "complete": traced.result.complete}
     table = ColumnTable.of(COLUMNS, rows, facts)
     if not any(table.columns["kernels"]):
-        table.notes.append("the run has no kernels: all of it is communication")
+        table.notes.append("no kernels in the run: only communication")
     elif rows:
         worst = max(rows, key=lambda row: (row[2], -row[0]))
         mean = float(np.mean([row[3] for row in rows]))

@@ -197,5 +197,5 @@ def _numbered(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
 def run_tasks(traced: Traced) -> RunTasks:
     """Return the tasks of a trace; raises `TraceError` if it is one of synthetic traffic."""
     if not traced.result.tasks.names:
-        raise TraceError(f"{traced.path}: has no tasks; it is a trace of synthetic traffic")
+        raise TraceError(f"{traced.path}: no tasks; it is a trace of synthetic traffic")
     return RunTasks(traced.result, traced.inputs.schedule)

@@ -213,7 +213,7 @@ class Walk:
     def steps(self) -> Iterator[Step]:
         """Yield the segments from last to first; together they cover the run from 0 to its end."""
         if not len(self._end_ps):
-            raise TraceError(f"{self._records.path}: has no tasks, so no critical path")
+            raise TraceError(f"{self._records.path}: no tasks, so no critical path")
         if self._records.cut:
             raise TraceError(
                 f"{self._records.path}: the completed slices were cut off by the limit on its size;"
@@ -233,7 +233,7 @@ class Walk:
             task = yield from self._task_steps(task)
 
     def _circle(self) -> TraceError:
-        return TraceError(f"{self._records.path}: what was waited for goes round in circles")
+        return TraceError(f"{self._records.path}: the waits form a cycle")
 
     def task_span(self, task: int) -> tuple[int, int]:
         """Return start and end of a task [ps]; -1 where not yet."""

@@ -133,9 +133,7 @@ class Shown(ABC):
         """
         name = type(self).__name__
         if name not in _painters:
-            raise InputError(
-                f"{name}: has no pictures; there are pictures of {', '.join(_painters)}"
-            )
+            raise InputError(f"{name}: no pictures; there are pictures of {', '.join(_painters)}")
         return Plot(_painters[name]()(self, figure, **look))
 
 

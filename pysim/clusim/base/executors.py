@@ -4,9 +4,7 @@ Workers are local processes, or those of an executor: any of Python's `concurren
 be on other nodes: they have a separate installation, which must produce the same results, and must find all inputs of
 a task there. The identity is a digest of clusim's text and shipped files; equal digests imply equal results.
 
-Executors by address: Dask's workers, or the processes of an MPI job.
-
-clusim does not include a scheduler.
+Executors are opened by address: Dask's workers, or the processes of an MPI job. clusim does not include a scheduler.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ def _dask(place: str) -> Iterator[Executor]:
             client.wait_for_workers(1, timeout=PATIENCE_S)
         except TimeoutError:
             raise EnvironmentFailure(
-                f"executor dask:{place}: the scheduler has no workers; start some with 'dask worker'"
+                f"executor dask:{place}: no workers at the scheduler; start some with 'dask worker'"
             ) from None
         yield client.get_executor(retries=RETRIES, pure=False)
 
@@ -115,7 +113,7 @@ def _mpi() -> Iterator[Executor]:
         ) from None
     if MPI.COMM_WORLD.Get_size() < 2:
         raise InputError(
-            "executor mpi: this process is alone; start it with mpiexec -n N python -m mpi4py.futures -m clusim ..."
+            "executor mpi: this is a single process; start it with mpiexec -n N python -m mpi4py.futures -m clusim ..."
         )
     with MPIPoolExecutor() as executor:
         yield executor
@@ -206,15 +204,15 @@ class Workers:
             return future.result()
         except BrokenExecutor:
             raise EnvironmentFailure(
-                "a worker process was killed, perhaps because memory ran out; give fewer --jobs"
+                "a worker process was killed, perhaps because memory ran out; use fewer --jobs"
             ) from None
         except CancelledError:
-            raise EnvironmentFailure("the executor gave a piece of work back undone") from None
+            raise EnvironmentFailure("the executor cancelled a task") from None
         except Exception as error:
             if type(error).__name__ != "KilledWorker":  # of Dask, which need not be installed
                 raise
             raise EnvironmentFailure(
-                "several workers were lost on the same piece of work, perhaps because memory ran out"
+                "several workers were lost on the same task, perhaps because memory ran out"
             ) from None
 
     def each(self, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
@@ -232,7 +230,7 @@ def _elsewhere(digest: str, work: Callable[..., Made], *given: Any) -> Made:
     """Run a task on an executor's worker, one at a time per process for all threads."""
     if digest != model_digest():
         raise EnvironmentFailure(
-            f"a worker has another clusim ({model_digest()}) than the one that asks ({digest}); install the same"
+            f"a worker runs a different clusim ({model_digest()}, client {digest}); install the same"
         )
     with _ALONE:
         gc.set_threshold(OBJECTS, 20, 20)

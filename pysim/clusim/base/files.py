@@ -80,7 +80,7 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
     if result in known:
         name, shown = known[result], os.fspath(target)
         what = "is an input" if name == shown else f"is the input {name} under another name"
-        raise InputError(f"{shown}: {what} and would be replaced; give another file to write")
+        raise InputError(f"{shown}: {what} and would be replaced; use another output file")
 
 
 def _identity(path: Name) -> Identity | None:

@@ -1,6 +1,6 @@
-"""Limits for numbers and texts of external files, checked before reading or conversion.
+"""Limits and validation for numbers and texts of external files.
 
-Validated words and numbers of foreign files, printed on one line; errors with location.
+Limits are checked before reading or conversion. Values are printed on one line; errors have a location.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES, *, strict: bo
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {reason}") from None
     if len(data) > most_bytes:
-        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; give a smaller file")
+        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; use a smaller file")
     try:
         return data.decode("utf-8-sig", "strict" if strict else "replace")
     except UnicodeDecodeError as error:

@@ -64,7 +64,7 @@ class Rate:
     def time_ps(self, size_bytes: int) -> int:
         """Return the serialisation time of `size_bytes` at this rate, rounded up [ps]."""
         if self.num == 0:
-            raise UnitError("rate 0 B/s: nothing can be sent at it; give a rate > 0")
+            raise UnitError("rate 0 B/s: cannot send; use a rate > 0")
         return -(-size_bytes * self.den // self.num)
 
     def __mul__(self, factor: int | Fraction) -> Rate:
@@ -100,7 +100,7 @@ def _plain(value: Fraction) -> str:
 def _whole(value: Fraction, text: str, unit: str) -> int:
     if value.denominator != 1:
         raise UnitError(
-            f"{_show(text)}: is {float(value):g} {unit}; must be a whole number of {unit}"
+            f"{_show(text)}: is {float(value):g} {unit}; must be an integer number of {unit}"
         )
     if value > MAX_INT:
         raise UnitError(f"{_show(text)}: too large; the largest is {MAX_INT} {unit}")

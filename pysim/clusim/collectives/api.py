@@ -1,6 +1,6 @@
-"""The front door: any collective by its name, checked, as a schedule.
+"""Schedules of collectives by name, with checked arguments.
 
-All algorithms of collectives, found in `clusim.collectives.algorithms`.
+The algorithms are those of the modules in `clusim.collectives.algorithms`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _find(name: str, algorithm: str | None) -> tuple[str, str, AlgorithmEntry]:
     chosen = own_word(algorithm) if algorithm else ALGORITHMS[operation][0]
     if (operation, chosen) not in REGISTRY:
         raise InputError(
-            f"{operation}: has no algorithm {chosen!r} besides nccl, which is what NCCL would run"
+            f"{operation}: unknown algorithm {chosen!r} (nccl is NCCL's choice)"
             f"{suggest(chosen, ALGORITHMS[operation])}"
         )
     return operation, chosen, REGISTRY[operation, chosen]
@@ -148,7 +148,7 @@ def make_call(
     num_ranks = target if isinstance(target, int) else target.num_ranks
     algorithm = REGISTRY[operation, name]
     if not isinstance(bytes, int):
-        raise InputError(f"{operation}: size {bytes!r}; must be a whole number of bytes")
+        raise InputError(f"{operation}: size {bytes!r}; must be an integer number of bytes")
     given = options.get("ranks")
     ranks = tuple(range(num_ranks) if given is None else given)
     own = algorithm.protocols[0] if algorithm.protocols else "simple"
@@ -177,7 +177,7 @@ def make_call(
     root = options.get("root")
     if not algorithm.rooted:
         if root is not None:
-            raise InputError(f"{operation}: has no root; leave out root {root}")
+            raise InputError(f"{operation}: takes no root; leave out root {root}")
         root = ABSENT
     elif root is None:
         root = ranks[0] if ranks else ABSENT

@@ -1,6 +1,6 @@
-"""Entries of the algorithm registry, and the decorator that creates one from a writer function.
+"""Entries of the algorithm registry, and helpers shared by all collective algorithms.
 
-Small pieces all collective algorithms are written with.
+A decorator creates an entry from a writer function.
 """
 
 from __future__ import annotations

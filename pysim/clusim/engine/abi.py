@@ -1,10 +1,9 @@
-"""Constants, enums and struct layouts of ``csrc/include/clusim.h``.
+"""Constants, enums and struct layouts of ``csrc/include/clusim.h``, and the engines' output.
 
-The header is their only definition. Names are repeated here for the type checker and for readers. The import
-of this module fails if names of a class differ from its enum, or if NumPy cannot represent the layout of a
-struct. Values and layouts are those that the C compiler found.
-
-Output of an engine: layouts and terms shared by the C engine and the reference.
+The header is their only definition. Names are repeated here for the type checker and for readers. The import of this
+module fails if names of a class differ from its enum, or if NumPy cannot represent the layout of a struct. Values and
+layouts are those that the C compiler found. The output's layouts and terms are shared by the C engine and the
+reference.
 """
 
 from __future__ import annotations
@@ -214,12 +213,12 @@ def _layout(ctype: Any) -> np.dtype[Any]:
         shape = (member.type.length,) if is_array else ()
         if member.offset != end or one.kind != "primitive":
             raise InternalError(
-                f"{ctype.cname}.{name}: not a whole number right behind its neighbour"
+                f"{ctype.cname}.{name}: not an integer directly after its neighbour"
             )
         end += ffi.sizeof(member.type)
         members.append((name, _scalar(one), shape))
     if end != ffi.sizeof(ctype):
-        raise InternalError(f"{ctype.cname}: padding behind its last member")
+        raise InternalError(f"{ctype.cname}: padding after its last member")
     return np.dtype(members)
 
 
@@ -244,7 +243,7 @@ NEVER = 2**63 - 1
 """A time no run reaches [ps]."""
 
 
-_END = "at or beyond 2^62 ps (53 days of simulated time)"
+_END = "at or after 2^62 ps (53 days of simulated time)"
 _WHY = {
     Beyond.WIRE: f"a packet on it would end, or its credit return, {_END}",
     Beyond.ENDPOINT: f"its memory would accept a packet, or a transfer end there, {_END},"

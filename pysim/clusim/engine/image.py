@@ -1,9 +1,7 @@
 """The image: a topology and a schedule as flat arrays, the only input of both engines.
 
-Tables and fields are those of ``clusim_image`` in ``clusim.h``, with the units of ``docs/model/contract.md``.
-All times are int64 ps.
-
-The primitives of the program IR: their numbers, names, and actions of the engine.
+Tables and fields are those of ``clusim_image`` in ``clusim.h``, with the units of ``docs/model/contract.md``. All
+times are int64 ps. `OPCODES` contains the primitives of programs: numbers, names and actions of the engine.
 """
 
 from __future__ import annotations

@@ -120,10 +120,10 @@ def _end(table: str) -> Range:
 
 
 _COST = _number(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits")
-_LATENCY = _number(1, LATENCY_END_PS - 1, "what takes no time could act before its cause")
+_LATENCY = _number(1, LATENCY_END_PS - 1, "without delay, an effect could precede its cause")
 _DELAY = _number(0, LATENCY_END_PS - 1, "added to a time")
 _DURATION = _number(0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits")
-_BUFFER = _number(0, (1 << 40) - 1, "a terabyte holds all that is under way")
+_BUFFER = _number(0, (1 << 40) - 1, "a terabyte holds all data in flight")
 _RATE = _number(1, (1 << 30) - 1, "bytes times a term of a rate fit in 62 bits")
 _FLOW_RATE = _number(0, (1 << 40) - 1, "a rate of 2^40 bytes per 2^30 ps is a petabyte a second")
 _FLAG = _number(0, 1, "a flag")
@@ -132,7 +132,7 @@ _ANY16 = _number(0, 0xFFFF, "anything")
 _SMS = _number(0, 1 << 20, "the sum over 256 CTA slots fits in 32 bits")
 _CHARGE = _number(0, 1 << 16, "bytes of memory per byte of payload, times 256")
 _PACKET = _number(0, 1 << 28, "bytes of a packet or burst; also bounds their product")
-_CHUNK = _number(-(1 << 24), 1 << 24, "products of two of these and a repeat fit in 63 bits")
+_CHUNK = _number(-(1 << 24), 1 << 24, "products of two chunks and a repeat fit in 63 bits")
 _PLACE = _number(0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62")
 _SIZE = _number(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits")
 
@@ -153,7 +153,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "write_latency_ps": _LATENCY,
         "read_latency_ps": _LATENCY,
         "response_latency_ps": _LATENCY,
-        "mem_quantum_ps": _number(1, (1 << 40) - 1, "an epoch of a second is none"),
+        "mem_quantum_ps": _number(1, (1 << 40) - 1, "an epoch of a second is too long"),
         "node": _index("nodes"),
         "sms": _number(1, 1 << 20, "as those of instances"),
         "cta_slots": _number(1, 256, "four words of bits"),
@@ -166,10 +166,10 @@ RANGES: dict[str, dict[str, Range]] = {
     "formats": {
         "flit_bytes": _number(1, 1 << 16, "divides"),
         "pad": _ANY,
-        "header_bytes": _number(1, 1 << 16, "a packet takes some time"),
+        "header_bytes": _number(1, 1 << 16, "a packet lasts some time"),
         "control_256": _number(0, 1 << 24, "65,536 bytes owed per packet"),
         "service_1024": _number(1, 1 << 16, "64 times slower"),
-        "limit_bytes": _number(1, ANY32, "divides; NONE is no limit"),
+        "limit_bytes": _number(1, ANY32, "divides; NONE is unlimited"),
     },
     "wires": {
         "rate_num": _RATE,

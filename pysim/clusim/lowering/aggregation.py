@@ -136,7 +136,7 @@ class Trees:
             if not len(usable):
                 name = arrays.fabric.nodes[adapter].name
                 raise ScheduleError(
-                    f"{arrays.fabric.name}: the switch at NIC {name} has no reduction unit; use ring or tree"
+                    f"{arrays.fabric.name}: the switch at NIC {name} lacks a reduction unit; use ring or tree"
                 )
             self._ups[key] = [*way, int(usable[0])]
         return self._ups[key]

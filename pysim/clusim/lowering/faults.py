@@ -58,7 +58,7 @@ def lower_faults(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
     rows = []
     for fault in sorted(faults, key=lambda item: item.time_ps):
         if fault.factor < 0 or fault.time_ps < 0 or (fault.wire is None) == (fault.rank is None):
-            raise InputError(f"{fault}: give a wire or a rank, a time >= 0 and a factor >= 0")
+            raise InputError(f"{fault}: needs a wire or a rank, a time >= 0 and a factor >= 0")
         if fault.rank is not None:
             arrays.node_of(fault.rank)
             slow = max(1, round(1024 * Fraction(fault.factor)))
@@ -209,7 +209,7 @@ def plan_change(healthy: Sequence[FaultedWay], planned: Sequence[FaultedWay]) ->
         same = f"{len(planned)} collectives"
         if len(planned) == 1:
             same = f"{planned[0].algorithm}, {planned[0].protocol}, {planned[0].channels} channels"
-        return f"{head} {same}, as on the whole machine"
+        return f"{head} {same}, as without faults"
     if len(pairs) == 1:
         return f"{head} {changed[0]}"
     return (

@@ -154,7 +154,7 @@ def _spans(fabric: Fabric, text: str) -> list[_Span]:
     if kind == "errors":
         if match["at"] or match["for"]:
             raise InputError(
-                f"fault {words!r}: errors last for the whole run; leave out 'at' and 'for'"
+                f"fault {words!r}: errors last for the complete run; leave out 'at' and 'for'"
             )
         return [
             _Span(0, None, Fraction(1), words, wire, bit_errors=reader.errors(parts[1]))
@@ -198,16 +198,14 @@ class _Reader:
         """Return the factor written as ``x1.3``."""
         value = self._number(text.removeprefix("x"), "a factor such as x1.3")
         if not Fraction(1, 1024) <= value <= 1_000_000:
-            raise self.error(
-                f"factor {text}: must be from x0.001 to x1000000; x2 takes twice as long"
-            )
+            raise self.error(f"factor {text}: must be from x0.001 to x1000000; x2 is twice as long")
         return value
 
     def part(self, text: str) -> Fraction:
         """Return the remaining part of the rate."""
         value = self._number(text, "a part such as 1/2")
         if not 0 <= value <= 1:
-            raise self.error(f"{text} of the lanes: must be from 0 to 1; 1/2 leaves half of them")
+            raise self.error(f"{text} of the lanes: must be from 0 to 1; 1/2 leaves half")
         return value
 
     def errors(self, text: str) -> float:
@@ -288,9 +286,9 @@ class _Reader:
                 raise self.error(
                     f"link {name!r}: no node {end!r}{did_you_mean(end, index)}"
                     if end
-                    else f"{name!r} is no link; write A-B, A-B.0, A->B.0 or NODE:nvl1"
+                    else f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1"
                 )
-        raise self.error(f"{name!r} is no link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
+        raise self.error(f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
 
     def _between(self, name: str, a: str, b: str, number: int | None) -> list[int]:
         parallel = self.arrays.parallel_wires(a, b)

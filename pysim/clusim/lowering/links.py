@@ -144,7 +144,7 @@ class LinkLowering:
         rail = self.places.rails.choice(rank, channel)
         if rail < 0:
             raise ScheduleError(
-                f"{self.fabric.name}: rank {rank} has no NIC; sharp needs one for every rank, use ring"
+                f"{self.fabric.name}: rank {rank} lacks a NIC; sharp needs one for every rank, use ring"
             )
         nic = self.places.rails.nics(self.places.zone(rank))[rail]
         node = self.fabric.nodes[int(self.arrays.targets["node"][nic])]

@@ -1,6 +1,6 @@
-"""Cached lookup of the wires between places of a topology and their properties.
+"""Cached lookup of the wires between places of a topology, and route keys.
 
-Route keys: the choice of a flow among equal paths between nodes.
+A route key is the choice of a flow among equal paths between nodes.
 
 **Hardware** InfiniBand switches forward by the destination address only; the subnet manager spreads
 destinations over the upward paths in the order of their ports on the leaf switches (d-mod-k: Zahavi,

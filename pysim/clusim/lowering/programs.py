@@ -304,7 +304,7 @@ class ProgramLowering:
         if peak is None:
             known = ", ".join(endpoint.peak_flops) or "none"
             raise ScheduleError(
-                f"task {task.name!r}: {self.fabric.name} has no peak rate for {task.precision!r}; it has {known}"
+                f"task {task.name!r}: {self.fabric.name}: no peak rate for {task.precision!r}; choose {known}"
             )
         return sms, -(-task.flops * 10**12 * endpoint.sms // (int(peak) * sms))
 

@@ -57,7 +57,7 @@ class Networked:
         ):
             if not result or rail < 0:
                 raise ScheduleError(
-                    f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) has no NIC on the"
+                    f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) lacks a NIC on the"
                     " network between nodes; add one, or use ranks of one node"
                 )
         if not self.arrays.fabric.pxn and self.connection.rail_out == ABSENT:
@@ -249,7 +249,7 @@ class Networked:
         best = min((item for item in result if item[0] >= 0), default=(0, NONE))[1]
         if best == NONE and (arrays.fabric.gdr_level == "loc" or not arrays.fabric.gdr_read):
             raise ScheduleError(
-                f"{arrays.fabric.name}: rank {rank} has no host memory to send from or to, and GPUDirect is disabled"
+                f"{arrays.fabric.name}: rank {rank} lacks host memory to send from or to, and GPUDirect is disabled"
                 " (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ, or the topology); add nodes of kind memory"
             )
         return best
@@ -350,7 +350,7 @@ class Places(WireWays):
         """Raise `ScheduleError` if two ranks of a node have neither P2P nor shared host memory."""
         nodes = [self.arrays.node_of(rank) for rank in (src, dst)]
         if memory == NONE or not all(self.reaches(node, memory) for node in nodes):
-            why = "there is no host memory that both reach"
+            why = "no host memory is reachable from both"
         elif not self.fabric.shm:
             why = "SHM is disabled (NCCL_SHM_DISABLE, or shm of the topology)"
         else:

@@ -438,7 +438,7 @@ class Builder:
             compares = since(version, "nvls compares bandwidth")
             return compares and count * draft.inter > best.num_channels * best.inter_GBps
         target = 1.0
-        if not since(version, "crossing NICs is no handicap"):
+        if not since(version, "no penalty for crossing NICs"):
             target = 1.0 - (best.cross_nic - draft.cross) * 0.15
         mine, theirs = count * draft.intra, best.num_channels * best.intra_GBps * target
         if mine != theirs:

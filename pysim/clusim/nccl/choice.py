@@ -135,7 +135,7 @@ def _nearest(operation: str, chosen: Selection, missing: Algorithm) -> tuple[Sel
     known = [key for key in _written(chosen) if chosen.times_us[key] > 0]
     if not known:
         raise InputError(
-            f"{operation}: there is no program for {missing.value}, the only algorithm allowed"
+            f"{operation}: {missing.value} has no program here and is the only algorithm allowed"
         )
     algorithm, protocol = min(known, key=lambda key: chosen.times_us[key])
     note = f"{algorithm.value} {protocol.value} in place of {missing.value}"

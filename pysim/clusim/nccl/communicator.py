@@ -115,7 +115,7 @@ class Communicator:
         unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
         if unknown:
             notes.append(
-                f"processor {unknown[0]} is not known: NCCL's figures of unknown ones count"
+                f"unknown processor {unknown[0]}: NCCL's defaults for unknown processors are used"
             )
         told = dict.fromkeys(line for system in self.systems for line in system.told)
         return (*notes, *told, *notes_on_variables(self.settings))

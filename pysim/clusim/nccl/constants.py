@@ -1,12 +1,9 @@
-"""Names and figures of NCCL that topology, search, tuner and chunking share.
+"""Names and numbers shared by NCCL's topology, search, tuner and chunking, and its releases.
 
-Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h) and the
-releases in `clusim.nccl.constants`.
+Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h).
 
-Versions of NCCL, 2.4 to 2.30, and the releases that introduced each behaviour.
-
-Numbers and behaviour were read from the published sources of the named releases and from public logs; for a
-change between two examined releases the later one is given.
+The table of releases (2.4 to 2.30) contains the release that introduced each behaviour, read from the published
+sources and from public logs; for a change between two examined releases the later one is given.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "larger tlps": (2, 12),
     "latency of plugins": (2, 12),
     "net overhead": (2, 14),
-    "asks the driver for peer access": (2, 14),
+    "peer access by driver": (2, 14),
     "chains of collnet": (2, 14),
     "no ceiling on a100": (2, 14),
     "lone gpus as trees": (2, 14),
@@ -69,7 +66,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "continuous byte distribution": (2, 19),
     "socket bandwidth of AMD": (2, 19),
     "nvls compares bandwidth": (2, 20),
-    "crossing NICs is no handicap": (2, 20),
+    "no penalty for crossing NICs": (2, 20),
     "doubled channels": (2, 20),
     "collnet for blocks": (2, 20),
     "p2p channels by ranks": (2, 20),

@@ -206,8 +206,7 @@ def _obeyed(name: str, value: str) -> bool:
 
         near = get_close_matches(name, VARIABLES, 1)
         raise InputError(
-            f"{name}: no variable of NCCL that clusim knows"
-            + (f"; did you mean {near[0]}?" if near else "")
+            f"{name}: unknown NCCL variable" + (f"; did you mean {near[0]}?" if near else "")
         )
     if variable.effect == "refused" and value not in variable.harmless:
         default = f"; its default, {variable.harmless[0]}, is accepted" if variable.harmless else ""
@@ -224,9 +223,9 @@ def _whole(low: int, high: int) -> Callable[[str, str], int]:
         try:
             number = int(value, 0)
         except ValueError:
-            raise _fail(name, value, f"not a whole number; give {low} to {high}") from None
+            raise _fail(name, value, f"not an integer; use {low} to {high}") from None
         if not low <= number <= high:
-            raise _fail(name, value, f"out of range; give {low} to {high}")
+            raise _fail(name, value, f"out of range; use {low} to {high}")
         return number
 
     return read
@@ -267,7 +266,7 @@ def _size(name: str, value: str) -> int:
     except UnitError as error:
         raise _fail(name, value, str(error)) from None
     if not 4096 <= number <= 1 << 30:
-        raise _fail(name, value, "out of range; give 4096 to 1 GiB")
+        raise _fail(name, value, "out of range; use 4096 to 1 GiB")
     return number
 
 
@@ -281,7 +280,7 @@ def _level(name: str, value: str) -> Path:
         return Path[word]
     if word.isdecimal():
         return _BY_NUMBER[min(int(word), len(_BY_NUMBER) - 1)]
-    raise _fail(name, value, f"not a distance; give one of {', '.join(_LEVELS)}")
+    raise _fail(name, value, f"not a distance; use one of {', '.join(_LEVELS)}")
 
 
 def _thresholds(name: str, value: str) -> tuple[int, ...]:
@@ -291,7 +290,7 @@ def _thresholds(name: str, value: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not 1 <= len(numbers) <= 6:
-        raise _fail(name, value, "give up to six numbers: LL, LL128, Simple of the tree, then ring")
+        raise _fail(name, value, "use up to six numbers: LL, LL128, Simple of the tree, then ring")
     return numbers
 
 
@@ -316,7 +315,7 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Allowed]:
 
     def read(variable: str, value: str) -> Allowed:
         if not value.strip():
-            raise _fail(variable, value, f"empty; give a list of {', '.join(known)}")
+            raise _fail(variable, value, f"empty; use a list of {', '.join(known)}")
         allowed: dict[Collective, frozenset[Name]] = {}
         for part in value.strip().rstrip(";").split(";"):
             where, colon, text = part.partition(":")
@@ -411,7 +410,7 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
         return []
     number = min(foreign.values())
     return [
-        f"{' and '.join(sorted(foreign))}: runs RCCL, whose tuner is another one; the plan is NCCL's"
+        f"{' and '.join(sorted(foreign))}: runs RCCL, with a different tuner; the plan is NCCL's"
         f" for GPUs of compute capability {number / 10:.1f}"
     ]
 

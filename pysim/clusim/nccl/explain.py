@@ -1,6 +1,6 @@
 """NCCL's decisions on a system, as data (`explain`) and as text (`render`).
 
-Payload that every GPU and every NIC sends for a collective, from the channels NCCL would use.
+They include the payload that every GPU and every NIC sends for a collective on NCCL's channels.
 """
 
 from __future__ import annotations
@@ -318,14 +318,14 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
         for net in data["adapters"]:
             first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
             which = first if first == last else f"{first}..{last}"
-            near = f"GPU {net['gpu']}" if net["gpu"] is not None else "no GPU of its own"
+            near = f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
             yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {near}"
     if data["plugin_env"]:
         yield "set by the network plugin"
         yield f"  {' '.join(data['plugin_env'])}"
     yield "rings"
     yield from _grouped([_order(ring, max_ranks) for ring in data["rings"]])
-    yield "trees (root, and what each rank reduces into)"
+    yield "trees (root, and parent of each rank)"
     yield from _grouped([_tree_text(tree, max_ranks) for tree in data["trees"]])
     if data["nvls_heads"]:
         heads = ", ".join(_order(ranks, 8) for ranks in data["nvls_heads"][:max_ranks])

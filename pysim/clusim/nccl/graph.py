@@ -1,6 +1,6 @@
-"""Results of a graph search: plain values for tuner, connections and lowering.
+"""Results of a graph search, and the payload of a NCCL collective.
 
-Payload of a NCCL collective, from which a plan becomes a program.
+Both are plain values: the graphs for tuner, connections and lowering, the payload for the programs of a plan.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ class _Plan:
         if channels < draft.least:
             return True
         target = 1.0
-        if not since(self.system.version, "crossing NICs is no handicap"):
+        if not since(self.system.version, "no penalty for crossing NICs"):
             target = 1.0 - (best.cross_nic - draft.cross) * 0.15
         mine, theirs = channels * draft.intra, best.num_channels * best.intra_GBps * target
         if mine != theirs:

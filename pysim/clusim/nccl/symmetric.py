@@ -106,7 +106,7 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
     """Return why no kernel for symmetric memory can do a call; empty if one can."""
     group, version = comm.group, comm.version
     if not since(version, "symmetric memory"):
-        return f"NCCL {version} has no kernels for symmetric memory; they came with 2.27"
+        return f"NCCL {version} lacks kernels for symmetric memory; they were added in 2.27"
     for name, enabled in (
         ("NCCL_WIN_ENABLE", comm.settings.win_enable),
         ("NCCL_CUMEM_ENABLE", comm.settings.cumem_enable),
@@ -114,14 +114,14 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
         if not enabled:
             return f"{name}=0: no symmetric memory"
     if call.collective not in (AR, AG, RS):
-        return f"{call.collective.value} has no kernel for symmetric memory"
+        return f"{call.collective.value} lacks a kernel for symmetric memory"
     if group.num_nodes > 1:
         return "kernels for symmetric memory over several nodes are not modelled"
     if comm.graphs[Algorithm.RING].type_intra not in (Path.NVL, Path.NVB):
-        return "kernels for symmetric memory want NVLinks between all GPUs"
+        return "kernels for symmetric memory need NVLinks between all GPUs"
     kind = find_dtype(call.dtype)
     if kind is None:
-        return f"{call.dtype} is no type of elements"
+        return f"unknown element type {call.dtype}"
     adds = call.redop == "sum" or (call.redop == "avg" and since(version, "symmetric averages"))
     if call.collective is not AG and not (adds and "float" in kind.name and kind.name != "float64"):
         return f"kernels for symmetric memory add up floating-point numbers, not {call.redop} of {kind.name}"

@@ -1,6 +1,6 @@
 """A node as NCCL sees it: its devices, the links between them, and paths.
 
-Bandwidth that channels under construction have taken from the links of a system.
+A `Ledger` contains the bandwidth of links that is reserved by channels under construction.
 """
 
 from __future__ import annotations
@@ -233,8 +233,8 @@ decide nothing, so that the nodes of a cluster have equal keys.
 
 def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
     """Return the error for a chip that lacks a property which NCCL needs."""
-    what = f"chip {chip!r} of {node}: {field_} is not known, and NCCL decides by it"
-    return TopologyError(f"{what}; give the chip a base, or '{field_}: {example}'")
+    what = f"chip {chip!r} of {node}: unknown {field_}, which NCCL needs"
+    return TopologyError(f"{what}; set a base for the chip, or '{field_}: {example}'")
 
 
 class Ledger:

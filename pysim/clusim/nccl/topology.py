@@ -203,7 +203,7 @@ def peer_access(system: System, a: Device, b: Device, route: Route, level: Path)
     if level is Path.LOC:
         return False
     given = system.settings.p2p_level is not None
-    if not since(system.version, "asks the driver for peer access"):
+    if not since(system.version, "peer access by driver"):
         level = level if given else max(level, Path.PXB)
     elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
         return False

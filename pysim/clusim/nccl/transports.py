@@ -185,13 +185,13 @@ def allowed_nics(rule: str, nics: Iterable[str], known: Mapping[str, str]) -> Al
     if any(devices.values()) or hit:
         return AllowedNics(tuple(name for name in own if (name in hit) != excluded))
     if excluded:
-        note = f"NCCL_IB_HCA={rule}: the NICs of the topology have no device names; all {len(own)} of a node are used"
+        note = f"NCCL_IB_HCA={rule}: NICs without device names in the topology; all {len(own)} of a node are used"
         return AllowedNics(own, note)
     families = not exact and any(_FAMILY.fullmatch(word.partition(":")[0]) for word in words)
     count = len(own) if families else min(len(own), len(set(words)))
     chosen = tuple(own[number * len(own) // count] for number in range(count))
     note = (
-        f"NCCL_IB_HCA={rule}: the NICs of the topology have no device names; {count} of {len(own)} of a node are used,"
+        f"NCCL_IB_HCA={rule}: NICs without device names in the topology; {count} of {len(own)} of a node are used,"
         " evenly spread"
     )
     return AllowedNics(chosen, note)
@@ -228,7 +228,7 @@ def check_network(fabric: Fabric, settings: Settings) -> None:
         raise InputError(f"NCCL_NET={settings.net}: {where}; leave out NCCL_NET")
 
 
-_ON_THEM = "on them are not modelled; give the NICs a type with plugin sockets"
+_ON_THEM = "on them are not modelled; set a NIC type with plugin sockets"
 
 
 def check_rack(fabric: Fabric, settings: Settings) -> None:

@@ -118,7 +118,7 @@ def channels_and_threads(
     limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
     channels, most, why = num_channels, threads, "all channels"
     if algorithm in _IN_SWITCH:
-        channels, why = lanes.nvls_channels, "NVLS always uses its own channels"
+        channels, why = lanes.nvls_channels, "NVLS uses separate channels"
     elif algorithm is Algorithm.COLLNET_DIRECT:
         channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
         why = f"fewer than {limit} B per thread and head"

@@ -319,7 +319,7 @@ _TABLE: tuple[tuple[Effect, str, str], ...] = (
     ),
     (
         "refused",
-        "give the file as the topology",
+        "use the file as the topology",
         "TOPO_FILE@2.6",
     ),
     (

@@ -1,8 +1,6 @@
-"""Complete run of an nccl-tests program: its printed lines, and its ``-J`` output.
+"""Complete run of an nccl-tests program: printed lines, ``-J`` output, curves and bottlenecks.
 
-Table of an nccl-tests program as curves.
-
-Verdict on the kernel of one row of nccl-tests, simulated in full for it.
+The bottleneck of a row is found by a simulation of its kernel in full.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ MOST_RANKS = 64
 def row_verdict(case: Request) -> Verdict:
     """Return the verdict on a row's kernel, simulated in full, without its expected error."""
     if case.setup.num_ranks > MOST_RANKS:
-        return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
+        return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, not analysed")
     return result_of(whole(case)).verdict
 
 
@@ -96,7 +94,7 @@ class Table(Shown):
     def notes(self) -> tuple[str, ...]:
         """Notes on NCCL's plans and on flags."""
         plans = self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
-        loop = "iterations are those of a Python loop around torch.distributed"
+        loop = "iterations of a Python loop around torch.distributed"
         by = (loop,) if self.where.kind == "torch" else ()
         return (*plans, *by, *without_effect(self.options))
 
@@ -105,7 +103,7 @@ class Table(Shown):
         """Return the expected errors of the rows, each once."""
         setup = self.where.setup
         if setup.broken.lines:
-            return [Expected(None, "no machine with faults was measured")]
+            return [Expected(None, "no measurements of systems with faults")]
         place = RunPlace.of(setup)
         rows = [line for line in self.lines if line.size]
         result = [expected_error(place, line.size, line.algorithm) for line in rows]
@@ -157,7 +155,7 @@ class Table(Shown):
 
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
-        setup, none = self.where.setup, Expected(None, "no machine with faults was measured")
+        setup, none = self.where.setup, Expected(None, "no measurements of systems with faults")
         place = None if setup.broken.lines else RunPlace.of(setup)
         for line in self.lines:
             if not line.size:
@@ -221,7 +219,7 @@ def plot_table(table: Table, figure: str = "", **look: Any) -> Figure:
         raise InputError(f"figure {figure!r}: unknown; a table has one, 'busbw'")
     rows = [line for line in table.lines if line.size]
     if not rows:
-        raise InputError("busbw: the table has no sizes above 0")
+        raise InputError("busbw: no sizes above 0 in the table")
     series = {
         place: [line.halves[number].busbw for line in rows]
         for number, place in enumerate(("out of place", "in place"))

@@ -1,11 +1,9 @@
-"""Parallel prediction of many cases over workers; each distinct case is simulated once.
+"""Kernel times of NCCL collectives as nccl-tests measures them, predicted in parallel.
 
-Kernel time of a NCCL collective, as nccl-tests measures it.
-
-In bursts of ``auto`` the time equals `clusim run`'s, including its extrapolation
-(`clusim.simulation.approximate`), except for operations with overlapping iterations. Otherwise, for many runs at
-once, communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks are extrapolated from fewer
-nodes.
+Each distinct case is simulated once. In bursts of ``auto`` the time equals `clusim run`'s, including its
+extrapolation (`clusim.simulation.approximate`), except for operations with overlapping iterations. Otherwise, for
+many runs at once, communicators of more than `clusim.simulation.extrapolate_bytes.MOST_RANKS` ranks are extrapolated
+from fewer nodes.
 """
 
 from __future__ import annotations

@@ -84,11 +84,11 @@ class PerfOptions:
             size = size * self.stepfactor if self.stepfactor > 1 else size + self.stepbytes
             if len(result) > MOST_SIZES:
                 raise InputError(
-                    f"-i {self.stepbytes}: more than {MOST_SIZES} sizes; give a larger step, or -f 2"
+                    f"-i {self.stepbytes}: more than {MOST_SIZES} sizes; use a larger step, or -f 2"
                 )
             if size == 0:
                 raise InputError(
-                    "-b 0 -f: zero times anything stays zero; give -b 8, or a step with -i"
+                    "-b 0 -f: zero times anything stays zero; use -b 8, or a step with -i"
                 )
         return result
 
@@ -97,7 +97,7 @@ MOST_SIZES = 4096
 
 FLAGS = (
     Flag(
-        "t", "nthreads", "nthreads", "count", "threads per process; each launches on its own GPUs"
+        "t", "nthreads", "nthreads", "count", "threads per process; each launches on different GPUs"
     ),
     Flag("g", "ngpus", "ngpus", "count", "GPUs per thread, launched one after the other"),
     Flag("b", "minbytes", "minbytes", "size", "smallest size"),
@@ -107,7 +107,7 @@ FLAGS = (
     Flag("n", "iters", "iters", "count", "iterations; each has its share of start and end"),
     Flag("m", "agg_iters", "agg_iters", "count", "iterations launched as one group"),
     Flag("w", "warmup_iters", "warmup_iters", "number", "warm-up iterations; without effect"),
-    Flag("N", "run_cycles", "run_cycles", "count", "print the table so many times"),
+    Flag("N", "run_cycles", "run_cycles", "count", "number of times to print the table"),
     Flag("p", "parallel_init", "parallel_init", "number", "without effect: not timed"),
     Flag("c", "check", "check", "number", "verify data of small sizes"),
     Flag("o", "op", "op", "op", "reduction: sum prod max min avg mulsum all"),
@@ -185,7 +185,7 @@ def parse_size(flag: Flag, value: str) -> int:
 def _number(flag: Flag, value: str) -> int:
     least = 1 if flag.takes == "count" else 0
     if not value.isdecimal() or len(value) > 9 or int(value) < least:
-        _wrong(flag, value, f"not a whole number of at least {least}")
+        _wrong(flag, value, f"not an integer of at least {least}")
     return int(value)
 
 
@@ -250,7 +250,7 @@ def _check(options: PerfOptions) -> None:
     if options.device_implementation:
         raise InputError(f"-D {options.device_implementation}: only NCCL's own implementation, 0")
     if options.per_iter_timing:
-        raise InputError("-I 1: times of single iterations are not simulated; all are alike")
+        raise InputError("-I 1: times of single iterations are not simulated; all are equal")
     if options.cudagraph and options.blocking:
         raise InputError(
             f"-z {options.blocking} -G {options.cudagraph}: a graph cannot wait while it is captured"

@@ -1,8 +1,6 @@
 """Run of an nccl-tests program: predictions for all sizes, types and operations.
 
-Programs of nccl-tests: collective, and counting of bytes.
-
-Harness of a collective: launch, iterations, and the interval that is timed.
+A program is a collective and its counting of bytes; the harness determines the interval that is timed.
 
 **Real programs** nccl-tests (common.cu, BenchTime) runs one iteration of every size before it reads the clock, waits
 for all threads and processes, enqueues ``-n`` iterations and polls every stream until it is idle. So the time that it
@@ -276,7 +274,7 @@ def place(
             f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
         )
     if per_node * setup.fabric.num_zones < 2:
-        raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
+        raise InputError("one GPU; a collective needs at least two: use -g 2 or more")
     wanted = windows(options.local_register == SYMMETRIC_WINDOWS)
     used = replace(setup, per_node=per_node if per_node < has else None, env=(*setup.env, *wanted))
     return PerfPlace(used, processes, kind)

@@ -207,7 +207,7 @@ def _differences(runs: Sequence[Compared]) -> Markup:
             table(head, [(name, *own) for name, own in differing.items()], "wide facts runs")
         )
     elif len(names) > 1:
-        parts.append(element("p", "Nothing that the runs say of themselves."))
+        parts.append(element("p", "No setting of the runs."))
     else:
         return joined(())
     if alike:

@@ -1,6 +1,6 @@
 """System reconstructed from its wires: graph nodes, connections, groups of wires.
 
-Histories of wires for pictures, merged over wires and time, eight bits per value.
+Histories of wires are merged over wires and time for pictures, with eight bits per value.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ FULL = 255
 MEASURES: dict[str, tuple[str, str]] = {
     "load": ("Load", "part of the time in which the wire was busy"),
     "peak": ("Load, fullest wire", "the same of the fullest wire of the row"),
-    "credit": ("No credit", "part of the time the wire stood still for want of credit"),
+    "credit": ("No credit", "part of the time the wire was idle only due to lack of credit"),
     "contended": ("Contended", "part of the time a packet waited while the wire served another"),
     "queue": ("Queue", "bytes queued for the wire, largest sample"),
 }

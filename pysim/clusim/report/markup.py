@@ -1,8 +1,7 @@
 """HTML and SVG with escaped text, and page templates with ``{{name}}`` placeholders.
 
-Only `Markup` is not escaped, and only constants become `Markup`.
-
-Pictures as SVG text: the system, and the distribution of latencies.
+Only `Markup` is not escaped, and only constants become `Markup`. SVG pictures are the system and the distribution of
+latencies.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Data of a report's page: an overview, and histories and tasks of a window of time.
 
-A report embeds the messages for the complete run; `clusim view` sends the same messages for the visible
-window. Only classes of wires with traffic and the network are shown. The critical path is drawn over the
-lanes of ranks, and over the channels that it passes.
+A report embeds the messages for the complete run; `clusim view` sends the same messages for the visible window. Only
+classes of wires with traffic and the network are shown. The critical path is drawn over the lanes of ranks, and over
+the channels that it passes.
 
-Columns as one block of bytes that a browser reads without parsing numbers.
-
-Four bytes give the length of a JSON header; then the header; then the columns it lists, each aligned to
-eight bytes. All is little-endian. The page of a report carries such messages compressed, `clusim view`
-serves the same messages.
+A message is one block of bytes that a browser reads without parsing numbers. Four bytes contain the length of a JSON
+header; then the header; then the columns it lists, each aligned to eight bytes. All is little-endian. The page of a
+report carries such messages compressed, `clusim view` serves the same messages.
 """
 
 from __future__ import annotations
@@ -351,7 +349,7 @@ class Feed:
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
         """Return the data of the critical path."""
-        assert self.path is not None, "is asked for where there is one"
+        assert self.path is not None, "is called only for runs with a critical path"
         return self.path.message(from_ps, until_ps, columns)
 
     def _history(self, groups: WireGroups, from_ps: int, until_ps: int, columns: int) -> bytes:

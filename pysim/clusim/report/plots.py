@@ -186,7 +186,7 @@ def _scale(figure: Any, image: Any, axes: Any, measure: str, most_bytes: int) ->
 def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     result = history(feed.result.bins, feed.rows, columns=512)
     if not result.values:
-        raise InputError("heatmap: the trace has no history; the run was too short")
+        raise InputError("heatmap: no history in the trace; the run was too short")
     axes = figure.add_subplot()
     scale = _time_axis(axes, feed.result.time_ps)
     rows, classes = len(feed.rows), feed.rows.classes
@@ -229,7 +229,7 @@ def _two_lines(wire_class: str) -> str:
 def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     lanes = feed.lanes
     if not lanes.ranks:
-        raise InputError("timeline: the trace has no tasks of ranks; it is synthetic traffic")
+        raise InputError("timeline: no tasks of ranks in the trace; it is synthetic traffic")
     shown = min(len(lanes.ranks), SHOWN_LANES)
     figure.set_size_inches(width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * shown)))
     axes = figure.add_subplot()
@@ -287,7 +287,7 @@ def _legend(figure: Any, axes: Any) -> None:
 def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     shares, time_ps = feed.shares, max(1, feed.result.time_ps)
     if not len(shares.ranks):
-        raise InputError("overlap: the trace has no tasks of ranks; it is synthetic traffic")
+        raise InputError("overlap: no tasks of ranks in the trace; it is synthetic traffic")
     order = list(range(len(shares.ranks)))
     if len(order) > SHOWN_RANKS:
         order = sorted(np.argsort(-shares.exposed, kind="stable")[:SHOWN_RANKS].tolist())
@@ -317,7 +317,7 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
 
     picture = feed.picture
     if not len(picture.lines):
-        raise InputError("topology: the trace has no wires")
+        raise InputError("topology: no wires in the trace")
     figure.set_size_inches(width_in, width_in * (picture.height / picture.width * 0.88 + 0.02))
     axes = figure.add_subplot()
     axes.set_axis_off()

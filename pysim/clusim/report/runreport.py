@@ -40,7 +40,7 @@ def ended_rows(result: Result) -> list[tuple[str, str]]:
     expected_ps = ended.expected_ps(result.time_ps)
     share = f"{ended.part_done:.1%}"
     if expected_ps is not None:
-        share += f"; the whole takes {format_time(expected_ps)} if the rest goes on as before"
+        share += f"; {format_time(expected_ps)} in total at the same progress"
     rows = [("ended by", ended.why), ("work done", share)]
     rows.append(("at least", format_time(ended.least_ps)))
     if result.wall_s > 0:

@@ -1,6 +1,6 @@
-"""The sections of the page, complete without a script: words, tables, frames of the plots.
+"""Sections of the page, complete without a script: words, tables, frames of the plots.
 
-The collectives of a run as a table that stays short: each, or, of very many, each kind.
+The table of collectives has a row per call or, for very many, per kind.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _machine(feed: Feed) -> Markup:
     if picture.hidden:
         hint += f" {picture.hidden:,} wires inside boxes are not drawn."
     if picture.bar:
-        hint += " Bars inside a machine are its own links, by kind."
+        hint += " Bars inside a node are its internal links, by kind."
     hint += _widths(feed) + _not_shown(feed)
     return fill(
         "machine.html",
@@ -217,7 +217,7 @@ def _not_shown(feed: Feed) -> str:
     kinds = dict.fromkeys(map(kind_of, feed.idle_classes))
     kept = {kind_of(name) for name in used}
     names = [f"the rest of {named(kind)}" if kind in kept else named(kind) for kind in kinds]
-    return f" Not shown, as nothing crossed them: {several(names)}."
+    return f" Not shown, without traffic: {several(names)}."
 
 
 def _options(pairs: Iterable[tuple[str, str]]) -> Markup:
@@ -307,7 +307,7 @@ def _calls(rows: list[CallRow]) -> Markup:
         lines.append(cells)
     hint = (
         "From the start of a call's first rank to the end of its last. The limit is the bandwidth if the fullest wire"
-        " had never been idle meanwhile; exposed is the time that no computation hid, mean over the ranks."
+        " had never been idle; exposed is the time that no computation hid, mean over the ranks."
     )
     if several:
         hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."

@@ -68,11 +68,11 @@ def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[
     if result.messages is not None:
         p = summarise(result).percentiles_ps
         said.append(
-            f"Half of the messages took at most {format_time(p['p50'])}, 99 % at most {format_time(p['p99'])},"
+            f"Half of the messages lasted at most {format_time(p['p50'])}, 99 % at most {format_time(p['p99'])},"
             f" the slowest {format_time(p['max'])}."
         )
     if result.verified is not None:
-        word = "are what the operation must give" if result.verified else "are WRONG"
+        word = "are correct" if result.verified else "are WRONG"
         said.append(f"The data {word}{f': {result.verify_note}' if result.verify_note else ''}.")
     replays = int(result.wires.counters["replays"].sum())
     if replays:
@@ -98,11 +98,11 @@ def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
             payload, links = sum(row.payload_bytes for row in out), sum(row.wires for row in out)
             busy = sum(row.mean_busy * row.wires for row in out) / links
             said.append(
-                f"{format_size(payload)} of payload left the nodes through {links} NICs, whose links were busy for"
+                f"{format_size(payload)} of payload left the nodes through {links} NICs; their links were busy for"
                 f" {busy:.1%} of the time on average."
             )
         else:
-            said.append("Nothing crossed the network between the nodes.")
+            said.append("No data crossed the network between the nodes.")
     kinds: dict[str, tuple[float, int]] = {}
     for row in rows:
         known = described(row.wire_class) != row.wire_class
@@ -150,8 +150,8 @@ def _stalls(result: Result) -> list[str]:
     if use.no_credit < 0.01:
         return []
     return [
-        f"{use.name} ({format_rate(use.rate_Bps)}) stood still for want of credit for {use.no_credit:.1%} of the time,"
-        " longer than any other: what follows it cannot take more."
+        f"{use.name} ({format_rate(use.rate_Bps)}) had a credit stall for {use.no_credit:.1%} of the time,"
+        " longer than any other: its receiver is the limit."
     ]
 
 
@@ -161,6 +161,6 @@ def _overlap(result: Result, shares: Shares) -> str:
     hidden = shares.both.sum() / max(1, int(shares.both.sum() + shares.exposed.sum()))
     computed = float((shares.compute / time_ps + both).mean())
     return (
-        f"Ranks computed for {computed:.1%} of the time on average; {hidden:.1%} of the communication was hidden behind"
+        f"Ranks computed for {computed:.1%} of the time on average; {hidden:.1%} of the communication was hidden by"
         f" it, and {float(exposed.mean()):.1%} of the run was exposed communication."
     )

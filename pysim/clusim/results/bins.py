@@ -26,7 +26,7 @@ MEMORY_LIMIT_BYTES = 32 << 20
 COLUMNS: dict[str, tuple[str, str, str]] = {
     "bytes": ("bytes", "B", "bytes put on the wire, headers included"),
     "busy": ("busy_ps", "ps", "time the wire was busy"),
-    "stall_credit": ("stall_credit_ps", "ps", "time the wire was idle for want of credit only"),
+    "stall_credit": ("stall_credit_ps", "ps", "time the wire was idle only due to lack of credit"),
     "stall_arbitration": (
         "stall_arbitration_ps",
         "ps",

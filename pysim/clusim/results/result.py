@@ -229,7 +229,7 @@ class Result(Shown):
     def verdict(self) -> Verdict:
         """Diagnosis of the run, computed on first use: see `clusim.results.diagnosis.Verdict`."""
         if self.judge is None:
-            return Verdict(self.time_ps, (), basis="nothing was kept of the run to tell")
+            return Verdict(self.time_ps, (), basis="the run was not recorded")
         return self.judge(self)
 
     @property

@@ -1,6 +1,6 @@
-"""The form of a run's numbers in JSON (`clusim.results.result.Result.to_json`).
+"""A run's numbers in JSON (`clusim.results.result.Result.to_json`), and partial results.
 
-Partial result of a run that was ended early.
+A result is partial if its run was ended early.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Unfinished:
     def reached(self, where: str) -> TimeLimitReached:
         """Return the error of a result that needs this run; `where` names the run."""
         return TimeLimitReached(
-            f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; give it longer"
+            f"{self.why}: reached in {where}, of which {self.part_done:.0%} was done; use a longer limit"
         )
 
     def expected_ps(self, time_ps: int) -> int | None:

@@ -113,7 +113,7 @@ class ProgramBuilder:
     ) -> int:
         """Add a kernel: `compute_ps` [ps] or `flops` on `sms` SMs (0 = all), and `hbm_bytes` of memory traffic."""
         if compute_ps < 0 or flops < 0 or hbm_bytes < 0 or (compute_ps and flops):
-            raise InputError(f"kernel {name!r}: give compute_ps or flops, none negative")
+            raise InputError(f"kernel {name!r}: set compute_ps or flops, not negative")
         fields: dict[str, Any] = {"flops": flops, "precision": precision, "sms": sms, "name": name}
         deps = self._waits(rank, stream, after)
         fields |= {"compute_ps": compute_ps, "mem_bytes": hbm_bytes, "deps": deps}
@@ -284,7 +284,7 @@ def check_call(call: CollectiveCall, num_ranks: int) -> None:
             )
         if call.bytes % size:
             raise InputError(
-                f"{call.operation}: size {call.bytes} bytes is no whole number of {call.dtype} elements;"
+                f"{call.operation}: size {call.bytes} bytes is not a multiple of {call.dtype} elements;"
                 f" use a multiple of {size}"
             )
     if call.root != ABSENT and call.root not in call.ranks:

@@ -191,7 +191,7 @@ def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
             if own[connection] not in (ABSENT, index):
                 raise ScheduleError(
                     f"connection {connection}: instances {own[connection]} and {index} both {use.name};"
-                    " give each its own connection"
+                    " use one connection for each"
                 )
             own[connection] = index
 
@@ -213,4 +213,4 @@ def _check_acyclic(schedule: Schedule) -> None:
                 ready.append(successor)
     if done != len(schedule.tasks):
         stuck = next(index for index, count in enumerate(waiting) if count)
-        raise ScheduleError(f"task {stuck}: its dependencies form a cycle; remove one of them")
+        raise ScheduleError(f"task {stuck}: its dependencies form a cycle; remove a dependency")

@@ -95,7 +95,7 @@ def expected(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
     maker = _DEFINITIONS.get(call.operation)
     if maker is None:
         raise InputError(
-            f"operation {call.operation!r}: has no definition; use one of {', '.join(_DEFINITIONS)}"
+            f"operation {call.operation!r}: unknown; use one of {', '.join(_DEFINITIONS)}"
         )
     return maker(call, element(call.dtype), inputs)
 

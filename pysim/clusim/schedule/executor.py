@@ -1,17 +1,15 @@
 """Executor: performs the slices of a schedule on real numbers and checks the results.
 
-`clusim.schedule.semantics` chooses the next slice itself and honours the gates of connections, so it finds
-deadlocks. `Executor.apply` performs slices in the order of an engine's completion records instead, so it finds
-slices that an engine finished before their input existed. `Executor.check` compares the outputs with the
-definition.
+`clusim.schedule.semantics` chooses the next slice itself and honours the gates of connections, so it finds deadlocks.
+`Executor.apply` performs slices in the order of an engine's completion records instead, so it finds slices that an
+engine finished before their input existed. `Executor.check` compares the outputs with the definition.
 
 Data of a slice enter the connection's FIFO when the sender finishes it and leave it when the receiver does. A
 ``flag`` connection carries no data: the receiver finds its operand in local buffers.
 
-Untimed aggregation at run time: reductions for a group of ranks in switches between nodes.
-
-Every member of a group performs its aggregates in the same order. The result of the n-th exists when all members
-have reached their n-th. It is reduced in member order; each member reads it when it advances.
+Aggregation (reductions for a group of ranks in switches between nodes) is untimed: every member of a group performs
+its aggregates in the same order. The result of the n-th exists when all members have reached their n-th. It is
+reduced in member order; each member reads it when it advances.
 """
 
 from __future__ import annotations

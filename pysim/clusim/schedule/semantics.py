@@ -1,6 +1,6 @@
-"""Verification of schedules: run on real numbers, without a topology and without time.
+"""Verification of schedules on real numbers, without a topology and without time.
 
-A scheduler without time: any legal order of slices, and the deadlocks it runs into.
+The untimed scheduler runs any legal order of slices and finds deadlocks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Functions for scripts: run a collective or synthetic traffic on a named or given system.
+"""Simulation of requests, schedules and synthetic traffic: functions for scripts.
 
-Simulation of a request, or of a schedule or synthetic traffic on a fabric.
+The system is named or given.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Followed:
     @property
     def words(self) -> str:
         """Method of the extrapolation, and its error limit."""
-        return f"{self.note}; error limit {FOLLOWED_ERROR:.0%}, of the whole in bursts"
+        return f"{self.note}; error limit {FOLLOWED_ERROR:.0%}, against the complete run in bursts"
 
 
 def followed_time(

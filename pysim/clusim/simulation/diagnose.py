@@ -1,8 +1,7 @@
-"""Inputs for the diagnosis of a run, kept until requested.
+"""Diagnosis of a run from its kept inputs, and re-simulation of traced runs.
 
-Image, completed slices and expected error.
-
-Re-simulation of a traced run from the inputs in its trace, unchanged or with a change.
+The inputs (image, completed slices, expected error) are kept until requested. A traced run is re-simulated from the
+inputs in its trace, unchanged or with a change.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
     if not stalled:
-        return "nothing to confirm: no link stalls the critical path"
+        return "no confirmation: no link stalls the critical path"
     result, inputs = read_run(path)
     wires, faults = inputs.image["wires"], inputs.image["faults"]
     change = mended(wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"]))
@@ -206,7 +205,7 @@ class KnownVerdict:
 
     def __call__(self, result: Result) -> Verdict:
         """Return the verdict."""
-        return self._found or without_path(result, "the run was made in another process")
+        return self._found or without_path(result, "the run was in another process")
 
 
 def judge_held(
@@ -276,7 +275,7 @@ def _changed_ps(
 
 
 def _gone() -> Inputs:
-    raise AssertionError("inputs of a run whose verdict is known")
+    raise AssertionError("inputs of a run with a known verdict")
 
 
 def inputs_of(image: Image, made: Columns | None) -> Inputs:

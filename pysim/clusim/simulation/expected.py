@@ -136,7 +136,7 @@ def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Ex
     """
     known = find_algorithm(algorithm)
     if algorithm and known is None and algorithm.upper() != P2P:
-        return Expected(None, f"{algorithm} is no algorithm of NCCL's: none like it was measured")
+        return Expected(None, f"{algorithm} is not an algorithm of NCCL: no measurements")
     place, regime = place_of(where.machines), regime_of(size_bytes)
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
     for system, family, several in places_of(where.family, where.system, place):
@@ -144,7 +144,7 @@ def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Ex
             own = _known(DATA).get((system, family, several, regime, name))
             if own is not None:
                 return Expected(own)
-    return Expected(None, "no rows of this kind were measured")
+    return Expected(None, "no measurements of this kind")
 
 
 def expected_of(request: Request, algorithm: str) -> Expected:
@@ -154,7 +154,7 @@ def expected_of(request: Request, algorithm: str) -> Expected:
         not request.algorithm and runs_nccl(setup.known, setup.ranks, request.operation)
     )
     if not nccl:
-        return Expected(None, f"{algorithm} is not as NCCL runs it: none like it was measured")
+        return Expected(None, f"{algorithm} differs from NCCL's plan: no measurements")
     if setup.broken.lines:
-        return Expected(None, "no machine with faults was measured")
+        return Expected(None, "no measurements of systems with faults")
     return expected_error(RunPlace.of(setup), request.size_bytes, algorithm)

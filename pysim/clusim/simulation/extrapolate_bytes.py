@@ -1,8 +1,8 @@
 """Time of a NCCL plan: simulated, or extrapolated from fewer nodes and smaller sizes.
 
 **Pipelines.** In a broadcast or reduce the first ranks finish long before the last, and nccl-tests waits only after
-all iterations: it measures the interval between iterations, not the duration of one. `ITERATIONS`
-consecutive iterations are simulated.
+all iterations: it measures the interval between iterations, not the duration of one. `ITERATIONS` consecutive
+iterations are simulated.
 
 **Fewer nodes.** Beyond `MOST_RANKS` ranks the time is extrapolated from fewer nodes
 (`clusim.simulation.extrapolate_machines`).
@@ -15,11 +15,10 @@ and the time is extrapolated linearly in the size.
 **Concurrent communicators** (`Setup.beside`) run the same operation at the same time, with the plan of the first; the
 time is until all of them end.
 
-Times of completed runs: images that are equal, byte for byte, are one run.
-
-Curves request the same run in several forms: a size from which larger ones are extrapolated, two nodes from which both
-eight and sixteen are extrapolated, an algorithm that is forced or chosen by NCCL. Their requests differ, their images
-do not. The laws of a run are checked when it is simulated.
+**Cache.** Runs with images that are equal, byte for byte, are simulated once. Curves request the same run in several
+forms: a size from which larger ones are extrapolated, two nodes from which both eight and sixteen are extrapolated,
+an algorithm that is forced or chosen by NCCL. Their requests differ, their images do not. The laws of a run are
+checked when it is simulated.
 """
 
 from __future__ import annotations
@@ -59,12 +58,10 @@ def time_of(job: Job, options: RunOptions = BRIEF) -> int:
     """
     key = job.image.digest(), job.provenance.engine
     if key not in _TIMES:
-        options.watch.begins(f"{job.provenance.fabric} stands for it")
+        options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
         result = run_job(job, options)
         if result.unfinished is not None:
-            raise result.unfinished.reached(
-                f"a run on {job.provenance.fabric} that stands for the whole"
-            )
+            raise result.unfinished.reached(f"the run on {job.provenance.fabric} for extrapolation")
         _TIMES[key] = result.time_ps
     return _TIMES[key]
 

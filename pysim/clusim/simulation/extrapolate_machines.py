@@ -57,7 +57,7 @@ def longest_run(
 
 
 def _untimed(request: Request, plan: NcclPlan | None) -> int:
-    raise AssertionError("only what runs is asked for, not how long it takes")
+    raise AssertionError("only the simulated run is needed, not its time")
 
 
 def tree_levels(num_nodes: int) -> int:

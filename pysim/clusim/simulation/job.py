@@ -350,9 +350,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
     if options.threads is not None and options.threads < 1:
         raise InputError(f"threads {options.threads}: must be at least 1")
     if options.trace_primitives and options.trace_out is None:
-        raise InputError(
-            "trace primitives: there is no trace to put them into; give --trace-out FILE"
-        )
+        raise InputError("trace primitives: need a trace; add --trace-out FILE")
     if options.trace_limit_bytes < LEAST_TRACE_BYTES:
         raise InputError(
             f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
@@ -424,7 +422,7 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
     """Return the evidence for the verdict on a run."""
     why: HeldRecords | str = held or f"more than {AUTO_RECORDS:,} completed slices"
     if held is None and job.messages is not None:
-        why = "synthetic traffic has no critical path"
+        why = "no critical path for synthetic traffic"
     elif held is None and not options.histories:
         why = "no histories were kept"
     made = partial(inputs_of, job.image, job.inputs)

@@ -1,7 +1,4 @@
-"""Real numbers carried along with a run, to check its data in addition to its times.
-
-Wait-for analysis of a deadlocked run.
-"""
+"""Check of a run's data with real numbers, and wait-for analysis of a deadlocked run."""
 
 from __future__ import annotations
 
@@ -162,7 +159,7 @@ class Waits:
         kind = State(int(state["state"]))
         who = f"rank {instance.rank} channel {instance.channel}"
         if kind is State.NOT_STARTED:
-            return f"{who} (not started: an earlier task of it is not done)"
+            return f"{who} (not started: an earlier task is not done)"
         if kind is State.WAIT_CTA_SLOT:
             return f"{who} (no free CTA slot on the GPU)"
         if kind not in (State.WAIT_RECV, State.WAIT_SEND):
@@ -197,7 +194,7 @@ def require_room(schedule: Schedule) -> None:
     need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
     if need_bytes > VERIFY_LIMIT_BYTES:
         raise InputError(
-            f"verify: real data would take {need_bytes / 2**30:.1f} GiB of memory; the largest is "
+            f"verify: real data would need {need_bytes / 2**30:.1f} GiB of memory; the largest is "
             f"{VERIFY_LIMIT_BYTES >> 30} GiB: use a smaller size"
         )
 

@@ -99,7 +99,7 @@ def _written(request: Request, *, whole: bool) -> Plan:
         return Plan(choice.schedule(), choice.notes, choice.around)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
         if given:
-            raise InputError(f"{name} is for what NCCL chooses; add --algorithm nccl")
+            raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
     schedule = collectives.build(
         machine,
         operation,
@@ -146,7 +146,7 @@ def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request)
         (request.channels, "--channels"),
     ):
         if given:
-            raise InputError(f"{flag} is not for {path}, a plan that has its own channels")
+            raise InputError(f"{flag} is not for {path}, a plan with given channels")
     reader = msccl if path.lower().endswith(".xml") else mscclpp
     plan = reader.read_plan(path)
     if operation not in ("allreduce", plan.operation):
@@ -165,7 +165,7 @@ def _with_variables(request: Request) -> Request:
     for name, _ in told:
         if name in dict(setup.env):
             option = "protocol" if name == "NCCL_PROTO" else "channels"
-            raise InputError(f"--env {name} and --{option} say the same thing; give one")
+            raise InputError(f"--env {name} and --{option} are the same setting; use one")
     return replace(request, setup=replace(setup, env=(*setup.env, *told))) if told else request
 
 
@@ -223,9 +223,9 @@ def nccl_choice(request: Request, *, whole: bool = False) -> NcclChoice | None:
 
 def _choice(request: Request, comm: Communicator, operation: str, size_bytes: int) -> NcclChoice:
     if request.root is not None and operation not in ROOTED:
-        raise InputError(f"{operation}: has no root; leave out root {request.root}")
+        raise InputError(f"{operation}: takes no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
-        raise InputError(f"--root {request.root}: is not among the ranks that take part")
+        raise InputError(f"--root {request.root}: is not a participating rank")
     in_place = symmetric(request, comm, operation, size_bytes)
     what = request, comm, operation, size_bytes
     if in_place is not None and in_place.algorithm:
@@ -239,7 +239,7 @@ def _choice(request: Request, comm: Communicator, operation: str, size_bytes: in
     used = way_of(comm, result.plan).channels
     other = ""
     if request.channels and used != request.channels:
-        other = f"{used} channels in place of {request.channels}: messages and small sizes have their own number"
+        other = f"{used} channels in place of {request.channels}: messages and small sizes use a different number"
     told = "" if in_place is None else in_place.note
     notes = (*comm.notes, *(note for note in (result.note, other, told) if note))
     return NcclChoice(*what, result.plan, in_place, notes, _around(comm, operation, result.plan))
@@ -282,7 +282,7 @@ def symmetric(
     if not comm.settings.symmetric:
         return None
     if operation not in COLLECTIVE_OF:
-        return SymmetricChoice(f"{operation} has no kernel for symmetric memory")
+        return SymmetricChoice(f"{operation} lacks a kernel for symmetric memory")
     call = SymmetricCall(COLLECTIVE_OF[operation], size_bytes, request.dtype, request.redop)
     reason = why_not(comm, call)
     if reason:

@@ -1,10 +1,7 @@
-"""Engine run in slices, for Ctrl-C, progress and histories.
+"""Engine run in slices, for Ctrl-C, progress, histories and the wall-clock limit.
 
-Stopping an engine between slices changes no result: it only ever stops between two timestamps.
-
-Wall-clock limit of a run, and its progress until the engine starts.
-
-Progress of long calls in notebooks, in place of a terminal's bar.
+Stopping an engine between slices changes no result: it stops only between two timestamps. Progress covers the
+preparation until the engine starts; notebooks show it in place of a terminal's bar.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ class Watch:
         self, limit_ps: int | None = None, tell: Callable[[str], None] | None = None
     ) -> None:
         if limit_ps is not None and limit_ps < 1:
-            raise InputError(f"time limit {limit_ps} ps: must be more than nothing")
+            raise InputError(f"time limit {limit_ps} ps: must be positive")
         self.limit_ps = limit_ps
         self.tell = tell
         self._preparing = "its input was read"
@@ -86,7 +83,7 @@ class Watch:
         """Raise `TimeLimitReached` if the limit is reached before the simulation began."""
         if self._preparing and self.over:
             raise TimeLimitReached(
-                f"{self.words}: reached before {self._preparing}, so that nothing was simulated; give it longer"
+                f"{self.words}: reached before {self._preparing}; use a longer limit"
             )
 
 

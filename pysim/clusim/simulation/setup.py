@@ -158,7 +158,7 @@ class Setup:
         if gpus is None:
             return self.ranks
         if self.ranks is not None:
-            raise InputError("ranks and GPUs per machine say both who takes part; give one")
+            raise InputError("ranks and GPUs per node both select ranks; use one")
         return _of_each(self.fabric, gpus)
 
     @property

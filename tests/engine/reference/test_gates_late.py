@@ -154,7 +154,7 @@ def test_what_ends_in_the_last_picosecond_is_done_and_one_later_is_refused(
     sim = engine(later(image, ENDED_PS - longest_ps + 1))
     with pytest.raises(RangeExceeded) as caught:
         _to_the_end(sim)
-    assert "or beyond 2^62 ps (53 days of simulated time)" in str(caught.value)
+    assert "or after 2^62 ps (53 days of simulated time)" in str(caught.value)
     assert str(caught.value).endswith("; simulate less at once")
     assert str(caught.value).startswith(who)
 

@@ -351,7 +351,7 @@ def test_options_that_do_not_fit_are_refused(clusim: Clusim) -> None:
         (["--channels", "4"], "--channels is not for"),
         (["--collective", "alltoall"], "is allreduce, not alltoall"),
         ([], "a plan for 4 GPUs, and 8 take part; choose 4 with --ranks"),
-        (["--ranks", "0-3", "--size", "6"], "no whole number of float32"),
+        (["--ranks", "0-3", "--size", "6"], "not a multiple of float32"),
     ):
         code, _, err = clusim("run", "dgx-a100", "--algorithm", path, *args)
         assert code == 2

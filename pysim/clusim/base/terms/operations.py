@@ -1,6 +1,7 @@
-"""Operations: their names in all tools, meaning of their sizes, and normalised spelling.
+"""Names of operations in all tools, and of NCCL's algorithms and protocols.
 
-NCCL's algorithms and protocols: names in NCCL, in its kernels, and in clusim.
+Operations include the meaning of their sizes and a normalised spelling; algorithms and protocols have names in NCCL,
+in its kernels, and in clusim.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Kinds of times, in the terms of every command.
+"""Kinds of times in all commands, and regimes by which prediction errors are grouped.
 
-Regimes of size and number of nodes, by which prediction errors are grouped.
+A regime is a range of sizes on one or several nodes.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def check_units(fabric: Fabric, ranks: tuple[int, ...], name: str = "nvls") -> N
     for rank in ranks:
         if not arrays.unit_wires(rank):
             raise InputError(
-                f"{name}: {fabric.name} has no reduction unit in its switches (rank {rank});"
+                f"{name}: {fabric.name} lacks reduction units in its switches (rank {rank});"
                 " use ring or tree, or a fabric with NVSwitch 3 or later, such as dgx-h100"
             )
 

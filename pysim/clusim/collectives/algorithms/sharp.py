@@ -53,7 +53,7 @@ def _check(fabric: Fabric, layout: Layout) -> None:
         )
     if not any(node.unit is not None and node.zone < 0 for node in fabric.nodes):
         raise InputError(
-            f"sharp: {fabric.name} has no reduction unit in the switches between its nodes; use ring or tree,"
+            f"sharp: {fabric.name} lacks reduction units in the switches between its nodes; use ring or tree,"
             " or a network of InfiniBand switches"
         )
 

@@ -4,7 +4,7 @@ Scheduled events are in the order of section 1 of the contract. The memory of an
 accepted bytes (section 8); the waves of phase A are the due work of the present time in its order
 (section 1, 5.).
 
-Conservation at the end of a run (section 12).
+Laws of conservation are checked at the end of a run (section 12).
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def check_balance(machine: Machine) -> None:
     packets = _packets_left(machine)
     if not may_wait(machine):
         if packets:
-            raise InternalError(f"conservation: {len(packets)} packets left; there should be none")
+            raise InternalError(f"conservation: {len(packets)} packets left; expected 0")
         if any(unit.in_use_bytes or unit.operations for unit in machine.units):
             raise InternalError("conservation: a reduction unit is in use; all should be idle")
         if any(vertex.open for vertex in machine.vertices):
@@ -375,8 +375,7 @@ def _check_buffer(wire: Wire, vc: int, packets_bytes: int) -> None:
         total = wire.credit[vc] + packets_bytes
         if total != wire.spec.buffer_bytes:
             raise InternalError(
-                f"{where}: {total} bytes of credit and packets;"
-                f" {wire.spec.buffer_bytes} were there at the start"
+                f"{where}: {total} bytes of credit and packets; expected {wire.spec.buffer_bytes}"
             )
         return
     if pause.held[vc] != packets_bytes:

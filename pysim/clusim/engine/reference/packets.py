@@ -1,10 +1,7 @@
-"""Packets, the buffers they occupy and the transfers they belong to (sections 3 and 5).
+"""Packets, buffers and transfers of the reference engine (sections 3 and 5 of the contract).
 
-State of a reduction unit (section 6).
-
-State of a vertex of an aggregation tree (section 6, aggregation).
-
-Payload of transfers, recorded for the laws of section 12.
+Also the state of reduction units and of vertices of aggregation trees (section 6), and the payload of transfers,
+recorded for the laws of section 12.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tasks, CTA slots and completions (sections 7 and 9).
+"""Tasks, CTA slots, completions and kernels (sections 7 and 9).
 
-Kernels: progress at the lesser of compute and memory share, epochs of memory (section 9).
+Kernels progress at the lesser of compute and memory share, in epochs of memory (section 9).
 """
 
 from __future__ import annotations

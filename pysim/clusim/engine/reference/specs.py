@@ -1,9 +1,7 @@
 """Constants of a run as plain Python objects, and the integer arithmetic of the contract.
 
-Names are those of ``clusim.engine.image`` and of the contract; absent indices (`NONE`) are ``None``. The
-arithmetic rounds and mixes (section 12).
-
-Rate control of a connection or source (section 5).
+Names are those of ``clusim.engine.image`` and of the contract; absent indices (`NONE`) are ``None``. The arithmetic
+rounds and mixes (section 12). Rate control of a connection or source is in section 5.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Reduction units of switches (section 6).
+"""Reduction units, aggregation trees, routing and virtual output queues of graph nodes.
 
-Aggregation trees: packets up to the root, reduced in vertices, and copies down.
-
-Section 6 of the contract.
-
-Next target, wire and VC of a packet (sections 4, VCs; 5, targets; 6, route choice).
-
-Entry of packets into virtual output queues (section 4): forwarded, or created in the node.
+- Reduction units of switches (section 6).
+- Aggregation trees: packets up to the root, reduced in vertices, and copies down (section 6).
+- Routing: next target, wire and VC of a packet (sections 4, VCs; 5, targets; 6, route choice).
+- Entry of packets into virtual output queues (section 4): forwarded, or created in the node.
 """
 
 from __future__ import annotations

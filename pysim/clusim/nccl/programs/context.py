@@ -1,8 +1,7 @@
 """Inputs of every writer of a NCCL program: the call, the communicator, and its paths as positions and NICs.
 
-Between two GPUs a channel uses all their parallel NVLinks, as memory addresses are spread over them.
-
-Call size from which the channels are in a steady stream.
+Between two GPUs a channel uses all their parallel NVLinks, as memory addresses are spread over them. `filling_bytes`
+is the call size from which the channels are in a steady stream.
 """
 
 from __future__ import annotations

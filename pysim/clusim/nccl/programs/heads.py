@@ -64,7 +64,7 @@ def write_nvls_tree(context: Context) -> None:
     comm, writer = context.comm, context.writer
     heads = comm.nvls_heads
     if comm.group.num_nodes < 2 or not heads:
-        raise InputError(f"nvlstree: {comm.name} has no heads in several nodes; use ring or tree")
+        raise InputError(f"nvlstree: {comm.name} lacks heads in several nodes; use ring or tree")
     for machine in comm.machines:
         check_units(context.fabric, tuple(comm.ranks[p] for p in machine.ranks), "nvlstree")
     trees = nvls_trees(heads, comm.group.num_nodes)

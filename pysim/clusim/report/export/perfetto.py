@@ -6,13 +6,9 @@ the memory traffic that communication causes. Below each machine (and, for wires
 the wires that carried anything, by class, with counters of load, credit stalls and queue. Perfetto's clock has
 nanoseconds: times are rounded down to them.
 
-Packets of a Perfetto trace: tracks, names that are sent once, and slices and samples by columns.
-
-Protobuf encoding for Perfetto traces.
-
-https://protobuf.dev/programming-guides/encoding: a message is a row of fields, each a key and a value.
-Field numbers are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and
-``track_descriptor.proto``.
+Packets contain tracks, names that are sent once, and slices and samples by columns. In the protobuf encoding
+(https://protobuf.dev/programming-guides/encoding) a message is a row of fields, each a key and a value. Field numbers
+are those of Perfetto's ``trace_packet.proto``, ``track_event.proto`` and ``track_descriptor.proto``.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _illegal(tables: Tables, nvc: int) -> Iterator[str]:
         if given != set(RANGES[name]):
             yield f"{name}: not the columns of this version of clusim; run it again"
         if any(kind.base.kind not in "iu" for kind in fields.values() or [kinds]):
-            yield f"{name}: values that are no whole numbers"
+            yield f"{name}: values that are not integers"
     wrong = first_illegal({**tables, "op_flags": OP_FLAGS}, nvc)
     if wrong is not None:
         yield wrong
@@ -109,7 +109,7 @@ def _kinds(tables: Tables) -> Iterator[str]:
             starts = instances["conn_off"][order[low:high]]
             used = tables["inst_conns"][starts[:, None] + local[None, :].astype(np.int64)]
             if (kinds[used] != kind).any():
-                yield "inst_conns: what a switch does over a connection of another kind"
+                yield "inst_conns: a switch operation over a connection of another kind"
                 return
 
 
@@ -201,7 +201,9 @@ def inputs_of(file: Opened) -> Inputs:
         node_tiers=read_texts(file, f"/fabric/{tier}"),
     )
     if not inputs.schedule and "/tasks/name" in file and length(file, "/tasks/name"):
-        raise TraceError(f"{path}: /schedule: missing, though there are tasks; is the file whole?")
+        raise TraceError(
+            f"{path}: /schedule: missing, though there are tasks; is the file complete?"
+        )
     _check_calls(inputs, path)
     _check_names(inputs, read_texts(file, "/wires/wire"), path)
     return inputs
@@ -218,7 +220,7 @@ def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
             raise TraceError(f"{file.filename}: {IMAGE}/{name}: fewer rows than {column}")
     scalars = image.pop("scalars", np.empty(0))
     if scalars.shape != (2,) or scalars.dtype.kind not in "iu":
-        raise TraceError(f"{file.filename}: {IMAGE}/scalars: must be two whole numbers")
+        raise TraceError(f"{file.filename}: {IMAGE}/scalars: must be two integers")
     check_image(image, int(scalars[0]), f"{file.filename}: {IMAGE}")
     return image, int(scalars[0]), int(scalars[1])
 

@@ -14,13 +14,13 @@ CHUNK_BYTES = 4 << 20
 """Largest HDF5 chunk of a column; a reader holds one in memory [bytes]."""
 
 WIRE_TOTALS: dict[str, tuple[str, str]] = {
-    "packets": ("1", "packets put on the wire; a burst counts as the packets it stands for"),
+    "packets": ("1", "packets put on the wire; a burst counts as its packets"),
     "grants": ("1", "packets or bursts put on the wire one by one"),
     "bytes": ("B", "bytes put on the wire, headers included, control bytes not"),
     "payload": ("B", "payload bytes put on the wire"),
     "control_bytes": ("B", "acknowledgements and other owed control bytes"),
     "busy_ps": ("ps", "time the wire was busy"),
-    "stall_credit_ps": ("ps", "time the wire was idle for want of credit only"),
+    "stall_credit_ps": ("ps", "time the wire was idle only due to lack of credit"),
     "stall_arbitration_ps": ("ps", "time a packet waited while the wire served another"),
     "queued_bytes": ("B", "bytes queued for the wire at the end"),
     "queued_max": ("B", "most bytes ever queued for the wire"),
@@ -38,7 +38,7 @@ PRIMITIVES: dict[str, tuple[str, str, str, str]] = {
     "instance": ("instance", "<u4", "1", "program instance: one rank on one channel"),
     "seq": ("seq", "<u4", "1", "number of the slice within its instance"),
     "wire": ("wire", "<u4", "1", "wire its data crossed last, 2^32 - 1 without a transfer"),
-    "cause": ("cause", "|u1", "1", "what it waited for last: 1 data, 2 room, 0 nothing"),
+    "cause": ("cause", "|u1", "1", "last wait: 1 data, 2 buffer space, 0 no wait"),
 }
 """Columns of /primitives: engine's field, type, unit and description."""
 
@@ -48,9 +48,9 @@ IMAGE = "/image"
 UNITS: dict[str, tuple[str, str]] = {
     "/meta/fabric_text": ("", "topology, verbatim"),
     "/meta/schedule_text": ("", "schedule in its text form"),
-    "/meta/faults": ("", "what broke, and what that did to rates"),
-    "/meta/notes": ("", "what must be said of the plan"),
-    "/meta/verdict": ("", "what held the run back, as JSON"),
+    "/meta/faults": ("", "faults, and their effects on rates"),
+    "/meta/notes": ("", "notes on the plan"),
+    "/meta/verdict": ("", "bottleneck, as JSON"),
     "/meta/progress": (
         "",
         "simulated time [ps], bins in use, records written, all at the last flush",
@@ -92,18 +92,18 @@ FOLDED: dict[str, tuple[str, str]] = {
     "tasks/slot": ("1", "which rank of the place does the task"),
     "tasks/kind": ("1", "0 kernel, 1 program, 2 pause, 3 marker"),
     "tasks/stream": ("1", "row of stream"),
-    "tasks/name": ("1", "row of name, -1: that of the pause, without what it ends with"),
+    "tasks/name": ("1", "row of name, -1: name of the pause without its suffix"),
     "tasks/start": ("ps", "start of the task, from the start of the block"),
     "tasks/moves": ("ps", "when its data begin to move, from the start of the block"),
     "tasks/end": ("ps", "end of the task, from the start of the block"),
-    "tasks/call": ("1", "collective of the part it belongs to, -1: none"),
+    "tasks/call": ("1", "collective of the part, -1 without"),
     "tasks/memory": ("B", "memory traffic of the kernel"),
     "calls/operation": ("", "operation of the collective"),
     "calls/algorithm": ("", "algorithm of the collective"),
     "calls/protocol": ("", "protocol of the collective"),
     "calls/dtype": ("", "type of its elements"),
     "calls/redop": ("", "what it reduces by"),
-    "calls/root": ("1", "which rank of the place is its root, -1: none"),
+    "calls/root": ("1", "root, as rank of the place, -1 without"),
     "calls/bytes": ("B", "size of the collective"),
     "calls/channels": ("1", "channels of the collective"),
     "calls/ranks": ("1", "ranks of the collective"),
@@ -115,7 +115,7 @@ FOLDED: dict[str, tuple[str, str]] = {
     "ranks/hbm": ("B", "memory traffic caused by communication of a block at this rank"),
     "wires/wire": ("1", "row of /wires/wire"),
     "blocks/place": ("1", "place of the block"),
-    "pauses/task": ("1", "task that stands for it, for every rank of every block in turn"),
+    "pauses/task": ("1", "task that replaces it, for every rank of every block in turn"),
 }
 """Columns of /folded: unit and description; see `clusim.results.replicated`."""
 FOLDED |= {f"wires/{name}": (u, f"by a block: {text}") for name, (u, text) in WIRE_TOTALS.items()}

@@ -1,8 +1,7 @@
 """Reader of traces: complete, of killed runs, or still being written.
 
-Replicated blocks (`clusim.results.replicated`) are read and checked here.
-
-Completion records read in blocks, so memory is bounded for traces of any size.
+Replicated blocks (`clusim.results.replicated`) are read and checked here. Completion records are read in blocks, so
+memory is bounded for traces of any size.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
     of_part = np.repeat(np.arange(len(folded.parts_ranks)), tasks)
     calls = np.diff(folded.parts_calls_off)
     if len(np.unique(folded.places_part)) < len(folded.parts_ranks):
-        return "places: a part that is nowhere"
+        return "places: a part without a place"
     if (folded.sizes != sizes).any():
-        return "places: not as many ranks as their part has"
+        return "places: number of ranks differs from that of their part"
     if (folded.tasks_slot >= folded.parts_ranks[of_part]).any():
         return "tasks/slot: a rank that the part does not have"
     if (folded.tasks_call >= calls[of_part]).any():
@@ -110,7 +109,7 @@ def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
     ended = end >= 0
     most = int(end.max(initial=0))
     if (start[ended] + lasts[ended] > most).any():
-        return "a block that goes on behind the last pause"
+        return "a block that ends after the last pause"
     return _too_many(folded, each)
 
 
@@ -145,7 +144,7 @@ def open_trace(path: str | Path) -> Iterator[Opened]:
         raise TraceError(f"{path}: no such file{more}")
     if not path.is_file():
         kind = "a directory" if path.is_dir() else "no regular file"
-        raise TraceError(f"{path}: is {kind}; give a trace, such as run.h5")
+        raise TraceError(f"{path}: is {kind}; use a trace, such as run.h5")
     note_input(path)
     try:
         _check_start(path)
@@ -169,7 +168,7 @@ def _check_start(path: Path) -> None:
     with path.open("rb") as file:
         if path.name.endswith(".partial") and not file.read(8).strip(b"\0"):
             raise TraceError(
-                f"{path}: holds nothing; its run has not begun, or was stopped before it began: run it again"
+                f"{path}: empty; its run has not begun, or was stopped before it began: run it again"
             )
 
 
@@ -424,7 +423,7 @@ class RecordFile:
             group = self._file["/primitives"]
             if "gate" not in group:
                 raise TraceError(
-                    f"{self.path}: written by an older clusim, without what slices waited for; run it again"
+                    f"{self.path}: written by an older clusim, without the waits of slices; run it again"
                 )
             _, _, self.count = progress(self._file)
             self.cut = bool(attribute(self._file, "/primitives", "cut", 0))

@@ -283,7 +283,7 @@ def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
     held = file.attribute(group, name)
     if held is None:
         if default is None:
-            raise TraceError(f"{where} is missing; is the file whole?")
+            raise TraceError(f"{where} is missing; is the file complete?")
         return default
     dtype = dtype_of(held.get_type())
     if dtype.kind not in "iufSb" or held.shape != () or dtype.itemsize > _TEXT_BYTES:
@@ -333,7 +333,7 @@ def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:
     if not values.size:
         return
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise TraceError(f"{where}: a value that is no number; must be {rule.low} to {high - 1}")
+        raise TraceError(f"{where}: not a number; must be {rule.low} to {high - 1}")
     kept = values if rule.absent is None else values[values != rule.absent]
     if kept.size and not (rule.low <= kept.min() and kept.max() < high):
         wrong = kept.min() if kept.min() < rule.low else kept.max()
@@ -365,4 +365,4 @@ def _check_texts(values: Array, rule: Rule, where: str) -> None:
 def _check_division(values: Array, total: int, where: str) -> None:
     """Check that offsets divide a column of `total` rows."""
     if not len(values) or values[0] != 0 or values[-1] != total:
-        raise TraceError(f"{where}: offsets that do not go from 0 to {total}")
+        raise TraceError(f"{where}: offsets that are not from 0 to {total}")

@@ -66,14 +66,14 @@ class Opened:
     def __getitem__(self, name: str) -> Any:
         """Return a column or group; raises `TraceError` if it is missing."""
         if name not in self.items:
-            raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
+            raise TraceError(f"{self.filename}: no {name}; is the file complete?")
         item = self.items[name]
         return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
 
     def values(self, name: str) -> np.ndarray[Any, Any]:
         """Return all values of a column unchecked; see `clusim.results.trace.rules.read`."""
         if name not in self.forms:
-            raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
+            raise TraceError(f"{self.filename}: no column {name}; is the file complete?")
         result = np.empty(*self.forms[name])
         if result.size:
             self.items[name].read(h5py.h5s.ALL, h5py.h5s.ALL, result)
@@ -82,7 +82,7 @@ class Opened:
     def attribute(self, group: str, name: str) -> Any:
         """Return the handle of an attribute of a column or group, None if it is missing."""
         if group not in self.items:
-            raise TraceError(f"{self.filename}: has no {group}; is the file whole?")
+            raise TraceError(f"{self.filename}: no {group}; is the file complete?")
         item, key = self.items[group], name.encode()
         return h5py.h5a.open(item, key) if h5py.h5a.exists(item, key) else None
 
@@ -95,13 +95,13 @@ class Opened:
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a column, empty for a group; raises `TraceError` if it is missing."""
         if name not in self.forms and name not in self.items:
-            raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
+            raise TraceError(f"{self.filename}: no {name}; is the file complete?")
         return self.forms[name][0] if name in self.forms else ()
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a column; raises `TraceError` if it is missing."""
         if name not in self.forms:
-            raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
+            raise TraceError(f"{self.filename}: no column {name}; is the file complete?")
         return self.forms[name][1]
 
 
@@ -115,7 +115,7 @@ def check_structure(file: Any, path: Path) -> Opened:
     """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     if file.userblock_size:
-        raise TraceError(f"{path}: begins with a block that is not of HDF5; a trace has none")
+        raise TraceError(f"{path}: begins with a block that is not of HDF5, as in no trace")
     needed = 0
     root = h5py.h5g.open(file.id, b"/")
     result: dict[str, Any] = {"/": root}
@@ -140,10 +140,10 @@ def check_structure(file: Any, path: Path) -> Opened:
             elif isinstance(item, h5py.h5g.GroupID) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
             else:
-                raise TraceError(f"{path}: {below}: neither a column nor a group of columns")
+                raise TraceError(f"{path}: {below}: must be a column or a group of columns")
     if needed > allowed:
         raise TraceError(
-            f"{path}: its columns would take {needed >> 20} MiB of memory; at most {allowed >> 20} MiB for a file of"
+            f"{path}: its columns would need {needed >> 20} MiB of memory; at most {allowed >> 20} MiB for a file of"
             " this size"
         )
     return Opened(str(path), result, forms)
@@ -179,7 +179,7 @@ def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
         if kind.is_variable_str():
             raise TraceError(f"{where}: texts of any length; a trace has texts of one width")
     elif not isinstance(kind, _KINDS):
-        raise TraceError(f"{where}: values that are neither numbers nor texts")
+        raise TraceError(f"{where}: values must be numbers or texts")
     if shape is None or len(shape) > 2:
         dimensions = "no value" if shape is None else f"{len(shape)} dimensions"
         raise TraceError(f"{where}: {dimensions}; at most 2")

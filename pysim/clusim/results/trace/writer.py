@@ -157,7 +157,7 @@ class TraceWriter:
         except files.LockedError as error:
             who = f"process {error.holder}" if error.holder else "another process"
             raise InputError(
-                f"{self.path}: is being written by {who}; wait for it, or give another file"
+                f"{self.path}: is being written by {who}; wait for it, or use another file"
             ) from None
 
     def records(self, records: Array) -> None:
@@ -279,7 +279,7 @@ class TraceWriter:
             if self._journal is not None and self._journal.whole:
                 self._close(commit=False)
             if self._whole:
-                reason += f"; what was recorded before is in {self.partial}"
+                reason += f"; the data recorded before are in {self.partial}"
             self.discard()
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
