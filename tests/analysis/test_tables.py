@@ -12,13 +12,13 @@ import pytest
 import clusim
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.congestion import congestion, wire_history
 from clusim.analysis.diff import diff
 from clusim.analysis.memory import memory
 from clusim.analysis.overlap import overlap
 from clusim.analysis.pipeline import pipeline, timeline
 from clusim.base.errors import TraceError
+from clusim.base.tables import ColumnTable
 from clusim.results.trace.reader import read_result
 
 US = 1_000_000

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import clusim
-from clusim.analysis.columns import ColumnTable
 from clusim.base.display import Shown, Summary
 from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.base.resources import shipped_topologies
+from clusim.base.tables import ColumnTable
 from clusim.results.result import Result
 
 LONGEST = 200

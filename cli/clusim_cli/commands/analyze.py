@@ -10,9 +10,10 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedGroup
+from clusim_cli.traced import echo_table
 
 if TYPE_CHECKING:
-    from clusim.analysis.columns import ColumnTable
+    from clusim.base.tables import ColumnTable
 
 TOP = 20
 
@@ -29,8 +30,6 @@ def _form(name: str) -> Callable[[Any], Any]:
 
 
 def _show(table: ColumnTable, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
-    from clusim_cli.tables import echo_table
-
     if form["as_json"] and form["as_csv"]:
         raise click.UsageError("--json and --csv: give one of them")
     top = form["top"]
@@ -99,8 +98,8 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
 
         _show(analyse(trace), form)
         return
-    from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import estimate
+    from clusim.base.tables import ColumnTable
     from clusim.base.units import format_time
 
     guess = estimate(trace, *what_if)

@@ -9,7 +9,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.traced import trace_of
+from clusim_cli.traced import echo_table, trace_of
 
 TOP = 20
 
@@ -29,7 +29,6 @@ def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:
     "dgx-h100 --size 16MiB".
     """
     from clusim.analysis.diff import diff
-    from clusim_cli.tables import echo_table
 
     if as_json and as_csv:
         raise click.UsageError("--json and --csv: give one of them")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusim.base.tables import text_table
 from clusim.base.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
@@ -46,13 +47,9 @@ def command(file: Path, as_json: bool) -> None:
 
 
 def _column_lines(table: list[Column]) -> list[str]:
-    width = max(len(column.name) for column in table)
-    lines = [f"  {'column':<{width}}  {'shape':>14}  {'type':<8} {'stored':>9}  what"]
+    rows = [("column", "shape", "type", "stored", "what")]
     for column in table:
         shape = " x ".join(str(n) for n in column.shape) or "scalar"
         what = column.long_name + (f" [{column.units}]" if column.units not in ("", "1") else "")
-        stored = format_size(column.stored_bytes)
-        lines.append(
-            f"  {column.name:<{width}}  {shape:>14}  {column.dtype:<8} {stored:>9}  {what}"
-        )
-    return lines
+        rows.append((column.name, shape, column.dtype, format_size(column.stored_bytes), what))
+    return text_table("  {:<..}  {:>14}  {:<8} {:>9}  {}", rows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusim.base.tables import text_table
 from clusim.base.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, working
@@ -93,11 +94,7 @@ def _any(rows: list[dict[str, Cell]], name: str) -> bool:
 def _table(rows: list[dict[str, Cell]], axes: list[str], measures: tuple[str, ...]) -> list[str]:
     names = [*axes, *measures]
     cells = [[_cell(name, row.get(name)) for name in names] for row in rows[:MOST_SHOWN]]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    lines = []
-    for line in [names, *cells] if rows else []:
-        parts = (f"{text:>{width}}" for text, width in zip(line, widths, strict=True))
-        lines.append(f"  {'  '.join(parts)}")
+    lines = text_table("  {:>..}" * len(names), [names, *cells] if rows else [], strip=False)
     if len(rows) > MOST_SHOWN:
         lines.append(f"  and {len(rows) - MOST_SHOWN} more")
     return lines

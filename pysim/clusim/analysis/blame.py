@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import critical
+from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 
 COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.intervals import Usage
 from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
+from clusim.base.tables import ColumnTable
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import format_time
 from clusim.engine.abi import NEVER

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced, open_traced
+from clusim.base.tables import ColumnTable
 from clusim.base.units import format_size
 
 Array = NDArray[Any]

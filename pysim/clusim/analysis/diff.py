@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from clusim.analysis.blame import blame
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced, critical, open_traced
 from clusim.analysis.judge import judged, without_path
 from clusim.base.errors import TraceError
+from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 from clusim.results.result import Result
 from clusim.results.trace.reader import read_result

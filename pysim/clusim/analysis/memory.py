@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import open_traced
+from clusim.base.tables import ColumnTable
 from clusim.engine.abi import TaskKind
 from clusim.results.result import Result
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Traced, open_traced
 from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.tasks import RankTasks, RunTasks, run_tasks
+from clusim.base.tables import ColumnTable
 from clusim.base.units import format_time
 from clusim.results.replicated import SUFFIX
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.critical import Critical, critical
 from clusim.analysis.walk import Step, StepKind
+from clusim.base.tables import ColumnTable
 from clusim.engine.image import OPCODES
 from clusim.results.trace.reader import RecordFile
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
+from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
 from clusim.formats.logs.logreport import ranges
 from clusim.replays.placing import Placed, ReplayRequest
@@ -181,14 +182,9 @@ def replay_report(found: Replay, *, everything: bool = False) -> str:
 
 
 def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    keep = [i for i in range(len(widths)) if any(row[i] for row in rows[1:])]
-    return [
-        "  " + "  ".join(
-            f"{row[i]:<{widths[i]}}" if i in left else f"{row[i]:>{widths[i]}}" for i in keep
-        ).rstrip()
-        for row in rows
-    ]  # fmt: skip
+    keep = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    layout = "".join("  {:<..}" if i in left else "  {:>..}" for i in keep)
+    return text_table(layout, [[row[i] for i in keep] for row in rows])
 
 
 def _communicators(found: Replay, everything: bool) -> list[str]:

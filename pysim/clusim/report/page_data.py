@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.expanded import expanded
 from clusim.analysis.path import GROUPS, PathRows, RowSpans, path_rows
 from clusim.base.errors import TraceError
+from clusim.base.tables import ColumnTable
 from clusim.report.boxes import Picture
 from clusim.report.drawnmachine import (
     MEASURES,

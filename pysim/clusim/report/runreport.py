@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from clusim.analysis.limits import (
     class_traffic,
     tier_traffic,
 )
+from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
@@ -69,16 +70,16 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
         foot = ("simulated", result.provenance.granularity_note)
         wall = ("wall time", f"{result.wall_s:.3f} s on the {result.provenance.engine} engine")
         judged = verdict_lines(result.verdict)
-        return _joined([_head(result), _table(rows), told, judged, _table([foot, wall])])
+        return _joined([_head(result), pairs(rows), told, judged, pairs([foot, wall])])
     parts = [
         _head(result),
-        _table(rows),
+        pairs(rows),
         told,
         verdict_lines(result.verdict),
         _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
-        _table(_foot(result)),
+        pairs(_foot(result)),
     ]
     return _joined(parts)
 
@@ -129,9 +130,9 @@ def _head(result: Result) -> list[str]:
     return [f"{what} over {call.ranks} ranks of {where} ({how})", *note]
 
 
-def _table(rows: list[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:<{width}}  {value}" for name, value in rows]
+def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return names with their values as lines."""
+    return text_table("  {:<..}  {}", rows)
 
 
 MOST_BROKEN = 8
@@ -148,64 +149,55 @@ def _wire_table(uses: list[WireUse], broken: list[WireUse]) -> list[str]:
     shown = {use.name for use in uses}
     others = [use for use in broken if use.name not in shown]
     uses = [*uses, *others[:MOST_BROKEN]]
+    rows = []
+    for use in uses:
+        left = (use.effective_Bps / 1e9,) if broken else ()
+        parts = (use.busy, use.no_credit, use.nothing, use.contended)
+        rows.append((use.name, use.rate_Bps / 1e9, *left, *parts))
     width = max(12, *(len(use.name) for use in uses))
-    left = f" {'effective':>9}" if broken else ""
-    head = f"  {'busiest wires':<{width}}  {'GB/s':>8}{left}"
-    head += f" {'busy':>7} {'credit stall':>13} {'idle':>7} {'contended':>10}"
-    rows = [
-        f"  {use.name:<{width}}  {use.rate_Bps / 1e9:>8.2f}{_effective(use) if broken else ''}"
-        f" {use.busy:>7.1%} {use.no_credit:>13.1%} {use.nothing:>7.1%} {use.contended:>10.1%}"
-        for use in uses
-    ]
+    head = ("busiest wires", "GB/s", *(["effective"] if broken else []))
+    head += ("busy", "credit stall", "idle", "contended")
+    layout = f"  {{:<{width}}}  {{:>8.2f}}{' {:>9.2f}' * bool(broken)} {{:>7.1%}} {{:>13.1%}} {{:>7.1%}} {{:>10.1%}}"
     more = len(others) - MOST_BROKEN
-    return [head, *rows, *([f"  and {more} more broken wires"] if more > 0 else [])]
-
-
-def _effective(use: WireUse) -> str:
-    return f" {use.effective_Bps / 1e9:>9.2f}"
+    return [
+        *text_table(layout, [head, *rows]),
+        *([f"  and {more} more broken wires"] if more > 0 else []),
+    ]
 
 
 def _tier_table(table: list[TierTraffic]) -> list[str]:
     """Return the table of tiers, if there are several; empty columns are omitted."""
     if len(table) < 2:
         return []
-    width = max(13, *(len(row.tier) for row in table))
     extra = [
         name for name in ("pauses", "marks", "replays") if any(getattr(row, name) for row in table)
     ]
-    head = f"  {'tier':<{width}}  {'wires':>5} {'busy':>7} {'busiest':>7} {'credit stall':>13}"
-    head += f" {'packets':>14} {'on wires':>11}"
-    lines = [head + "".join(f" {name:>9}" for name in extra)]
+    rows = []
     for row in table:
-        line = (
-            f"  {row.tier:<{width}}  {row.wires:>5} {row.mean_busy:>7.1%} {row.max_busy:>7.1%} {row.no_credit:>13.1%}"
-            f" {row.packets:>14,} {format_size(row.wire_bytes):>11}"
-        )
-        lines.append(line + "".join(f" {getattr(row, name):>9,}" for name in extra))
-    return lines
+        shares = (row.mean_busy, row.max_busy, row.no_credit)
+        more = (getattr(row, name) for name in extra)
+        rows.append((row.tier, row.wires, *shares, row.packets, format_size(row.wire_bytes), *more))
+    head = ["tier", "wires", "busy", "busiest", "credit stall", "packets", "on wires", *extra]
+    layout = "  {:<13..}  {:>5} {:>7.1%} {:>7.1%} {:>13.1%} {:>14,} {:>11}" + " {:>9,}" * len(extra)
+    return text_table(layout, [head, *rows])
 
 
 def _class_table(table: list[ClassTraffic]) -> list[str]:
     if not table:
         return []
-    width = max(13, *(len(row.wire_class) for row in table))
-    with_asked = table[0].asked_bytes is not None and table[0].asked_bytes > 0
-    head = f"  {'link class':<{width}}  {'wires':>5} {'busy':>7} {'payload':>11} {'on wires':>11}"
-    head += f" {'payload / busbw bytes':>22}" if with_asked else ""
+    with_asked = bool(table[0].asked_bytes)
     broken = any(row.effective_GBps < row.rate_GBps * (1 - 1e-9) for row in table)
-    head += f" {'GB/s':>10} {'effective':>10}" if broken else ""
-    lines = [head]
+    head = ["link class", "wires", "busy", "payload", "on wires"]
+    head += ["payload / busbw bytes"] if with_asked else []
+    head += ["GB/s", "effective"] if broken else []
+    rows = []
     for row in table:
-        line = (
-            f"  {row.wire_class:<{width}}  {row.wires:>5} {row.mean_busy:>7.1%}"
-            f" {format_size(row.payload_bytes):>11} {format_size(row.wire_bytes):>11}"
-        )
-        if with_asked and row.asked_bytes:
-            line += f" {row.payload_bytes / row.asked_bytes:>22.1%}"
-        if broken:
-            line += f" {row.rate_GBps:>10.2f} {row.effective_GBps:>10.2f}"
-        lines.append(line)
-    return lines
+        sizes = format_size(row.payload_bytes), format_size(row.wire_bytes)
+        share = (row.payload_bytes / row.asked_bytes,) if row.asked_bytes else ()
+        rates = (row.rate_GBps, row.effective_GBps) if broken else ()
+        rows.append([row.wire_class, row.wires, row.mean_busy, *sizes, *share, *rates])
+    layout = "  {:<13..}  {:>5} {:>7.1%} {:>11} {:>11}" + " {:>22.1%}" * with_asked
+    return text_table(layout + " {:>10.2f} {:>10.2f}" * broken, [head, *rows])
 
 
 def _foot(result: Result) -> list[tuple[str, str]]:

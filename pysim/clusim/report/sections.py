@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from clusim.analysis.blame import alike
-from clusim.analysis.columns import ColumnTable
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
+from clusim.base.tables import ColumnTable
 from clusim.base.terms.links import kind_of, named, several
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.report.lanes import Shares

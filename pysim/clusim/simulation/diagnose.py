@@ -30,8 +30,8 @@ from clusim.simulation.session import EngineName
 from clusim.topology import Fabric
 
 if TYPE_CHECKING:
-    from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import Change
+    from clusim.base.tables import ColumnTable
     from clusim.results.trace.held import Inputs
     from clusim.simulation.session import EngineName, Progress
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.executors import Jobs
+from clusim.base.tables import text_table
 from clusim.base.terms.operations import COLLECTIVE_OF
 from clusim.base.terms.times import LAUNCHED
 from clusim.base.units import format_size
@@ -157,21 +158,22 @@ def table_lines(found: Crossover) -> list[str]:
 
     The loss is relative to the best of NCCL's algorithms.
     """
-    widths = {name: max(9, len(name) + 1) for name in found.names}
     group = found.setup.comm.group
+    rows = [["size", *found.names, "NCCL chooses"]]
+    for index, size in enumerate(found.sizes):
+        times, best = found.times_us[index], found.best(index)
+        cells = [
+            f"{times[name]:,.1f}{'*' if name == best else ' '}" if name in times else "- "
+            for name in found.names
+        ]
+        rows.append([format_size(size), *cells, _verdict(found, index)])
+    layout = "{:>9}" + "".join(f"  {{:>{max(9, len(name) + 1)}}}" for name in found.names)
     lines = [
         f"{found.operation} on {found.setup.comm.name}: {group.num_ranks} GPUs,"
         f" NCCL {found.setup.comm.version}; time [us] {LAUNCHED}; * best",
         "",
-        f"{'size':>9}" + "".join(f"  {n:>{w}}" for n, w in widths.items()) + "  NCCL chooses",
+        *text_table(layout + "  {}", rows),
     ]
-    for index, size in enumerate(found.sizes):
-        times, best = found.times_us[index], found.best(index)
-        cells = []
-        for name, width in widths.items():
-            text = f"{times[name]:,.1f}" if name in times else "-"
-            cells.append(f"  {text + ('*' if name == best else ' '):>{width}}")
-        lines.append(f"{format_size(size):>9}{''.join(cells)}  {_verdict(found, index)}")
     lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
     rough = sum(map(len, found.coarse))
     if rough:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from clusim.base.tables import text_table
 from clusim.base.units import format_size, format_time
-from clusim.report.runreport import ended_rows, said, verdict_lines
+from clusim.report.runreport import ended_rows, pairs, said, verdict_lines
 from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.proof import EndedSteps
 from clusim.training.result import StepResult
@@ -53,7 +54,7 @@ def ended_report(known: EndedSteps) -> str:
     title = (
         f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
     )
-    return "\n".join([title, *_table(rows)])
+    return "\n".join([title, *pairs(rows)])
 
 
 def _head(result: StepResult) -> list[str]:
@@ -130,7 +131,7 @@ def _numbers(result: StepResult) -> list[str]:
                 f" {format_size(round(ring.memory_bytes))}",
             )
         )
-    return _table(rows)
+    return pairs(rows)
 
 
 def _step(result: StepResult) -> str:
@@ -141,18 +142,14 @@ def _step(result: StepResult) -> str:
     return f"{shown}; workers take {fast} to {slow}, each at its own pace"
 
 
-def _table(rows: list[tuple[str, str]]) -> list[str]:
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:<{width}}  {value}" for name, value in rows]
-
-
 def _ranks(result: StepResult) -> list[str]:
-    lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'host':>9} {'bubble':>9} {'idle':>9}"]
     step = max(1, result.step_ps[-1])
     shown = _shown(result)
+    rows: list[list[str | float]] = [["rank", "compute", "exposed", "host", "bubble", "idle"]]
     for row in shown:
         parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
-        lines.append(f"  {row.rank:>6} " + " ".join(f"{part / step:>9.1%}" for part in parts))
+        rows.append([row.rank, *(part / step for part in parts)])
+    lines = text_table("  {:>6}" + " {:>9.1%}" * 5, rows)
     more = len(result.ranks) - len(shown)
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
 
@@ -171,22 +168,25 @@ def _volumes(result: StepResult) -> list[str]:
     if not result.traffic:
         return []
     steps, size = len(result.step_ps), result.plan.mesh.size
-    lines = [f"  {'dimension':<10} {'collectives':>11} {'sent per GPU':>13}   per step"]
-    for dim, moved in result.traffic.items():
-        sent = format_size(round(moved.sent_bytes / steps / size))
-        lines.append(f"  {dim:<10} {moved.calls // steps:>11,} {sent:>13}")
-    return lines
+    rows: list[tuple[str | int, ...]] = [
+        ("dimension", "collectives", "sent per GPU", "  per step"),
+        *(
+            (dim, moved.calls // steps, format_size(round(moved.sent_bytes / steps / size)))
+            for dim, moved in result.traffic.items()
+        ),
+    ]
+    return text_table("  {:<10} {:>11,} {:>13} {}", rows)
 
 
 def _memory(result: StepResult) -> list[str]:
     names = (*MEMORY_PARTS, "total")
-    lines = [f"  {'memory GiB':<10} " + " ".join(f"{name:>11}" for name in names)]
+    rows: list[list[str | float]] = [["memory GiB", *names]]
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
     for stage in sorted({0, worst, len(result.memory) - 1}):
         item = result.memory[stage]
-        values = " ".join(f"{getattr(item, name) / 2**30:>11.2f}" for name in names)
-        lines.append(f"  {f'stage {stage}':<10} {values}{_room(item)}")
-    return lines
+        values = [getattr(item, name) / 2**30 for name in names]
+        rows.append([f"stage {stage}", *values, _room(item)])
+    return text_table("  {:<10}" + " {:>11.2f}" * len(names) + "{}", rows)
 
 
 def _checkpoint(result: StepResult) -> list[str]:
@@ -202,7 +202,7 @@ def _checkpoint(result: StepResult) -> list[str]:
         f"{format_size(size.bytes)}, up to {format_size(max(size.copied))} of a GPU: {size.copy_s:.4g} s to the host,"
         f" {size.write_s:.4g} s to storage"
     )
-    return _table([("step with a checkpoint", longer), ("its states", parts)])
+    return pairs([("step with a checkpoint", longer), ("its states", parts)])
 
 
 def _goodput(result: StepResult) -> list[str]:
@@ -221,7 +221,7 @@ def _goodput(result: StepResult) -> list[str]:
         ),
         ("lost", f"{own.redone:.2%} done again, {own.restarts:.2%} restarting"),
     ]
-    return _table(rows)
+    return pairs(rows)
 
 
 def _room(item: Memory) -> str:
@@ -235,12 +235,10 @@ def _room(item: Memory) -> str:
 def _wires(wires: list[tuple[str, float]]) -> list[str]:
     if not wires:
         return []
-    width = max(13, *(len(name) for name, _ in wires))
-    head = f"  {'busiest wires':<{width}} {'busy':>7}"
-    return [head, *(f"  {name:<{width}} {busy:>7.1%}" for name, busy in wires)]
+    return text_table("  {:<..} {:>7.1%}", [("busiest wires", "busy"), *wires])
 
 
 def _foot(result: StepResult) -> list[str]:
     """Return the lines on origin, wall time and identity of the result."""
     rows = result.origin
-    return _table([*rows, ("wall time", f"{result.wall_s:.2f} s"), *result.identity])
+    return pairs([*rows, ("wall time", f"{result.wall_s:.2f} s"), *result.identity])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import TypedDict
 
+from clusim.base.tables import text_table
 from clusim.base.units import format_time
 from clusim.report.comparison import Compared, Loads, comparison_page
 from clusim.results.diagnosis import Verdict, VerdictJson
@@ -206,7 +207,7 @@ class WhatIf:
 
     def lines(self) -> list[str]:
         """Return the lines of the table."""
-        head: tuple[str, ...] = ("", "change", "same plan", "re-planned", "plan", "bottleneck")
+        head = ("", "change", "same plan", "re-planned", "plan", "bottleneck")
         table: list[tuple[str, ...]] = [head]
         told: list[list[str]] = [[]]
         for of, base in self.baseline:
@@ -218,12 +219,11 @@ class WhatIf:
                 cells = (of, row.change, held, _against(planned, base), planned.way, planned.cause)
                 table.append(cells)
                 told.append(row.told())
-        widths = [max(len(cells[i]) for cells in table) for i in range(5)]
         lines = [self.title, f"  times: {self.time}", ""]
-        for row_cells, more in zip(table, told, strict=True):
-            parts = [f"{row_cells[i]:<{widths[i]}}" for i in range(5) if widths[i]]
-            lines.append("  " + "  ".join([*parts, row_cells[5]]).rstrip())
-            lines += [f"      {text}" for text in more]
+        of = "  {:<..}" if any(cells[0] for cells in table) else "{}"
+        shown = text_table(of + "  {:<..}" * 4 + "  {}", table)
+        for line, more in zip(shown, told, strict=True):
+            lines += [line, *(f"      {text}" for text in more)]
         return lines
 
     def page(self) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from html import escape
 from os import path
 from pathlib import Path, PurePath
+from typing import Any
 from urllib.parse import quote
 
 from clusim.base.files import write_text
+from clusim.base.tables import text_table
 from clusim.base.terms.times import REGIME_TITLES, REGIMES
 from clusim.base.units import format_size
 from clusim.hardware.calibration import ROW_SETS
@@ -53,32 +55,29 @@ def report_lines(report: Report, *, worst: int = 10) -> list[str]:
 
 
 def _table(table: ClassTable) -> list[str]:
-    regimes = "".join(f"{REGIME_TITLES[name]:>34}" for name in REGIMES)
-    columns = f"{'n':>6}{'median':>7}{'mean':>7}{'bias':>7}{'spread':>7}"
-    head = [
-        f"{table.title + (': ' + table.text if table.text else '')}",
-        f"{'':{WIDTH + 6}}{regimes}",
-        f"{'':{WIDTH}}{'n':>6}{columns * len(REGIMES)}{'followed':>10}",
-    ]
-    return [*head, *map(_line, table.lines)]
+    regimes = text_table(
+        " " * (WIDTH + 6) + "{:>34}" * len(REGIMES), [list(REGIME_TITLES.values())]
+    )
+    columns = ("n", "median", "mean", "bias", "spread")
+    rows = [("", "n", *columns * len(REGIMES), "followed"), *map(_line, table.lines)]
+    layout = "{:<60}{:>6}" + "{:>6}{:>7.1f}{:>7.1f}{:>+7.1f}{:>7.1f}" * len(REGIMES) + "{:>10.0%}{}"
+    title = table.title + (f": {table.text}" if table.text else "")
+    return [title, *regimes, *text_table(layout, rows, strip=False)]
 
 
-def _line(line: ClassLine) -> str:
-    scores = "".join(_figures(result) for result in statistics(line.points).values())
+def _line(line: ClassLine) -> tuple[Any, ...]:
     whole = score(line.points)
     name = line.name if len(line.name) < WIDTH else f"{line.name[: WIDTH - 4]}..."
-    share = f"{whole.followed / whole.n:>10.0%}" if whole.n else ""
-    remark = f"  {line.remark}" if line.remark else ""
-    return f"{name:{WIDTH}}{whole.n:>6}{scores}{share}{remark}"
+    figures = [cell for own in statistics(line.points).values() for cell in _figures(own)]
+    share = whole.followed / whole.n if whole.n else ""
+    return (name, whole.n, *figures, share, f"  {line.remark}" if line.remark else "")
 
 
-def _figures(found: Score) -> str:
+def _figures(found: Score) -> tuple[Any, ...]:
     if not found.n:
-        return f"{'-':>6}{'':>28}"
-    return (
-        f"{found.n:>6}{found.median_abs_pct:>7.1f}{found.mean_abs_pct:>7.1f}{found.bias_pct:>+7.1f}"
-        f"{found.by_spread_pct:>7.1f}"
-    )
+        return ("-", "", "", "", "")
+    errors = (found.median_abs_pct, found.mean_abs_pct, found.bias_pct, found.by_spread_pct)
+    return (found.n, *errors)
 
 
 def group_title(group: CurveGroup) -> str:

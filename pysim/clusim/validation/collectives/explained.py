@@ -14,9 +14,9 @@ from typing import Annotated, Any, NotRequired
 from typing_extensions import TypedDict
 
 from clusim.analysis.blame import alike, blame
-from clusim.analysis.columns import ColumnTable
 from clusim.base.errors import InputError
 from clusim.base.json_schema import FieldsOf
+from clusim.base.tables import ColumnTable
 from clusim.base.units import format_size
 from clusim.nccl.launch import host_of, overhead_ps, period_ps
 from clusim.nccltests.api import MOST_RANKS, whole

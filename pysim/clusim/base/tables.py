@@ -1,0 +1,166 @@
+"""Tables: columns of equal length with units in their names, and text in aligned columns."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any
+
+import numpy as np
+
+from clusim.base.display import Columns, Shown, Summary
+from clusim.base.files import write_csv
+from clusim.base.units import format_size, format_time
+
+_FIELD = re.compile(r"([<>^]?)(\+?)(\d*)(\.\.)?(.*)")
+
+SHARES = (
+    "share", "busy", "peak", "no_credit", "contended", "full", "limit_busy", "bubble", "communication", "kernels",
+    "left",
+)  # fmt: skip
+"""Columns of shares, which texts show in percent."""
+
+
+def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True) -> list[str]:
+    """Return rows as lines of aligned columns.
+
+    Parameters
+    ----------
+    layout : str
+        A field of `str.format` for every column, and the text before it: ``"  {:<..}  {:>7.1%}"``. A column with
+        ``..``, alone or after its least width, is as wide as its widest cell.
+    rows : iterable of sequence
+        Cells, titles included. Texts are padded only, other values are formatted as well. Rows may end early.
+    strip : bool
+        Remove blanks at the ends of lines.
+    """
+    fields = [
+        (before, *_FIELD.fullmatch(spec or "").groups())  # type: ignore[union-attr]
+        for before, _, spec, _ in Formatter().parse(layout)
+    ]
+    lines = [
+        [
+            cell if isinstance(cell, str) else format(cell, sign + form)
+            for cell, (_, _, sign, _, _, form) in zip(row, fields, strict=False)
+        ]
+        for row in rows
+    ]
+    columns = []
+    for index, (before, align, _, least, grows, _) in enumerate(fields):
+        cells = [len(line[index]) for line in lines if grows and index < len(line)]
+        width = max([int(least or 0), *cells])
+        columns.append((before, f"{align}{width}" if width else ""))
+    shown = [
+        "".join(
+            before + format(cell, pad) for cell, (before, pad) in zip(line, columns, strict=False)
+        )
+        for line in lines
+    ]
+    return [line.rstrip() for line in shown] if strip else shown
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as the Python value of its kind."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _shown(name: str, value: Any) -> str:
+    """Return a value as people read it, by the unit in its column's name."""
+    if isinstance(value, list):
+        return f"{value[0]} +{len(value) - 1}" if len(value) > 1 else (value[0] if value else "")
+    if isinstance(value, str):
+        return value
+    if name.endswith("_ps"):
+        return f"-{format_time(-value)}" if value < 0 else format_time(value)
+    if name.endswith("bytes"):
+        return format_size(value)
+    if name in SHARES and isinstance(value, float):
+        return f"{value:.1%}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return "" if value == -1 else f"{value:,}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ColumnTable(Shown):
+    """Rows of an analysis.
+
+    Attributes
+    ----------
+    columns : dict of list
+        Column name -> values, of equal length. Units are in the names: ``busy_ps``, ``rate_Bps``.
+    facts : dict
+        Totals, such as the time that the rows add up to.
+    notes : list of str
+        Remarks for the user, the most important first.
+    """
+
+    columns: dict[str, list[Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        facts: Mapping[str, Any] | None = None,
+        notes: Iterable[str] = (),
+    ) -> ColumnTable:
+        """Return a table of `rows`, each with a value for each of `names`."""
+        table: dict[str, list[Any]] = {name: [] for name in names}
+        for row in rows:
+            for name, value in zip(names, row, strict=True):
+                table[name].append(_plain(value))
+        return cls(table, {k: _plain(v) for k, v in (facts or {}).items()}, list(notes))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(next(iter(self.columns.values()), []))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows as dictionaries."""
+        names = list(self.columns)
+        values = zip(*self.columns.values(), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in values]
+
+    def top(self, count: int | None) -> ColumnTable:
+        """Return the first `count` rows; all for None."""
+        if count is None:
+            return self
+        cut = {name: values[:count] for name, values in self.columns.items()}
+        return ColumnTable(cut, self.facts, self.notes)
+
+    def summary(self) -> Summary:
+        """Return the columns, the number of rows, and notes."""
+        return Summary(", ".join(self.columns), (f"{len(self):,} rows",), " ".join(self.notes))
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return the rows."""
+        return {"rows": lambda: self.columns}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return facts, notes and rows for `json.dumps`."""
+        return {**self.facts, "notes": self.notes, "rows": self.rows()}
+
+    def text(self, hidden: Sequence[str] = ()) -> list[str]:
+        """Return the rows as lines, without `hidden` and empty columns."""
+        layout, shown = "", []
+        for name, values in self.columns.items():
+            cells = [_shown(name, value) for value in values]
+            if name in hidden or not any(cells):
+                continue
+            left = all(isinstance(value, str | list) for value in values)
+            layout += f"  {{:{'<' if left else '>'}{len(name)}..}}"
+            title = name.removesuffix("_ps").removesuffix("_bytes").replace("_", " ")
+            shown.append([title, *cells])
+        return text_table(layout, zip(*shown, strict=True))
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV with a header line."""
+        out = io.StringIO()
+        write_csv(out, [self.columns, *zip(*self.columns.values(), strict=True)])
+        return out.getvalue()
