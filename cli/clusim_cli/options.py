@@ -1,6 +1,6 @@
 """Options of several commands, with the same flags, types and first words of help.
 
-Each takes the command-specific parts: default, its wording, and additional help.
+Parameters are the command-specific parts: default, its wording, and additional help.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def topology(said: str) -> Decorator[Any]:
         "--topology",
         metavar="TOPOLOGY",
         type=TOPOLOGY,
-        help="The machine, a preset or topology file of any name, in place of the argument.",
+        help="The system: a preset, or a topology file of any name; replaces the argument.",
         said=said,
     )
 
@@ -101,7 +101,7 @@ def protocol(said: str) -> Decorator[Any]:
         "--protocol",
         type=PROTOCOL,
         default=None,
-        help="How data and flags travel, in any case.",
+        help="NCCL protocol, in any case.",
         said=said,
     )
 
@@ -162,7 +162,7 @@ def env() -> Decorator[Any]:
 
 
 def symmetric() -> Decorator[Any]:
-    """Return True if buffers are symmetric."""
+    """Option for symmetric buffers."""
     return _option(
         "--symmetric",
         is_flag=True,
@@ -209,7 +209,7 @@ def engine() -> Decorator[Any]:
         "--engine",
         type=one_of("c", "reference"),
         default="c",
-        help="The engine in C, or the same in plain Python.",
+        help="The engine in C, or the reference engine in Python.",
     )
 
 
@@ -232,7 +232,7 @@ def time_limit() -> Decorator[Any]:
         default=None,
         callback=_watched,
         metavar="TIME",
-        help="Wall-clock limit, such as 90s: end the run then and print its partial result.",
+        help="Wall-clock limit, such as 90s; the partial result is printed.",
         said="none",
     )
 
@@ -337,17 +337,18 @@ def top(default: int | None, said: str = "") -> Decorator[Any]:
 
 def all_lines() -> Decorator[Any]:
     """Option for complete lists."""
-    return _option("--all", "everything", is_flag=True, help="Print long lists to their end.")
+    return _option("--all", "everything", is_flag=True, help="Print long lists in full.")
 
 
-def strict(more: str) -> Decorator[Any]:
-    """Return True if doubtful results are errors."""
-    return _option("--strict", is_flag=True, help="Fail where results are doubtful.", more=more)
+def strict(doubtful: str = "results that depend on assumptions of an importer") -> Decorator[Any]:
+    """Option that makes doubtful results errors."""
+    more = f"These are {doubtful}."
+    return _option("--strict", is_flag=True, help="Fail on doubtful results.", more=more)
 
 
 def confirm(more: str) -> Decorator[Any]:
     """Option to re-simulate."""
-    return _option("--confirm", is_flag=True, help="Check it by simulating again.", more=more)
+    return _option("--confirm", is_flag=True, help="Verify the saving by re-simulation.", more=more)
 
 
 def kind(words: Words) -> Decorator[Any]:
@@ -373,7 +374,7 @@ def executor() -> Decorator[Any]:
         "--executor",
         metavar="ADDRESS",
         default=None,
-        help="Who works in place of processes here: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
+        help="Workers in place of local processes: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
     )
 
 

@@ -80,7 +80,7 @@ def echo_table(
         click.echo(shown.to_csv(), nl=False)
     else:
         if not table.facts.get("complete", True):
-            click.echo("  unfinished run: this is how far it got\n")
+            click.echo("  unfinished run: results up to its end\n")
         for note in table.notes:
             click.echo(f"  {note}")
         click.echo("")

@@ -25,7 +25,7 @@ from clusim_cli.progress import counted_progress
 @options.nccl_version()
 @options.env()
 @options.as_csv("It is the configuration of NCCL's example tuner plugin.")
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:CrossoverSaidJson")
 @options.jobs()
 @options.executor()
@@ -45,11 +45,12 @@ def command(
     executor: str | None,
     no_progress: bool,
 ) -> None:
-    """Simulate a collective on TOPOLOGY with everything NCCL could use and, for all-reduce inside a machine, with the
-    one-shot and two-shot kernels of inference engines, and show where the best one changes.
+    """Simulate a collective on TOPOLOGY with every algorithm and protocol that NCCL could use and, for all-reduce in
+    one node, with the one-shot and two-shot kernels of inference engines, and show the sizes at which the best one
+    changes.
 
     Prints the time of an iteration as nccl-tests reports it with one process per GPU. With --csv: a configuration for
-    the tuner plugin in NCCL's sources, with the best of what NCCL has for each range of sizes.
+    the tuner plugin in NCCL's sources, with NCCL's best choice for each range of sizes.
     """
     from clusim.nccl import parse_assignments
     from clusim.simulation.setup import Setup

@@ -21,7 +21,7 @@ from clusim_cli.params import TOPOLOGY
 @options.nccl_version()
 @options.env()
 @options.symmetric()
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:ExplainSaidJson")
 def command(
     topology: str,
@@ -34,9 +34,9 @@ def command(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Show what NCCL would choose on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every
-    size the algorithm, protocol, channels, threads and chunk, with the rule that decided. Faults that the topology's
-    file has at time 0 are known to the plan."""
+    """Show NCCL's choices on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every size the
+    algorithm, protocol, channels, threads and chunk, with the deciding rule. The plan avoids faults that the
+    topology's file has at time 0."""
     from clusim.base.terms.operations import COLLECTIVE_OF, operation_named
     from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows

@@ -56,8 +56,8 @@ def _flags(function: Any) -> Any:
 @click.option(
     "--explain", is_flag=True, help="Print the bottleneck of every row's kernel below the table."
 )
-@options.strict("What an importer assumed decides them.")
-@options.as_json("clusim.nccltests.perfjson:PerfJson", "It is what -J writes.")
+@options.strict()
+@options.as_json("clusim.nccltests.perfjson:PerfJson", "As -J writes it.")
 @_flags
 def command(
     program: str,
@@ -74,13 +74,13 @@ def command(
     as_json: bool,
     **flags: str | None,
 ) -> int:
-    """Predict and print what PROGRAM of nccl-tests prints on TOPOLOGY: all_reduce_perf, all_gather_perf,
+    """Print the predicted output of the nccl-tests program PROGRAM on TOPOLOGY: all_reduce_perf, all_gather_perf,
     reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, gather_perf, scatter_perf, sendrecv_perf or
     hypercube_perf.
 
-    The table has nccl-tests' columns, so that its parsers read it. Times hold what the program divides by the
-    iterations, start and end with them; in place and out of place are alike. With -c 1 data of small sizes are carried
-    through and checked; N/A is not checked. Flags that change no time here say so in the output.
+    The table has nccl-tests' columns and can be read by its parsers. Times include start and end, divided by the
+    iterations, as in nccl-tests; in place and out of place are equal. With -c 1, data of small sizes are simulated and
+    checked; N/A is not checked. Flags without effect on the simulated times are reported in the output.
     """
     from clusim.nccltests.api import table_of
     from clusim.nccltests.sweep import place, program_named
@@ -123,7 +123,7 @@ def _wanted(flags: dict[str, str | None]) -> PerfOptions:
 
 
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
-    """Return the requested run, with faults, for which the program has no flag."""
+    """Return the requested run; nccl-tests has no flag for the faults."""
     from clusim.nccltests.sweep import place, program_named
     from clusim.studies.whatif import PerfRun
 
