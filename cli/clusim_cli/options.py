@@ -76,7 +76,7 @@ def nodes() -> Decorator[Any]:
 def collective() -> Decorator[Any]:
     """The operation, in clusim's spelling."""
     return _option(
-        *("--collective", "-c"),
+        *("--collective", "-c", "operation"),
         type=COLLECTIVE,
         default="allreduce",
         help=f"Operation in any spelling: {', '.join(RUNNABLE)}.",
@@ -135,7 +135,10 @@ def channels(said: str) -> Decorator[Any]:
 def size(default: str) -> Decorator[Any]:
     """The size of a collective."""
     return _option(
-        "--size", type=SIZE, default=default, help="Size as in nccl-tests: 64M is 64 MiB."
+        *("--size", "size_bytes"),
+        type=SIZE,
+        default=default,
+        help="Size as in nccl-tests: 64M is 64 MiB.",
     )
 
 
@@ -151,11 +154,20 @@ def sizes(said: str) -> Decorator[Any]:
     )
 
 
+def _env(
+    _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    from clusim.nccl import parse_assignments
+
+    return tuple(parse_assignments(words).items())
+
+
 def env() -> Decorator[Any]:
-    """NCCL's environment."""
+    """NCCL's environment, as `Setup.env`."""
     return _option(
-        *("--env", "environment"),
+        "--env",
         multiple=True,
+        callback=_env,
         metavar="NAME=VALUE",
         help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
     )
@@ -227,7 +239,7 @@ def threads() -> Decorator[Any]:
 def time_limit() -> Decorator[Any]:
     """Wall-clock limit: the command gets a `clusim.simulation.session.Watch`."""
     return _option(
-        "--time-limit",
+        *("--time-limit", "watch"),
         type=TIME,
         default=None,
         callback=_watched,
@@ -274,7 +286,10 @@ def trace_out() -> Decorator[Any]:
 def trace_limit() -> Decorator[Any]:
     """Largest size of a trace."""
     return _option(
-        "--trace-limit", type=SIZE, default="1GiB", help="Keep the trace below this size."
+        *("--trace-limit", "trace_limit_bytes"),
+        type=SIZE,
+        default="1GiB",
+        help="Keep the trace below this size.",
     )
 
 

@@ -129,7 +129,7 @@ class _Algorithm(Words):
     def words(self, ctx: click.Context) -> Iterable[str]:
         from clusim.collectives import ALGORITHMS
 
-        return ["nccl", *ALGORITHMS.get(ctx.params.get("collective") or "allreduce", ())]
+        return ["nccl", *ALGORITHMS.get(ctx.params.get("operation") or "allreduce", ())]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return own_algorithm(value)

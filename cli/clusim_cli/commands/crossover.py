@@ -33,11 +33,11 @@ from clusim_cli.progress import counted_progress
 def command(
     topology: str,
     nodes: int | None,
-    collective: str,
+    operation: str,
     sizes: tuple[int, ...],
     gpus: int | None,
     version: str,
-    environment: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
     as_csv: bool,
     strict: bool,
     as_json: bool,
@@ -52,11 +52,9 @@ def command(
     Prints the time of an iteration as nccl-tests reports it with one process per GPU. With --csv: a configuration for
     the tuner plugin in NCCL's sources, with NCCL's best choice for each range of sizes.
     """
-    from clusim.nccl import parse_assignments
     from clusim.simulation.setup import Setup
     from clusim.studies.crossover import SIZES, crossover, table_lines, tuner_csv
 
-    env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)
     doubtful = doubts(setup, strict, mark="# " if as_csv else "", quiet=as_json)
     wanted = tuple(sorted(set(sizes))) or SIZES
@@ -64,7 +62,7 @@ def command(
         working(jobs, executor) as workers,
         counted_progress(not no_progress, "simulated") as progress,
     ):
-        result = crossover(setup, collective, wanted, jobs=workers, progress=progress)
+        result = crossover(setup, operation, wanted, jobs=workers, progress=progress)
     if as_json:
         click.echo(json.dumps({**result.to_json(), "doubts": doubtful}))
     else:

@@ -18,7 +18,6 @@ from clusim_cli.params import TOPOLOGY, one_of
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
-    from clusim.simulation.setup import Setup
     from clusim.studies.whatif import PerfRun
 
 
@@ -65,7 +64,7 @@ def command(
     nodes: int | None,
     procs_per_node: int | None,
     harness: str,
-    environment: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
     version: str,
     jobs: int | None,
     executor: str | None,
@@ -84,9 +83,10 @@ def command(
     """
     from clusim.nccltests.api import table_of
     from clusim.nccltests.sweep import place, program_named
+    from clusim.simulation.setup import Setup
 
     test, wanted = program_named(program), _wanted(flags)
-    setup = _setup(topology, nodes, version, environment)
+    setup = Setup(topology, nodes, version=version, env=env)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
@@ -104,20 +104,6 @@ def command(
     return int(data["out_of_bounds"]["count"] > 0)
 
 
-def _setup(
-    topology: str,
-    nodes: int | None,
-    version: str,
-    environment: tuple[str, ...],
-    faults: tuple[str, ...] = (),
-) -> Setup:
-    from clusim.nccl import parse_assignments
-    from clusim.simulation.setup import Setup
-
-    env = tuple(parse_assignments(environment).items())
-    return Setup(topology, nodes, None, version, env, faults=faults)
-
-
 def _wanted(flags: dict[str, str | None]) -> PerfOptions:
     return parse_flags({name: value for name, value in flags.items() if value is not None})
 
@@ -125,12 +111,12 @@ def _wanted(flags: dict[str, str | None]) -> PerfOptions:
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
     """Return the requested run; nccl-tests has no flag for the faults."""
     from clusim.nccltests.sweep import place, program_named
+    from clusim.simulation.request import taken
+    from clusim.simulation.setup import Setup
     from clusim.studies.whatif import PerfRun
 
     wanted = _wanted({flag.attribute: given[flag.attribute] for flag in FLAGS})
-    setup = _setup(
-        given["topology"], given["nodes"], given["version"], given["environment"], faults
-    )
+    setup = Setup(faults=faults, **taken(given, Setup))
     where = place(setup, wanted, given["procs_per_node"], given["harness"])
     return PerfRun(where, program_named(given["program"]), wanted)
 

@@ -90,6 +90,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     from clusim.replays import replay, replay_report
     from clusim.replays.replayreport import replay_page
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.request import taken
 
     request = asked(recording=recording, **given)
     with (
@@ -97,10 +98,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
         counted_progress(not no_progress, "calls") as progress,
     ):
         how = RunOptions(
-            trace_out=given["trace_out"],
-            progress=shown.progress,
-            command=command_line(),
-            watch=given["time_limit"],
+            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         result = replay(request, how, progress)
     if given["html"] is not None:
@@ -118,35 +116,20 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
 
 def asked(**given: Any) -> ReplayRequest:
     """Return the request of the options."""
-    from clusim.nccl import parse_assignments
     from clusim.replays import ReplayRequest
+    from clusim.simulation.request import taken
     from clusim.topology.loading import names_machine
 
     recording = given["recording"]
-    machines = {"--topology": given["topology"], "--xml": given["xml"]}
+    machines = {"--topology": given.pop("topology"), "--xml": given["xml"]}
     if len(recording) > 1 and names_machine(recording[-1]):
         *files, machines["TOPOLOGY"] = recording
         recording = tuple(files)
     named = [name for name, value in machines.items() if value]
     if len(named) > 1:
         raise click.UsageError(f"{' and '.join(named)} are alternatives; use one")
-    return ReplayRequest(
-        recording,
-        topology=machines[named[0]] if named else None,
-        nodes=given["nodes"],
-        other=given["other"],
-        kind=given["kind"],
-        gap=given["gap"],
-        env=tuple(parse_assignments(given["environment"]).items()),
-        replan=given["replan"],
-        whole=given["whole"],
-        asked=given["asked"],
-        calls=given["calls"],
-        granularity=given["granularity"],
-        version=given["version"],
-        faults=given["faults"],
-        strict=given["strict"],
-    )
+    topology = machines[named[0]] if named else None
+    return ReplayRequest(recording, topology, **taken(given, ReplayRequest))
 
 
 def _expected(found: Replay) -> Counter[Expected]:

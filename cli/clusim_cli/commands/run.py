@@ -77,21 +77,15 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.simulation.api import result_of
     from clusim.simulation.expected import expected_of
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.request import taken
 
     request = asked(topology=topology, **given)
     results = doubts(request.setup, given["strict"], quiet=as_json)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
-        watch = given["time_limit"]
-        watch.tell = shown.begins
+        given["watch"].tell = shown.begins
+        given["confirm"] = given["confirm"] or None
         how = RunOptions(
-            trace_out=given["trace_out"],
-            trace_primitives=given["trace_primitives"],
-            trace_limit_bytes=given["trace_limit"],
-            progress=shown.progress,
-            command=command_line(),
-            threads=given["threads"],
-            confirm=given["confirm"] or None,
-            watch=watch,
+            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         result = result_of(request, how)
     if as_json:
@@ -113,25 +107,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
 def asked(**given: Any) -> Request:
     """Return the request of the options."""
-    from clusim.nccl import parse_assignments
-    from clusim.nccl.env import windows
-    from clusim.simulation.request import Request
+    from clusim.simulation.request import Request, requested, taken
     from clusim.simulation.setup import Setup
 
-    setup = Setup(
-        given["topology"],
-        given["nodes"],
-        version=given["version"],
-        env=(*parse_assignments(given["environment"]).items(), *windows(given["symmetric"])),
-        ranks=given["ranks"],
-        faults=given["faults"],
-    )
-    names = (
-        *("algorithm", "channels", "dtype", "redop", "root"),
-        *("granularity", "seed", "verify", "engine"),
-    )
-    return Request(
-        *(setup, given["collective"], given["size"]),
-        protocol=given["protocol"] or "",
-        **{name: given[name] for name in names},
-    )
+    given["protocol"] = given["protocol"] or ""
+    return requested(symmetric=given["symmetric"], **taken(given, Setup, Request))

@@ -61,19 +61,10 @@ def command(
 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern, message = given.pop("pattern"), given.pop("message")
-    given["trace_limit_bytes"], watch = given.pop("trace_limit"), given.pop("time_limit")
     with shown_progress(not no_progress, given["trace_out"]) as shown:
-        watch.tell = shown.begins
-        result = traffic(
-            topology,
-            pattern,
-            message,
-            nodes=nodes,
-            progress=shown.progress,
-            watch=watch,
-            command=command_line(),
-            **given,
-        )
+        given["watch"].tell = shown.begins
+        given |= {"nodes": nodes, "progress": shown.progress, "command": command_line()}
+        result = traffic(topology, pattern, message, **given)
     if as_json:
         extra = {"pattern": pattern, "doubts": doubtful}
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))

@@ -52,6 +52,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     memory use, and the busiest wires.
     """
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.request import taken
     from clusim.training import scaling, trained, training_report
     from clusim.training.api import inputs
     from clusim.training.estimate import estimated, stepped
@@ -93,13 +94,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     if not request.estimate:
         _warn_if_large(workload)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
-        watch = given["time_limit"]
-        watch.tell = shown.begins
+        given["watch"].tell = shown.begins
         how = RunOptions(
-            trace_out=given["trace_out"],
-            progress=shown.progress,
-            command=command_line(),
-            watch=watch,
+            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         try:
             result = estimated(request) if request.estimate else trained(request, how)
@@ -128,7 +125,7 @@ def _warn_if_large(workload: str) -> None:
 def _refuse_limit(given: dict[str, Any]) -> None:
     """Raise an error for a time limit on modes other than one simulation."""
     for option in ("estimate", "layers", "scaling"):
-        if given["time_limit"].limit_ps is not None and given[option]:
+        if given["watch"].limit_ps is not None and given[option]:
             raise click.UsageError(f"--time-limit: not with --{option}")
 
 
@@ -144,14 +141,15 @@ def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Sh
 
 def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
     """Return the request of the options; `changes` are keys of the workload by their path."""
+    from clusim.simulation.request import taken
+    from clusim.simulation.setup import Setup
     from clusim.training import TrainRequest
-    from clusim.training.api import inputs
+    from clusim.training.api import train_request
     from clusim.workload import load_workload
 
-    spec = load_workload(given["workload"], changes) if changes else given["workload"]
-    result = inputs(spec, given["topology"], given["nodes"], given["faults"])
-    names = ("steps", "fold", "strict_memory", "granularity", "seed", "estimate")
-    return TrainRequest(*result, **{name: given[name] for name in names})
+    workload, topology = given.pop("workload"), given.pop("topology")
+    spec = load_workload(workload, changes) if changes else workload
+    return train_request(spec, topology, **taken(given, Setup, TrainRequest))
 
 
 def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:
