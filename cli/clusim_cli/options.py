@@ -1,6 +1,6 @@
 """Options of several commands, with the same flags, types and first words of help.
 
-Each takes the command-specific parts: default, its wording, and additional help.
+Parameters are the command-specific parts: default, its wording, and additional help.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def topology(said: str) -> Decorator[Any]:
         "--topology",
         metavar="TOPOLOGY",
         type=TOPOLOGY,
-        help="The machine, a preset or topology file of any name, in place of the argument.",
+        help="The system: a preset, or a topology file of any name; replaces the argument.",
         said=said,
     )
 
@@ -76,7 +76,7 @@ def nodes() -> Decorator[Any]:
 def collective() -> Decorator[Any]:
     """The operation, in clusim's spelling."""
     return _option(
-        *("--collective", "-c"),
+        *("--collective", "-c", "operation"),
         type=COLLECTIVE,
         default="allreduce",
         help=f"Operation in any spelling: {', '.join(RUNNABLE)}.",
@@ -101,7 +101,7 @@ def protocol(said: str) -> Decorator[Any]:
         "--protocol",
         type=PROTOCOL,
         default=None,
-        help="How data and flags travel, in any case.",
+        help="NCCL protocol, in any case.",
         said=said,
     )
 
@@ -135,7 +135,10 @@ def channels(said: str) -> Decorator[Any]:
 def size(default: str) -> Decorator[Any]:
     """The size of a collective."""
     return _option(
-        "--size", type=SIZE, default=default, help="Size as in nccl-tests: 64M is 64 MiB."
+        *("--size", "size_bytes"),
+        type=SIZE,
+        default=default,
+        help="Size as in nccl-tests: 64M is 64 MiB.",
     )
 
 
@@ -151,18 +154,27 @@ def sizes(said: str) -> Decorator[Any]:
     )
 
 
+def _env(
+    _ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    from clusim.nccl import parse_assignments
+
+    return tuple(parse_assignments(words).items())
+
+
 def env() -> Decorator[Any]:
-    """NCCL's environment."""
+    """NCCL's environment, as `Setup.env`."""
     return _option(
-        *("--env", "environment"),
+        "--env",
         multiple=True,
+        callback=_env,
         metavar="NAME=VALUE",
         help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
     )
 
 
 def symmetric() -> Decorator[Any]:
-    """Return True if buffers are symmetric."""
+    """Option for symmetric buffers."""
     return _option(
         "--symmetric",
         is_flag=True,
@@ -209,7 +221,7 @@ def engine() -> Decorator[Any]:
         "--engine",
         type=one_of("c", "reference"),
         default="c",
-        help="The engine in C, or the same in plain Python.",
+        help="The engine in C, or the reference engine in Python.",
     )
 
 
@@ -227,12 +239,12 @@ def threads() -> Decorator[Any]:
 def time_limit() -> Decorator[Any]:
     """Wall-clock limit: the command gets a `clusim.simulation.session.Watch`."""
     return _option(
-        "--time-limit",
+        *("--time-limit", "watch"),
         type=TIME,
         default=None,
         callback=_watched,
         metavar="TIME",
-        help="Wall-clock limit, such as 90s: end the run then and print its partial result.",
+        help="Wall-clock limit, such as 90s; the partial result is printed.",
         said="none",
     )
 
@@ -274,7 +286,10 @@ def trace_out() -> Decorator[Any]:
 def trace_limit() -> Decorator[Any]:
     """Largest size of a trace."""
     return _option(
-        "--trace-limit", type=SIZE, default="1GiB", help="Keep the trace below this size."
+        *("--trace-limit", "trace_limit_bytes"),
+        type=SIZE,
+        default="1GiB",
+        help="Keep the trace below this size.",
     )
 
 
@@ -337,17 +352,18 @@ def top(default: int | None, said: str = "") -> Decorator[Any]:
 
 def all_lines() -> Decorator[Any]:
     """Option for complete lists."""
-    return _option("--all", "everything", is_flag=True, help="Print long lists to their end.")
+    return _option("--all", "everything", is_flag=True, help="Print long lists in full.")
 
 
-def strict(more: str) -> Decorator[Any]:
-    """Return True if doubtful results are errors."""
-    return _option("--strict", is_flag=True, help="Fail where results are doubtful.", more=more)
+def strict(doubtful: str = "results that depend on assumptions of an importer") -> Decorator[Any]:
+    """Option that makes doubtful results errors."""
+    more = f"These are {doubtful}."
+    return _option("--strict", is_flag=True, help="Fail on doubtful results.", more=more)
 
 
 def confirm(more: str) -> Decorator[Any]:
     """Option to re-simulate."""
-    return _option("--confirm", is_flag=True, help="Check it by simulating again.", more=more)
+    return _option("--confirm", is_flag=True, help="Verify the saving by re-simulation.", more=more)
 
 
 def kind(words: Words) -> Decorator[Any]:
@@ -373,7 +389,7 @@ def executor() -> Decorator[Any]:
         "--executor",
         metavar="ADDRESS",
         default=None,
-        help="Who works in place of processes here: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
+        help="Workers in place of local processes: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
     )
 
 

@@ -50,7 +50,7 @@ MEANT = {
     **dict.fromkeys(("break", "fail", "broken"), ("fault",)),
     **dict.fromkeys(("exact", "grain", "burst"), ("granularity",)),
 }
-"""Frequent wrong option names -> possible options, one of which a command has."""
+"""Frequent wrong option names -> possible options; a command has one."""
 
 MAY_NAME_FILES = ("topology", "other", "system")
 """Options that accept the name of a preset or of a file."""
@@ -72,18 +72,17 @@ class GuardedCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name = error.option_name
             known = {
                 flag.lstrip("-"): flag for param in self.get_params(ctx) for flag in param.opts
             }
-            word = name.lstrip("-")
-            meant = next((own for own in MEANT.get(word, ()) if own in known), None)
+            word = error.option_name.lstrip("-")
+            meant = next((name for name in MEANT.get(word, ()) if name in known), None)
             hint = suggest(word, known, {word: meant} if meant else {})
-            for own, flag in known.items():
-                hint = hint.replace(repr(own), repr(flag))
+            for name, flag in known.items():
+                hint = hint.replace(repr(name), repr(flag))
             if "did you mean" not in hint:
                 hint = f"; {ctx.command_path} --help lists them"
-            raise click.UsageError(f"no option {name!r}{hint}", ctx) from None
+            raise click.UsageError(f"no option {error.option_name!r}{hint}", ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the accepted words of parameters that their help omits."""
@@ -153,7 +152,7 @@ def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
         yield jobs
         return
     if jobs is not None:
-        raise click.UsageError("--jobs are processes here, --executor works elsewhere; give one")
+        raise click.UsageError("--jobs (local processes) and --executor exclude each other")
     from clusim.base.executors import connected
 
     with connected(address) as executor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pkgutil import resolve_name
 from typing import Any
 
@@ -123,13 +124,12 @@ class _Algorithm(Words):
     def every(self) -> Iterable[str]:
         from clusim.collectives import ALGORITHMS
 
-        return dict.fromkeys(["nccl", *(name for own in ALGORITHMS.values() for name in own)])
+        return dict.fromkeys(["nccl", *chain(*ALGORITHMS.values())])
 
     def words(self, ctx: click.Context) -> Iterable[str]:
         from clusim.collectives import ALGORITHMS
 
-        own = ALGORITHMS.get(ctx.params.get("collective") or "allreduce", ())
-        return ["nccl", *own]
+        return ["nccl", *ALGORITHMS.get(ctx.params.get("operation") or "allreduce", ())]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return own_algorithm(value)

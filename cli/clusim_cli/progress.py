@@ -44,7 +44,7 @@ class _Recorded:
         """Results kept since then, after the cause of the end."""
         if self._stamp() in (None, self._before):
             return ""
-        return f"; what was recorded is in {self._file}"
+        return f"; the partial trace is {self._file}"
 
 
 class Shown:

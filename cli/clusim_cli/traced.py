@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def trace_of(words: str, scratch: Path) -> Path:
-    """Return a trace: the file `words`, or that of a run with the arguments `words`."""
+    """Return a trace: the file `words`, or the trace of a run with the arguments `words`."""
     if Path(words).exists() or " " not in words:
         if not Path(words).exists() and not words.endswith((".h5", ".partial")):
             return _run([words], scratch)

@@ -24,6 +24,7 @@ from clusim.replays.placing import GAPS, ReplayRequest
 from clusim.replays.report import Replay
 from clusim.simulation.api import as_bytes, as_ps, parse_env_of
 from clusim.simulation.job import RunOptions
+from clusim.simulation.request import taken
 from clusim.simulation.session import counted_in_notebook
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -106,10 +107,8 @@ def replay(
     given: dict[str, Any] = dict(options)
     result = [recording] if isinstance(recording, str | Path) else recording
     names = tuple(str(item) for item in result)
-    how = RunOptions(
-        **{name: given.pop(name) for name in ("trace_out", "command") if name in given}
-    )
     counted = given.pop("progress", None)
+    how = RunOptions(**taken(given, RunOptions, known=ReplayOptions.__optional_keys__))
     gap = given.pop("gap", "")
     request = ReplayRequest(
         names,

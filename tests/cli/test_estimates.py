@@ -50,7 +50,7 @@ def test_an_estimate_has_nothing_to_fold_or_to_trace(
 ) -> None:
     found = clusim("train", str(work), "--estimate", *option)
     assert found.code == 2
-    assert "nothing to fold or to trace" in found.err
+    assert "not with --fold or --trace-out" in found.err
 
 
 def test_points_of_a_sweep_share_the_parts_of_estimates(clusim: Clusim, work: Path) -> None:

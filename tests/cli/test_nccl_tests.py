@@ -130,7 +130,7 @@ def test_validate_of_nothing_that_could_be_scored_is_an_error(
     path.write_text(f"{HEADER}\n{row}\n", "utf-8")
     done = clusim("validate", path, "--jobs", 1, "--markdown", page, *form)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert f"nothing could be scored: {reason}" in done.err
+    assert f"no row could be scored: {reason}" in done.err
     assert not page.exists()
 
 

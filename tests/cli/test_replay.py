@@ -48,7 +48,7 @@ def test_the_machine_is_an_argument_or_an_option(clusim: Clusim, tmp_path: Path)
         assert (by_argument.code, by_argument.out) == (0, by_option.out)
     both = clusim("replay", SAMPLE, "dgx-a100", "--topology", "dgx-a100")
     assert (both.code, both.err.count("\n")) == (2, 1)
-    assert "--topology and TOPOLOGY name the same thing" in both.err
+    assert "--topology and TOPOLOGY are alternatives" in both.err
     misspelt = clusim("replay", SAMPLE, "dgx-a10")
     assert misspelt.code == 2
     assert "did you mean 'dgx-a100'" in misspelt.err

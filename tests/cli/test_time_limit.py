@@ -45,7 +45,7 @@ def test_the_command_prints_what_is_known_and_fails(
             "of a whole that is not known"
         )
     assert said["fingerprint"] is None
-    kept = f"what was recorded is in {trace}.partial"
+    kept = f"the partial trace is {trace}.partial"
     assert done.err.startswith("clusim: time limit of 90 s: ended at ")
     assert done.err.endswith(f"{kept}\n")
     text = clusim(*words, "--time-limit", "90s")
@@ -62,7 +62,7 @@ def test_a_step_of_a_large_cluster_says_what_would_be_quick(
     assert done.code == 1
     first, _, rest = done.err.partition("\n")
     assert first.startswith(
-        f"clusim: warning: {name} is too large to be simulated whole in minutes; use --estimate"
+        f"clusim: warning: {name} is too large to be simulated in minutes; use --estimate"
     )
     assert rest.startswith("clusim: time limit of 1 ns: reached before ")
 
@@ -80,7 +80,7 @@ def test_training_steps_print_those_that_are_done_and_fail(clusim: Clusim, tmp_p
     assert (said["steps"], said["steps_s"], said["doubts"]) == (3, [], [])
     assert 0 < said["under_way_s"] <= round(said["least_time_ps"] / 1e12, 9)
     assert done.err.startswith("clusim: time limit of 90 s: ended at ")
-    kept = f"0 of 3 steps done; what was recorded is in {trace}.partial"
+    kept = f"0 of 3 steps done; the partial trace is {trace}.partial"
     assert done.err.endswith(f"{kept}\n")
     text = clusim(*STEPS, "--time-limit", "90s")
     assert "  steps done      0 of 3\n" in text.out
@@ -98,7 +98,7 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
     assert (said["complete"], said["ended_by"]) == (False, "time limit of 90 s")
     assert said["total_us"] <= said["least_time_ps"] / 1e6
     assert done.err.startswith("clusim: time limit of 90 s: ended at ")
-    assert done.err.endswith(f"what was recorded is in {trace}.partial\n")
+    assert done.err.endswith(f"the partial trace is {trace}.partial\n")
     text = clusim(*words, "--time-limit", "90s")
     assert "  ended by time limit of 90 s: " in text.out
 
@@ -109,7 +109,7 @@ def test_a_limit_is_refused_for_what_is_not_one_simulation(
 ) -> None:
     done = clusim("train", "resnet50-dgx1v", *option, "--time-limit", "9s")
     assert done.code == 2
-    assert done.err == f"clusim: --time-limit ends one simulation of steps; not with {option[0]}\n"
+    assert done.err == f"clusim: --time-limit: not with {option[0]}\n"
 
 
 def test_a_limit_that_is_no_time_is_one_line(clusim: Clusim) -> None:

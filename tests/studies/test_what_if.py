@@ -196,7 +196,7 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         (["run dgx-a100", "nvlink x0"], "between 0.001 and 1000"),
         (["traffic mesh:4x4", "--seed 1"], "begin with one of run, nccl-tests, replay, train"),
         (["run 'dgx", "--seed 1"], "No closing quotation"),
-        (["run dgx-a100", "parallel.tensor=4"], "only workloads of train have keys"),
+        (["run dgx-a100", "parallel.tensor=4"], "keys of a workload are for train only"),
         (["run dgx-a100", "--sise 4"], "no option '--sise'; did you mean '--size'?"),
         (["run dgx-a100", "nvlink x2", "--fault 'rank 11 slow x2'"], "what-if --fault 'rank 11"),
         (["run dgx-a100", "dgx-a1000"], "did you mean 'dgx-a100'?"),

@@ -410,4 +410,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(words[:-1]) == 2
     none = capsys.readouterr()
     assert (none.out, none.err.count("\n")) == ("", 1)
-    assert "nothing could be scored: 1 rows failed: hardware 'TPU v4'" in none.err
+    assert "no row could be scored: 1 rows failed: hardware 'TPU v4'" in none.err

@@ -31,7 +31,7 @@ def _form(name: str) -> Callable[[Any], Any]:
 
 def _show(table: ColumnTable, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
     if form["as_json"] and form["as_csv"]:
-        raise click.UsageError("--json and --csv: give one of them")
+        raise click.UsageError("--json and --csv exclude each other")
     top = form["top"]
     if top is None and not form["as_json"] and not form["as_csv"]:
         top = TOP
@@ -51,7 +51,7 @@ def command() -> None:
 @_form("clusim_cli.forms:CongestionSaidJson")
 @click.option("--over-time", is_flag=True, help="A row for every wire and time bin.")
 def congestion(trace: Path, over_time: bool, **form: Any) -> None:
-    """Full wires, why wires stood still, uneven parallel links, incast."""
+    """Busy wires, reasons of stalls, uneven parallel links, incast."""
     from clusim.analysis import congestion as analysis
 
     table = analysis.wire_history(trace) if over_time else analysis.congestion(trace)
@@ -62,7 +62,7 @@ def congestion(trace: Path, over_time: bool, **form: Any) -> None:
 @command.command("overlap")
 @_form("clusim.analysis.tablejson:OverlapJson")
 def overlap(trace: Path, **form: Any) -> None:
-    """Compute, communication, both, neither; communication that nothing hides."""
+    """Time of compute, communication, both, and idle; exposed communication."""
     from clusim.analysis.overlap import overlap as analyse
 
     _show(analyse(trace), form)
@@ -70,9 +70,9 @@ def overlap(trace: Path, **form: Any) -> None:
 
 @command.command("blame")
 @_form("clusim.analysis.tablejson:BlameJson")
-@options.confirm("The first stalled link is as fast as its like, or all of them are twice as fast.")
+@options.confirm("The first stalled link is repaired, or twice as fast.")
 def blame(trace: Path, confirm: bool, **form: Any) -> None:
-    """Charge the run's time, along its critical path, to what it was lost on."""
+    """Break the run's time down by cause, along its critical path."""
     from clusim.analysis.blame import blame as analyse
 
     table = analyse(trace)
@@ -85,15 +85,15 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 
 @command.command("critical-path")
 @_form("clusim_cli.forms:PathSaidJson")
-@click.option("--what-if", "what_if", nargs=2, metavar="WHAT FACTOR", default=None,
-              help="Estimated time of the run if WHAT were faster: a class of wires (nvlink), a tier (nic-leaf), a "
+@click.option("--what-if", "what_if", nargs=2, metavar="PART FACTOR", default=None,
+              help="Estimated time of the run if PART were faster: a class of wires (nvlink), a tier (nic-leaf), a "
               "wire ('gpu0->*'), hbm, cta, step, proxy, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
-@options.confirm("The re-simulated change is that of --what-if.")
+@options.confirm("The change is from --what-if.")
 def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
-    """List the steps that the run's time is made of, in the order of time."""
+    """List the segments of the critical path in the order of time."""
     if what_if is None:
         if confirm:
-            raise click.UsageError("--confirm: checks --what-if; give both")
+            raise click.UsageError("--confirm needs --what-if")
         from clusim.analysis.path import critical_path as analyse
 
         _show(analyse(trace), form)

@@ -12,17 +12,15 @@ from clusim_cli.outputs import GuardedCommand
 
 
 @click.command(
-    "cache", cls=GuardedCommand, short_help="Show or clear the parts that estimates keep."
+    "cache", cls=GuardedCommand, short_help="Show or clear the cached parts of estimates."
 )
-@click.option(
-    "--clear", is_flag=True, help="Remove them, including those made by other versions of clusim."
-)
+@click.option("--clear", is_flag=True, help="Remove all parts, including other versions of clusim.")
 @options.as_json("clusim_cli.forms:CacheJson")
 def command(clear: bool, as_json: bool) -> int:
-    """Show the place and number of the parts of training steps that "clusim train --estimate" simulated.
+    """Show the folder and number of the parts of training steps that "clusim train --estimate" simulated.
 
-    The folder is that of caches on this platform; the environment variable CLUSIM_CACHE names another one. Every
-    version of clusim has its own parts, and never reads those of others.
+    The folder is the platform's cache folder, unless the environment variable CLUSIM_CACHE is set. Parts are never
+    shared between versions of clusim.
     """
     from clusim.training.parts import Kept
 

@@ -11,13 +11,13 @@ from clusim_cli.outputs import OUTPUT, GuardedGroup
 from clusim_cli.params import CHIP
 
 
-@click.group("calibrate", cls=GuardedGroup, short_help="Measure figures of the hardware at hand.")
+@click.group("calibrate", cls=GuardedGroup, short_help="Measure the hardware of this computer.")
 def command() -> None:
-    """Measure figures of one's own hardware, which presets can only guess."""
+    """Measure figures of your hardware, which presets can only guess."""
 
 
 @command.command("gpu", short_help="Measure the kernels of a GPU.")
-@options.output("The file of kernels; kernels.json if none is given.")
+@options.output("The file of kernels; kernels.json by default.")
 @click.option("--record", type=OUTPUT, default=None, metavar="FILE",
               help="Also write the raw measurements.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",
@@ -68,7 +68,7 @@ def gpu(
     )
     click.echo(
         f"{output}: kernels of {result['chip']} (calibrated): {len(data['products'])} products"
-        f" (form alone off by {met}),"
+        f" (deviation of the form: {met}),"
         f" {len(data['attention'])} of attention; memory {figures['memory_efficiency']:.1%} of its rate,"
         f" {figures['sustained']:.1%} of the clock in a long run, kernels {figures['kernel_floor_us']:.2f} us at least"
     )

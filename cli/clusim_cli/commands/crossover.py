@@ -25,7 +25,7 @@ from clusim_cli.progress import counted_progress
 @options.nccl_version()
 @options.env()
 @options.as_csv("It is the configuration of NCCL's example tuner plugin.")
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:CrossoverSaidJson")
 @options.jobs()
 @options.executor()
@@ -33,11 +33,11 @@ from clusim_cli.progress import counted_progress
 def command(
     topology: str,
     nodes: int | None,
-    collective: str,
+    operation: str,
     sizes: tuple[int, ...],
     gpus: int | None,
     version: str,
-    environment: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
     as_csv: bool,
     strict: bool,
     as_json: bool,
@@ -45,17 +45,16 @@ def command(
     executor: str | None,
     no_progress: bool,
 ) -> None:
-    """Simulate a collective on TOPOLOGY with everything NCCL could use and, for all-reduce inside a machine, with the
-    one-shot and two-shot kernels of inference engines, and show where the best one changes.
+    """Simulate a collective on TOPOLOGY with every algorithm and protocol that NCCL could use and, for all-reduce in
+    one node, with the one-shot and two-shot kernels of inference engines, and show the sizes at which the best one
+    changes.
 
     Prints the time of an iteration as nccl-tests reports it with one process per GPU. With --csv: a configuration for
-    the tuner plugin in NCCL's sources, with the best of what NCCL has for each range of sizes.
+    the tuner plugin in NCCL's sources, with NCCL's best choice for each range of sizes.
     """
-    from clusim.nccl import parse_assignments
     from clusim.simulation.setup import Setup
     from clusim.studies.crossover import SIZES, crossover, table_lines, tuner_csv
 
-    env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)
     doubtful = doubts(setup, strict, mark="# " if as_csv else "", quiet=as_json)
     wanted = tuple(sorted(set(sizes))) or SIZES
@@ -63,7 +62,7 @@ def command(
         working(jobs, executor) as workers,
         counted_progress(not no_progress, "simulated") as progress,
     ):
-        result = crossover(setup, collective, wanted, jobs=workers, progress=progress)
+        result = crossover(setup, operation, wanted, jobs=workers, progress=progress)
     if as_json:
         click.echo(json.dumps({**result.to_json(), "doubts": doubtful}))
     else:

@@ -31,7 +31,7 @@ def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:
     from clusim.analysis.diff import diff
 
     if as_json and as_csv:
-        raise click.UsageError("--json and --csv: give one of them")
+        raise click.UsageError("--json and --csv exclude each other")
     with TemporaryDirectory() as scratch:
         paths = [
             trace_of(words, Path(scratch) / f"{name}.h5") for name, words in (("a", a), ("b", b))

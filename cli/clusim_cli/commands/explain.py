@@ -21,32 +21,30 @@ from clusim_cli.params import TOPOLOGY
 @options.nccl_version()
 @options.env()
 @options.symmetric()
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:ExplainSaidJson")
 def command(
     topology: str,
-    collective: str,
+    operation: str,
     sizes: tuple[int, ...],
     nodes: int | None,
     version: str,
-    environment: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
     symmetric: bool,
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Show what NCCL would choose on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every
-    size the algorithm, protocol, channels, threads and chunk, with the rule that decided. Faults that the topology's
-    file has at time 0 are known to the plan."""
+    """Show NCCL's choices on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every size the
+    algorithm, protocol, channels, threads and chunk, with the deciding rule. The plan avoids faults that the
+    topology's file has at time 0."""
     from clusim.base.terms.operations import COLLECTIVE_OF, operation_named
-    from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows
     from clusim.nccl.explain import SIZES, explain, render
     from clusim.simulation.setup import Setup
 
-    env = (*parse_assignments(environment).items(), *windows(symmetric))
-    setup = Setup(topology, nodes, version=version, env=env)
+    setup = Setup(topology, nodes, version=version, env=(*env, *windows(symmetric)))
     result = doubts(setup, strict, quiet=as_json)
-    wanted = COLLECTIVE_OF[operation_named(collective, tuple(COLLECTIVE_OF)).name]
+    wanted = COLLECTIVE_OF[operation_named(operation, tuple(COLLECTIVE_OF)).name]
     notes = setup.said(wanted, sizes or SIZES)
     data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)
     click.echo(json.dumps({**data, "doubts": result}) if as_json else render(data))

@@ -31,7 +31,7 @@ SUFFIXES = {
     show_default=True,
     help="Format to write.",
 )
-@options.output("For kineto it is the folder.", "TRACE with another ending")
+@options.output("For kineto, the folder.", "TRACE with another ending")
 @click.option("--table", default=None, help="csv, parquet: the table to write.  [default: tasks]")
 @click.option("--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows.")
 @click.option("--no-counters", is_flag=True, help="perfetto: no tracks of wires and memories.")
@@ -51,7 +51,7 @@ def command(
     chrome    chrome://tracing: tasks, load of wires
     csv       a table: tasks, wires, history, messages, ...
     parquet   the same; needs pyarrow
-    nccl-log  what NCCL_DEBUG=INFO prints of collectives
+    nccl-log  lines of collectives as in NCCL_DEBUG=INFO
     """
     if table is not None and form not in ("csv", "parquet"):
         raise click.UsageError(f"--table: not with --format {form}; use csv or parquet")

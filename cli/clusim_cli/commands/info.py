@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @options.as_json("clusim_cli.forms:InfoJson")
 def command(file: Path, as_json: bool) -> None:
-    """Print what is in the trace FILE: the run's numbers and every column.
+    """Print the content of the trace FILE: results of the run, and every column.
 
-    Also reads the FILE.partial that an interrupted run leaves, and the one of a run still going on.
+    Also reads FILE.partial of an interrupted run or a run in progress.
     """
     from clusim.analysis.diff import judged_trace
     from clusim.analysis.expanded import expanded

@@ -10,9 +10,9 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedGroup
 
 
-@click.group("log", cls=GuardedGroup, short_help="Understand logs of NCCL, RCCL and nccl-tests.")
+@click.group("log", cls=GuardedGroup, short_help="Read logs of NCCL, RCCL and nccl-tests.")
 def command() -> None:
-    """Understand the logs of real jobs: what NCCL_DEBUG=INFO made a job print, and tables of nccl-tests."""
+    """Read logs of real jobs: output of NCCL_DEBUG=INFO, and tables of nccl-tests."""
 
 
 @command.command("summary", short_help="Print the content of a log.")
@@ -20,7 +20,7 @@ def command() -> None:
 @options.as_json("clusim.formats.logs.summary:LogJson")
 @options.all_lines()
 def summary(logs: tuple[str, ...], as_json: bool, everything: bool) -> None:
-    """Print what was understood of LOG: versions, hosts, communicators, rings, transports, calls, what is odd.
+    """Print the content of LOG: versions, hosts, communicators, rings, transports, calls, and inconsistencies.
 
     Several files are the log of one job. They may be compressed (gzip, bzip2, xz); - is standard input.
     """

@@ -18,7 +18,6 @@ from clusim_cli.params import TOPOLOGY, one_of
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
-    from clusim.simulation.setup import Setup
     from clusim.studies.whatif import PerfRun
 
 
@@ -56,8 +55,8 @@ def _flags(function: Any) -> Any:
 @click.option(
     "--explain", is_flag=True, help="Print the bottleneck of every row's kernel below the table."
 )
-@options.strict("What an importer assumed decides them.")
-@options.as_json("clusim.nccltests.perfjson:PerfJson", "It is what -J writes.")
+@options.strict()
+@options.as_json("clusim.nccltests.perfjson:PerfJson", "As -J writes it.")
 @_flags
 def command(
     program: str,
@@ -65,7 +64,7 @@ def command(
     nodes: int | None,
     procs_per_node: int | None,
     harness: str,
-    environment: tuple[str, ...],
+    env: tuple[tuple[str, str], ...],
     version: str,
     jobs: int | None,
     executor: str | None,
@@ -74,19 +73,20 @@ def command(
     as_json: bool,
     **flags: str | None,
 ) -> int:
-    """Predict and print what PROGRAM of nccl-tests prints on TOPOLOGY: all_reduce_perf, all_gather_perf,
+    """Print the predicted output of the nccl-tests program PROGRAM on TOPOLOGY: all_reduce_perf, all_gather_perf,
     reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, gather_perf, scatter_perf, sendrecv_perf or
     hypercube_perf.
 
-    The table has nccl-tests' columns, so that its parsers read it. Times hold what the program divides by the
-    iterations, start and end with them; in place and out of place are alike. With -c 1 data of small sizes are carried
-    through and checked; N/A is not checked. Flags that change no time here say so in the output.
+    The table has nccl-tests' columns and can be read by its parsers. Times include start and end, divided by the
+    iterations, as in nccl-tests; in place and out of place are equal. With -c 1, data of small sizes are simulated and
+    checked; N/A is not checked. Flags without effect on the simulated times are reported in the output.
     """
     from clusim.nccltests.api import table_of
     from clusim.nccltests.sweep import place, program_named
+    from clusim.simulation.setup import Setup
 
     test, wanted = program_named(program), _wanted(flags)
-    setup = _setup(topology, nodes, version, environment)
+    setup = Setup(topology, nodes, version=version, env=env)
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
@@ -104,33 +104,19 @@ def command(
     return int(data["out_of_bounds"]["count"] > 0)
 
 
-def _setup(
-    topology: str,
-    nodes: int | None,
-    version: str,
-    environment: tuple[str, ...],
-    faults: tuple[str, ...] = (),
-) -> Setup:
-    from clusim.nccl import parse_assignments
-    from clusim.simulation.setup import Setup
-
-    env = tuple(parse_assignments(environment).items())
-    return Setup(topology, nodes, None, version, env, faults=faults)
-
-
 def _wanted(flags: dict[str, str | None]) -> PerfOptions:
     return parse_flags({name: value for name, value in flags.items() if value is not None})
 
 
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
-    """Return the requested run, with faults, for which the program has no flag."""
+    """Return the requested run; nccl-tests has no flag for the faults."""
     from clusim.nccltests.sweep import place, program_named
+    from clusim.simulation.request import taken
+    from clusim.simulation.setup import Setup
     from clusim.studies.whatif import PerfRun
 
     wanted = _wanted({flag.attribute: given[flag.attribute] for flag in FLAGS})
-    setup = _setup(
-        given["topology"], given["nodes"], given["version"], given["environment"], faults
-    )
+    setup = Setup(faults=faults, **taken(given, Setup))
     where = place(setup, wanted, given["procs_per_node"], given["harness"])
     return PerfRun(where, program_named(given["program"]), wanted)
 

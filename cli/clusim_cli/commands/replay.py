@@ -47,16 +47,16 @@ class _Call(click.ParamType[tuple[str, int]]):
 @options.topology("concluded from the log")
 @options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="The machine as NCCL_TOPO_DUMP_FILE wrote it.")  # fmt: skip
+              help="The node as NCCL_TOPO_DUMP_FILE wrote it.")  # fmt: skip
 @click.option(
     "--as",
     "other",
     type=TOPOLOGY,
     metavar="TOPOLOGY",
-    help="Replay on this machine, too, and compare.",
+    help="Also replay on this system, and compare.",
 )
 @click.option("--gap", type=_Gap(), default="",
-              help="Time between calls: none, as logged, or a time.  [default: logged if durations are]")  # fmt: skip
+              help="Time between calls: none, logged, or fixed.  [default: logged if durations are]")  # fmt: skip
 @options.env()
 @options.nccl_version("the log's")
 @options.faults()
@@ -68,7 +68,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
-@options.strict("Far from what was measured, on a guessed machine, more ranks than GPUs.")
+@options.strict("times far from measured ones, a guessed system, or more ranks than GPUs")
 @options.granularity()
 @options.time_limit()
 @options.trace_out()
@@ -77,18 +77,20 @@ class _Call(click.ParamType[tuple[str, int]]):
 @options.as_json("clusim_cli.forms:ReplaySaidJson")
 @options.no_progress()
 def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
-    """Simulate the job that LOG recorded, on its own machine and on others.
+    """Simulate the job recorded in LOG, on the recorded system or another one.
 
-    LOG is what NCCL_DEBUG=INFO made NCCL or RCCL print, plain or compressed, - for standard input; several files are
-    one job. Other formats are traces of other tools; --kind names one. Predicted times stand beside measured ones where
-    the recording has them.
+    LOG is the output of NCCL or RCCL with NCCL_DEBUG=INFO, plain or compressed, - for standard input; several files are
+    one job. Other formats are traces of other tools; --kind names one. Measured times of the recording are printed with
+    the predicted times.
 
-    TOPOLOGY is the machine: a preset, a generator, or a file in YAML or NCCL's XML; --topology takes files of any name.
+    TOPOLOGY is the system: a preset, a generator, or a file in YAML or NCCL's XML; --topology accepts files of any
+    name.
     """
     from clusim.base.files import write_bytes
     from clusim.replays import replay, replay_report
     from clusim.replays.replayreport import replay_page
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.request import taken
 
     request = asked(recording=recording, **given)
     with (
@@ -96,10 +98,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
         counted_progress(not no_progress, "calls") as progress,
     ):
         how = RunOptions(
-            trace_out=given["trace_out"],
-            progress=shown.progress,
-            command=command_line(),
-            watch=given["time_limit"],
+            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         result = replay(request, how, progress)
     if given["html"] is not None:
@@ -117,35 +116,20 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
 
 def asked(**given: Any) -> ReplayRequest:
     """Return the request of the options."""
-    from clusim.nccl import parse_assignments
     from clusim.replays import ReplayRequest
+    from clusim.simulation.request import taken
     from clusim.topology.loading import names_machine
 
     recording = given["recording"]
-    machines = {"--topology": given["topology"], "--xml": given["xml"]}
+    machines = {"--topology": given.pop("topology"), "--xml": given["xml"]}
     if len(recording) > 1 and names_machine(recording[-1]):
         *files, machines["TOPOLOGY"] = recording
         recording = tuple(files)
     named = [name for name, value in machines.items() if value]
     if len(named) > 1:
-        raise click.UsageError(f"{' and '.join(named)} name the same thing; give one")
-    return ReplayRequest(
-        recording,
-        topology=machines[named[0]] if named else None,
-        nodes=given["nodes"],
-        other=given["other"],
-        kind=given["kind"],
-        gap=given["gap"],
-        env=tuple(parse_assignments(given["environment"]).items()),
-        replan=given["replan"],
-        whole=given["whole"],
-        asked=given["asked"],
-        calls=given["calls"],
-        granularity=given["granularity"],
-        version=given["version"],
-        faults=given["faults"],
-        strict=given["strict"],
-    )
+        raise click.UsageError(f"{' and '.join(named)} are alternatives; use one")
+    topology = machines[named[0]] if named else None
+    return ReplayRequest(recording, topology, **taken(given, ReplayRequest))
 
 
 def _expected(found: Replay) -> Counter[Expected]:
@@ -154,7 +138,7 @@ def _expected(found: Replay) -> Counter[Expected]:
 
     errors: Counter[Expected] = Counter()
     machines = {comm.number: comm.hosts for comm in found.comms}
-    # Joined nodes are named after one of them.
+    # The name of a system of several nodes begins with the preset of a node.
     system = found.fabric.partition(":nodes=")[0]
     for call in found.calls:
         place = RunPlace(system, found.family, machines.get(call.comm, found.num_machines))

@@ -20,11 +20,12 @@ from clusim_cli.traced import trace_of
 def command(traces: tuple[str, ...], output: Path | None) -> None:
     """Write TRACE as one HTML file below 1 MB that needs no network.
 
-    It holds a summary, the machine with its links coloured by load over time, a heatmap of wires, a timeline of ranks,
-    tables of collectives and wires, and the inputs. Big traces are shown coarser; `clusim view` shows all they have.
+    The page has a summary, the system with its links coloured by load over time, a heatmap of wires, a timeline of
+    ranks, tables of collectives and wires, and the inputs. Big traces are shown coarser; `clusim view` shows all
+    details.
 
-    Several are compared with the first: verdicts side by side, times and bandwidths on one axis, what differs, busy
-    wires. Each can be the words of a `clusim run` in quotes, as in `clusim diff`.
+    Several runs are compared with the first: bottlenecks side by side, times and bandwidths on one axis, differences,
+    busy wires. Each can be the words of a `clusim run` in quotes, as in `clusim diff`.
     """
     from clusim.base.files import write_bytes
     from clusim.base.units import format_size

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
-@options.algorithm("nccl where NCCL runs, else the first that the operation has")
+@options.algorithm("nccl on systems with NCCL, otherwise the operation's first")
 @options.size("256MiB")
 @click.option(
     "--ranks",
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     default=None,
     help="Participating GPUs, e.g. 0-7 or 0,2,4-6.  [default: all]",
 )
-@options.channels("NCCL's choice, or the fabric's of a named algorithm")
-@options.protocol("NCCL's choice, or the first of a named algorithm")
+@options.channels("NCCL's choice, or the topology's for a named algorithm")
+@options.protocol("NCCL's choice, or the first one of a named algorithm")
 @options.env()
 @options.symmetric()
 @options.nccl_version()
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--root",
     type=click.IntRange(0),
     default=None,
-    help="Root, of an operation that has one.  [default: the first rank]",
+    help="Root of operations with a root.  [default: the first rank]",
 )
 @options.faults()
 @options.granularity()
@@ -53,48 +53,39 @@ if TYPE_CHECKING:
 @click.option(
     "--trace-primitives/--no-trace-primitives",
     default=None,
-    help="Put every completed slice into the trace, too.  [default: if at most a million]",
+    help="Also record every completed slice in the trace.  [default: up to a million]",
 )
 @options.trace_limit()
-@options.confirm(
-    "What runs again is without the verdict's first cause; small runs are checked unasked."
-)
+@options.confirm("The bottleneck is removed; automatic for small runs.")
 @options.seed()
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:RunJson")
 @options.no_progress()
 def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> int:
-    """Run a collective on TOPOLOGY, a preset or a topology file: as NCCL would, unless --algorithm says how.
+    """Simulate a collective on TOPOLOGY (a preset or a topology file), with NCCL's plan unless --algorithm is set.
 
-    Prints time and bandwidths as nccl-tests defines them, the verdict (what the time went into along the critical path,
-    and what fixing it saves), the busiest wires and why they stood still, and what crossed each tier and class of
-    wires.
+    Prints time and bandwidths as nccl-tests defines them, the bottleneck (time breakdown along the critical path, and
+    the saving), the busiest wires with the reasons of their stalls, and the traffic per tier and link class.
 
-    Faults at time 0 are known when the collective is planned; later ones hit it unprepared. FAULT is one of:
-    "link LINK down", "lanes LINK 1/2", "plane SWITCH down", "node NODE down", "errors LINK 1e-7" (bit errors),
-    "rank N slow x1.3", "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction)
-    or gpu3:nvl5 (its fifth NVLink).
+    The plan avoids faults at time 0; later faults do not change it. FAULT is one of: "link LINK down",
+    "lanes LINK 1/2", "plane SWITCH down", "node NODE down", "errors LINK 1e-7" (bit errors), "rank N slow x1.3",
+    "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction) or gpu3:nvl5 (fifth
+    NVLink of gpu3).
     """
     from clusim.analysis.limits import tables_json
     from clusim.report.runreport import collective_report
     from clusim.simulation.api import result_of
     from clusim.simulation.expected import expected_of
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.request import taken
 
     request = asked(topology=topology, **given)
     results = doubts(request.setup, given["strict"], quiet=as_json)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
-        watch = given["time_limit"]
-        watch.tell = shown.begins
+        given["watch"].tell = shown.begins
+        given["confirm"] = given["confirm"] or None
         how = RunOptions(
-            trace_out=given["trace_out"],
-            trace_primitives=given["trace_primitives"],
-            trace_limit_bytes=given["trace_limit"],
-            progress=shown.progress,
-            command=command_line(),
-            threads=given["threads"],
-            confirm=given["confirm"] or None,
-            watch=watch,
+            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         result = result_of(request, how)
     if as_json:
@@ -106,7 +97,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     if result.unfinished is not None:
         return said_ended(result.unfinished, result.time_ps, shown)
     if given["verify"] and result.verified is None:
-        reason = "the plan is a custom one, which has no definition to compare with"
+        reason = "a custom plan has no reference result"
         click.echo(f"clusim: data: not verified: {reason}", err=True)
     if result.verified is False:
         click.echo(f"clusim: data: wrong: {result.verify_note}", err=True)
@@ -116,25 +107,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
 
 def asked(**given: Any) -> Request:
     """Return the request of the options."""
-    from clusim.nccl import parse_assignments
-    from clusim.nccl.env import windows
-    from clusim.simulation.request import Request
+    from clusim.simulation.request import Request, requested, taken
     from clusim.simulation.setup import Setup
 
-    setup = Setup(
-        given["topology"],
-        given["nodes"],
-        version=given["version"],
-        env=(*parse_assignments(given["environment"]).items(), *windows(given["symmetric"])),
-        ranks=given["ranks"],
-        faults=given["faults"],
-    )
-    names = (
-        *("algorithm", "channels", "dtype", "redop", "root"),
-        *("granularity", "seed", "verify", "engine"),
-    )
-    return Request(
-        *(setup, given["collective"], given["size"]),
-        protocol=given["protocol"] or "",
-        **{name: given[name] for name in names},
-    )
+    given["protocol"] = given["protocol"] or ""
+    return requested(symmetric=given["symmetric"], **taken(given, Setup, Request))

@@ -14,10 +14,10 @@ from clusim_cli.outputs import GuardedCommand
 )
 @click.argument("words", nargs=-1, metavar="[COMMAND...]")
 def command(words: tuple[str, ...]) -> None:
-    """Print the JSON Schema of what COMMAND prints with --json, such as "run" or "analyze blame"; without COMMAND, the
-    commands that have one.
+    """Print the JSON Schema of the --json output of COMMAND, such as "run" or "analyze blame"; without COMMAND, list
+    the commands with --json.
 
-    Every key is said, with its unit in its name or description, and no others are printed.
+    The schema lists all keys of the output, with units in their names or descriptions.
     """
     from clusim_cli.schemas import known, schema
 

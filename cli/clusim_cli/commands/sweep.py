@@ -25,13 +25,13 @@ MOST_SHOWN = 40
 @click.command("sweep", cls=GuardedCommand, short_help="Run all combinations of a grid.")
 @click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @options.output(
-    "A Parquet table, which needs pyarrow; one of a sweep before is continued.",
-    "GRID with the ending .parquet",
+    "A Parquet table (needs pyarrow); a table of an earlier sweep is continued.",
+    "GRID with .parquet",
 )
 @options.jobs()
 @options.executor()
-@click.option("--again", is_flag=True, help="Run points that failed again.")
-@options.strict("Points that failed.")
+@click.option("--again", is_flag=True, help="Run failed points again.")
+@options.strict("failed points")
 @options.as_json("clusim_cli.forms:SweepJson")
 @options.no_progress()
 def command(
@@ -44,15 +44,15 @@ def command(
     as_json: bool,
     no_progress: bool,
 ) -> int:
-    """Run all combinations of what GRID lists, a YAML file, and keep what each gave.
+    """Run all combinations of the values in GRID, a YAML file, and write the results into a table.
 
     Below run: are the words of "clusim run" (topology, nodes, collective, size, algorithm, protocol, channels, dtype,
-    redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: those of "clusim train"
-    (workload, topology, nodes, steps, fold, estimate, fault, granularity, seed) and change:, keys of the workload by
-    their path. A list is an axis; a list in it is one value.
+    redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: the words of "clusim
+    train" (workload, topology, nodes, steps, fold, estimate, fault, granularity, seed) and change:, keys of the
+    workload by their path. A list is an axis; a list in it is one value.
 
-    Ended in the middle, by whatever, the same command goes on where it was. Points whose files or whose clusim have
-    changed run again; points that this grid does not have stay in the table.
+    The same command continues an interrupted sweep. Points run again if clusim or their files have changed; points
+    outside this grid stay in the table.
     """
     from clusim.studies.sweep import read_grid, sweep
 

@@ -39,8 +39,8 @@ def list_topologies(as_json: bool) -> None:
     presets = {name: load(name) for name in resources.shipped_topologies()}
     if as_json:
         rows = [
-            {"name": name, "ranks": own.num_ranks, "description": own.description}
-            for name, own in presets.items()
+            {"name": name, "ranks": preset.num_ranks, "description": preset.description}
+            for name, preset in presets.items()
         ]
         _print_json({"presets": rows, "generators": list(GENERATORS)})
         return
@@ -57,7 +57,7 @@ def list_topologies(as_json: bool) -> None:
 @click.option("--svg", type=OUTPUT, metavar="FILE", help="Also draw it as SVG.")
 @click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
 @click.option("--figures", is_flag=True, help="Print every figure with its source.")
-@click.option("--no-sources", is_flag=True, help="With --figures: leave out the sources.")
+@click.option("--no-sources", is_flag=True, help="With --figures: omit the sources.")
 @options.as_json("clusim_cli.forms:MachineJson")
 def show(
     topology: str,
@@ -68,7 +68,7 @@ def show(
     no_sources: bool,
     as_json: bool,
 ) -> None:
-    """Print TOPOLOGY as a tree: machine, CPUs, PCIe switches, GPUs and adapters, GPU links, network."""
+    """Print TOPOLOGY as a tree: nodes, CPUs, PCIe switches, GPUs and NICs, GPU links, network."""
     from clusim.topology import describe, load
     from clusim.topology.tree import tree
 
@@ -148,7 +148,7 @@ def _draw(machine: Fabric, path: Path) -> None:
 def check(
     topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
 ) -> None:
-    """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
+    """Check that TOPOLOGIES can be read, are connected, and can be simulated."""
     from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
     from clusim.topology import check, load
     from clusim.topology.arrays import arrays_of
@@ -185,7 +185,7 @@ def check(
 @options.as_json("clusim_cli.forms:DifferencesJson")
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
-    """Show the differences of the topologies FIRST and SECOND; exit with 1 if there are some, like diff."""
+    """Show the differences of the topologies FIRST and SECOND; the exit code is 1 if they differ, as of diff."""
     from clusim.topology import load
     from clusim.topology.diff import diff as differences
 
@@ -210,9 +210,9 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     "--format", "form", type=one_of("nccl-xml", "infragraph"), default="nccl-xml", show_default=True,
     help="Format to write. nccl-xml is NCCL's topology XML, infragraph is YAML with the network.",
 )  # fmt: skip
-@options.output("It is NCCL's topology XML, or InfraGraph YAML.", "standard output")
+@options.output("NCCL's topology XML, or InfraGraph YAML.", "standard output")
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
-    """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one node, what NCCL sees of it; or as InfraGraph."""
+    """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), or all of it as InfraGraph."""
     from clusim.base.files import write_text
     from clusim.formats.topologies.infragraphdump import dump_infragraph
     from clusim.formats.topologies.nccl_dump import dump_system
@@ -235,7 +235,7 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 
 @command.command("import")
 @click.argument("file", type=FILE)
-@options.output("It is a topology file; - is stdout.")
+@options.output("A topology file; - is stdout.")
 @options.kind(TOPOLOGY_KIND)
 @click.option(
     "--chip", type=CHIP, metavar="NAME", help="Type of the GPUs, if FILE does not contain it."
@@ -245,16 +245,14 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
     metavar="NAME",
     help="Type of the processors, such as epyc-milan, if FILE does not contain it.",
 )
-@click.option(
-    "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
-)
+@click.option("--group", metavar="GROUP", help="Number or name of the system, if FILE has several.")
 @click.option(
     "--onto", type=TOPOLOGY, metavar="MACHINE",
     help="FILE is partial (NCCL_TOPO_FILE): the rest is as in this preset, topology file or XML.",
 )  # fmt: skip
 @options.as_json("clusim_cli.forms:ImportedJson")
 def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> None:
-    """Make a topology file of FILE, which another tool wrote, and say what had to be assumed."""
+    """Convert FILE of another tool to a topology file, and list the assumptions."""
     from clusim.base.files import is_stream, write_text
     from clusim.formats.topologies import import_file, import_onto
     from clusim.hardware import gpu
@@ -265,7 +263,7 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     if chip is not None:
         gpu(chip)  # rejects an unknown chip, also if the file describes it better
     if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
-        what = "--onto: takes NCCL's XML of one node; not with --cpu, --group, --kind"
+        what = "--onto is for NCCL's XML of one node; not with --cpu, --group, --kind"
         raise click.UsageError(what)
     if onto is not None:
         result = import_onto(file, onto, chip=chip)
@@ -284,14 +282,14 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     if output is not None and not to_stdout:
         click.echo(f"wrote {output}", err=True)
     elif output is None:
-        click.echo("nothing written; -o FILE writes a topology file", err=True)
+        click.echo("no file written; -o FILE writes a topology file", err=True)
 
 
 def _words(found: Imported, file: Path) -> list[str]:
     counts = [f"{value} {name.replace('_', ' ')}" for name, value in found.counts.items() if value]
     lines = [f"{file}: {found.title}", f"  found: {', '.join(counts)}"]
     if found.assumptions:
-        lines.append(f"  assumed, as the file does not say ({len(found.assumptions)}):")
+        lines.append(f"  assumed, as missing in the file ({len(found.assumptions)}):")
     return lines + [f"    {assumption}" for assumption in found.assumptions]
 
 

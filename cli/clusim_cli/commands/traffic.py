@@ -25,7 +25,7 @@ PATTERN = one_of(
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @click.option("--pattern", type=PATTERN, default="permutation", show_default=True,
-              help="Who sends to whom.")  # fmt: skip
+              help="Senders and receivers.")  # fmt: skip
 @click.option("--message", type=SIZE, default=None,
               help="Size of a message.  [default: 16MiB; one packet for uniform and hotspot]")  # fmt: skip
 @click.option(
@@ -34,7 +34,7 @@ PATTERN = one_of(
 @click.option("--load", type=float, default=None,
               help="uniform, hotspot: load as a share of the topology's capacity.  [default: 0.6]")  # fmt: skip
 @click.option("--duration", type=TIME, default="1ms", show_default=True,
-              help="uniform, hotspot: how long messages arrive.")  # fmt: skip
+              help="uniform, hotspot: time in which messages arrive.")  # fmt: skip
 @click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive"), default="auto", show_default=True,
               help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
 @options.granularity("packet")
@@ -44,7 +44,7 @@ PATTERN = one_of(
 @options.trace_out()
 @options.trace_limit()
 @options.seed()
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:TrafficJson")
 @options.no_progress()
 def command(
@@ -52,7 +52,7 @@ def command(
 ) -> int:
     """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
 
-    `clusim topo show fat-tree:k=4` says what a generator makes.
+    `clusim topo show fat-tree:k=4` prints the topology of a generator.
     """
     from clusim.analysis.latency import summarise
     from clusim.report.runreport import traffic_report
@@ -61,19 +61,10 @@ def command(
 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern, message = given.pop("pattern"), given.pop("message")
-    given["trace_limit_bytes"], watch = given.pop("trace_limit"), given.pop("time_limit")
     with shown_progress(not no_progress, given["trace_out"]) as shown:
-        watch.tell = shown.begins
-        result = traffic(
-            topology,
-            pattern,
-            message,
-            nodes=nodes,
-            progress=shown.progress,
-            watch=watch,
-            command=command_line(),
-            **given,
-        )
+        given["watch"].tell = shown.begins
+        given |= {"nodes": nodes, "progress": shown.progress, "command": command_line()}
+        result = traffic(topology, pattern, message, **given)
     if as_json:
         extra = {"pattern": pattern, "doubts": doubtful}
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))

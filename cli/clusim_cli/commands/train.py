@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @click.option("--fold", type=one_of("auto", "all", "proved", "none"), default=None,
               help="Simulate equal blocks of work once: all, proved, or as affordable.")  # fmt: skip
 @click.option("--estimate", is_flag=True,
-              help="Put the step together from parts that were simulated before.")  # fmt: skip
+              help="Assemble the step from parts that were simulated before.")  # fmt: skip
 @click.option("--layers", is_flag=True,
               help="Only show compute, traffic and memory of every layer, without simulation.")  # fmt: skip
-@click.option("--strict-memory", is_flag=True, help="Fail if memory does not suffice.")
+@click.option("--strict-memory", is_flag=True, help="Fail if memory is insufficient.")
 @click.option("--scaling", type=one_of("strong", "weak"), default=None,
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
@@ -42,16 +42,17 @@ if TYPE_CHECKING:
 @options.time_limit()
 @options.trace_out()
 @options.seed()
-@options.strict("What an importer assumed decides them.")
+@options.strict()
 @options.as_json("clusim_cli.forms:TrainJson")
 @options.no_progress()
 def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> int:
-    """Simulate training steps of WORKLOAD, a YAML file or the name of a shipped one, on TOPOLOGY or the workload's own.
+    """Simulate training steps of WORKLOAD, a YAML file or a shipped workload, on TOPOLOGY or the workload's topology.
 
-    Prints time, throughput and utilisation of a step, what every rank did in it, what every dimension of parallelism
-    moved, whether it fits into memory, and the busiest wires.
+    Prints time, throughput and utilisation of a step, time breakdown per rank, traffic per dimension of parallelism,
+    memory use, and the busiest wires.
     """
     from clusim.simulation.job import RunOptions
+    from clusim.simulation.request import taken
     from clusim.training import scaling, trained, training_report
     from clusim.training.api import inputs
     from clusim.training.estimate import estimated, stepped
@@ -62,17 +63,13 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         if given["faults"]:
-            raise click.UsageError(
-                "--layers lists layers without simulating: --fault changes nothing"
-            )
+            raise click.UsageError("--layers does not simulate; not with --fault")
         click.echo(_layers(spec, setup.fabric, as_json))
         return 0
     if (given["scaling"] is None) != (given["replicas"] is None):
-        raise click.UsageError("--scaling and --replicas go together")
+        raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
     if given["estimate"] and (given["trace_out"] or given["fold"]):
-        raise click.UsageError(
-            "--estimate has nothing to fold or to trace; simulate the step for that"
-        )
+        raise click.UsageError("--estimate: not with --fold or --trace-out")
     request = asked(workload=workload, **given)
     if given["scaling"]:
         table = scaling(request, given["replicas"], given["scaling"], stepped)
@@ -97,13 +94,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     if not request.estimate:
         _warn_if_large(workload)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
-        watch = given["time_limit"]
-        watch.tell = shown.begins
+        given["watch"].tell = shown.begins
         how = RunOptions(
-            trace_out=given["trace_out"],
-            progress=shown.progress,
-            command=command_line(),
-            watch=watch,
+            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         try:
             result = estimated(request) if request.estimate else trained(request, how)
@@ -124,7 +117,7 @@ def _warn_if_large(workload: str) -> None:
 
     if workload in cluster_workloads():
         click.echo(
-            f"clusim: warning: {workload} is too large to be simulated whole in minutes; use --estimate",
+            f"clusim: warning: {workload} is too large to be simulated in minutes; use --estimate",
             err=True,
         )
 
@@ -132,10 +125,8 @@ def _warn_if_large(workload: str) -> None:
 def _refuse_limit(given: dict[str, Any]) -> None:
     """Raise an error for a time limit on modes other than one simulation."""
     for option in ("estimate", "layers", "scaling"):
-        if given["time_limit"].limit_ps is not None and given[option]:
-            raise click.UsageError(
-                f"--time-limit ends one simulation of steps; not with --{option}"
-            )
+        if given["watch"].limit_ps is not None and given[option]:
+            raise click.UsageError(f"--time-limit: not with --{option}")
 
 
 def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Shown) -> int:
@@ -150,14 +141,15 @@ def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Sh
 
 def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
     """Return the request of the options; `changes` are keys of the workload by their path."""
+    from clusim.simulation.request import taken
+    from clusim.simulation.setup import Setup
     from clusim.training import TrainRequest
-    from clusim.training.api import inputs
+    from clusim.training.api import train_request
     from clusim.workload import load_workload
 
-    spec = load_workload(given["workload"], changes) if changes else given["workload"]
-    result = inputs(spec, given["topology"], given["nodes"], given["faults"])
-    names = ("steps", "fold", "strict_memory", "granularity", "seed", "estimate")
-    return TrainRequest(*result, **{name: given[name] for name in names})
+    workload, topology = given.pop("workload"), given.pop("topology")
+    spec = load_workload(workload, changes) if changes else workload
+    return train_request(spec, topology, **taken(given, Setup, TrainRequest))
 
 
 def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--system", help="Only rows of this system; for outputs of nccl-tests, the preset they ran on."
 )
 @click.option("--sizes", type=click.IntRange(1), metavar="N",
-              help="Most sizes per group of rows that are predicted.  [default: all]")  # fmt: skip
+              help="Maximum sizes per group of rows.  [default: all]")  # fmt: skip
 @click.option("--rows", type=click.IntRange(1), metavar="N",
               help="Predict N rows of tables of training steps, spread evenly.  [default: all]")  # fmt: skip
 @options.jobs()
@@ -42,31 +42,31 @@ if TYPE_CHECKING:
 @click.option("--releases", is_flag=True,
               help="Predict rows without a release for every release that may differ.")  # fmt: skip
 @click.option("--row", metavar="ROW",
-              help="Only this row, by its number or as FILE:LINE, with the parts of its time.")  # fmt: skip
+              help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
 @click.option("--plot", type=OUTPUT,
               help="Draw measured against predicted: a file, or a directory with a PNG per system.")  # fmt: skip
 @click.option("--markdown", type=OUTPUT, help="Write the accuracy page.")
 @click.option("--data", type=OUTPUT,
-              help="Write the errors by class, from which other commands take expected errors.")  # fmt: skip
-@options.strict("Rows of which words are unknown, or that failed.")
+              help="Write the errors by class, for the expected errors of other commands.")  # fmt: skip
+@options.strict("rows that failed or have unknown words")
 @options.as_json("clusim_cli.forms:ValidateJson")
 @options.no_progress()
 def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
-    """Predict what FILES measured and print how far off that is.
+    """Predict the measurements in FILES and print the errors.
 
     A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
     nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, size_bytes, time_us, spread_pct
-    and source, or what a program of nccl-tests printed. The system is the name of a preset or a topology file; blank
+    and source, or the output of an nccl-tests program. The system is the name of a preset or a topology file; blank
     is unknown.
 
-    A CSV table with the columns hardware, framework, model, n_gpus, seq, global_batch and step_s is one of training
-    steps; layers, hidden, heads, kv_heads, intermediate, vocab, micro_batch, tensor, pipeline, chunks, data, context,
-    expert, sharding, sequence_parallel, precision, recompute, attention and compile say more of them; in place of
-    step_s there may be tokens_per_s_per_gpu or tflops_per_gpu. What is not said is assumed, and counted. Every row is
-    printed as soon as it is predicted.
+    A CSV table with the columns hardware, framework, model, n_gpus, seq, global_batch and step_s is a table of
+    training steps. Optional columns: layers, hidden, heads, kv_heads, intermediate, vocab, micro_batch, tensor,
+    pipeline, chunks, data, context, expert, sharding, sequence_parallel, precision, recompute, attention and compile;
+    tokens_per_s_per_gpu or tflops_per_gpu in place of step_s. Missing values are assumed, and counted. Every row is
+    printed when it is predicted.
 
-    Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
-    knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
+    Rows that were used to calibrate clusim and held-out rows are scored separately. Rows with unknown words are
+    counted and skipped; if no row can be scored, the command fails.
     """
     from clusim.base.files import check_place
     from clusim.validation.collectives.accuracypage import left_out_lines, report_lines
@@ -80,11 +80,11 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 
     kinds = {is_step_table(path) for path in files}
     if kinds == {True, False}:
-        raise click.UsageError("tables of collectives and of training steps go one kind at a time")
+        raise click.UsageError("tables of collectives and of training steps need separate commands")
     if kinds == {True}:
         return _steps(files, as_json, given)
     if given["rows"]:
-        raise click.UsageError("--rows is for tables of training steps; --sizes thins collectives")
+        raise click.UsageError("--rows is for tables of training steps; --sizes is for collectives")
     rows = read_measurements(files, system=given["system"])
     if given["row"] is not None:
         from clusim.validation.collectives.explained import explained, row_named
@@ -157,7 +157,7 @@ def _require(points: Sequence[object], reasons: Sequence[str]) -> None:
     """Raise a one-line `InputError` if no row was scored; `reasons` explain unscored rows."""
     if not points:
         more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
-        raise InputError(f"nothing could be scored: {reasons[0]}{more}")
+        raise InputError(f"no row could be scored: {reasons[0]}{more}")
 
 
 def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:

@@ -22,8 +22,8 @@ from clusim_cli.outputs import GuardedCommand
 def command(trace: Path, port: int, no_browser: bool) -> None:
     """Show TRACE in a browser, served to this machine only, until Ctrl-C.
 
-    The page is that of `clusim report`, but it loads what it shows when it shows it, so that traces of any size keep
-    all their detail: every wire up to 2,000 rows, and bins and tasks as fine as they were recorded.
+    The page of `clusim report`, but data are loaded when they are shown, so that traces of any size keep all detail:
+    every wire up to 2,000 rows, and all recorded bins and tasks.
     """
     from clusim.report.page_data import Feed
     from clusim.report.server import PageServer

@@ -29,7 +29,7 @@ BASES = ("run", "nccl-tests", "replay", "train")
 )
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
-@options.html("Verdicts side by side, times and bandwidths on one axis, busy wires.")
+@options.html("Bottlenecks side by side, times and bandwidths on one axis, busy wires.")
 @options.as_json("clusim.studies.whatif.table:WhatIfJson")
 @options.no_progress()
 def command(
@@ -38,12 +38,12 @@ def command(
     """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
-    "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another machine ("dgx-h100"), what is faster or slower ("nvlink x2",
-    "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; links go by class or ends), a transport that is switched off
-    ("p2p off", "gpudirect off", "pxn off", "shm off"), or of train keys of the workload ("parallel.tensor=4").
+    "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another system ("dgx-h100"), a factor of speed ("nvlink x2" is twice
+    as fast; "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; a link class or two ends), a disabled transport
+    ("p2p off", "gpudirect off", "pxn off", "shm off"), or, of train, keys of the workload ("parallel.tensor=4").
 
-    Each is shown with the plan held, by which the machine is surprised, and with the plan that NCCL would then make. If
-    one cannot run, its row says why, and the exit code is 2.
+    Each change is simulated twice: with the baseline's plan, and re-planned by NCCL. A change that cannot run has the
+    reason in its row; the exit code is then 2.
     """
     from clusim.base.files import write_bytes
     from clusim.studies.whatif import what_if
@@ -67,7 +67,7 @@ def _base(text: str) -> tuple[str, list[str]]:
     if words[:1] == ["clusim"]:
         words = words[1:]
     if not words or words[0] not in BASES:
-        raise click.UsageError(f"{text!r}: begin with one of {', '.join(BASES)}")
+        raise click.UsageError(f"{text!r}: must begin with one of {', '.join(BASES)}")
     return words[0], words[1:]
 
 
@@ -101,8 +101,8 @@ def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
             added.append(word)
     if kind == "nccl-tests":
         added, more["faults"] = _without_faults([*added])
-        words, own = _without_faults(words)
-        more["faults"] = (*own, *more["faults"])
+        words, faults = _without_faults(words)
+        more["faults"] = (*faults, *more["faults"])
     params = module.command.make_context(f"clusim {kind}", [*words, *added]).params
     if machine is not None:
         params = _moved(kind, params, machine)
@@ -114,7 +114,7 @@ def _key(kind: str, word: str) -> tuple[str, Any]:
     import yaml
 
     if kind != "train":
-        raise click.UsageError(f"{word!r}: only workloads of train have keys")
+        raise click.UsageError(f"{word!r}: keys of a workload are for train only")
     name, _, value = word.partition("=")
     return name, yaml.safe_load(value)
 

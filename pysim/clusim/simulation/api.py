@@ -14,12 +14,18 @@ from typing import Any, TypedDict, Unpack
 from clusim.base.files import guarded
 from clusim.base.units import parse_size, parse_time
 from clusim.nccl import parse_assignments, parse_env
-from clusim.nccl.env import windows
 from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.simulation.approximate import stood_for
 from clusim.simulation.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
-from clusim.simulation.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
+from clusim.simulation.request import (
+    AnyRequest,
+    Request,
+    ScheduleRequest,
+    TrafficRequest,
+    requested,
+    taken,
+)
 from clusim.simulation.session import EngineName, Progress, Watch, shown_in_notebook
 from clusim.simulation.setup import Setup
 from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
@@ -157,14 +163,24 @@ def simulate_traffic(
 
 Machine = str | Path | Fabric
 
-_OF_SETUP = ("nodes", "version")
-_OF_RUN = (
-    *("trace_out", "trace_primitives", "trace_limit_bytes", "bins", "progress", "command"),
-    *("threads", "confirm", "watch"),
-)
+
+class EngineOptions(TypedDict, total=False):
+    """Options of both `collective` and `traffic`, as of `clusim.simulate`."""
+
+    nodes: int | None
+    granularity: str | int
+    seed: int
+    engine: EngineName
+    threads: int | None
+    trace_out: str | Path | None
+    trace_limit_bytes: int
+    bins: int
+    progress: Progress | None
+    command: str
+    watch: Watch
 
 
-class CollectiveOptions(TypedDict, total=False):
+class CollectiveOptions(EngineOptions, total=False):
     """Further options of `collective`.
 
     Attributes
@@ -194,7 +210,6 @@ class CollectiveOptions(TypedDict, total=False):
         Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
     """
 
-    nodes: int | None
     ranks: Sequence[int] | None
     channels: int | None
     protocol: str
@@ -206,21 +221,11 @@ class CollectiveOptions(TypedDict, total=False):
     symmetric: bool
     confirm: bool | None
     faults: Sequence[Any]
-    granularity: str | int
-    seed: int
     verify: bool
-    engine: EngineName
-    threads: int | None
-    trace_out: str | Path | None
     trace_primitives: bool | None
-    trace_limit_bytes: int
-    bins: int
-    progress: Progress | None
-    command: str
-    watch: Watch
 
 
-class TrafficOptions(TypedDict, total=False):
+class TrafficOptions(EngineOptions, total=False):
     """Further options of `traffic`.
 
     Attributes
@@ -237,21 +242,10 @@ class TrafficOptions(TypedDict, total=False):
         As for `collective`; every packet is simulated by default.
     """
 
-    nodes: int | None
     packet: int | str
     load: float | None
     duration: int | str
     routing: Routing
-    seed: int
-    granularity: str | int
-    engine: EngineName
-    threads: int | None
-    trace_out: str | Path | None
-    trace_limit_bytes: int
-    bins: int
-    progress: Progress | None
-    command: str
-    watch: Watch
 
 
 def as_bytes(size: int | str) -> int:
@@ -301,18 +295,13 @@ def collective(
         Nothing can happen any more.
     """
     given: dict[str, Any] = dict(options)
-    env = (*parse_env_of(given.pop("env", {})), *windows(given.pop("symmetric", False)))
-    ranks = given.pop("ranks", None)
-    setup = Setup(
-        fabric,
-        env=env,
-        ranks=None if ranks is None else tuple(ranks),
-        faults=tuple(given.pop("faults", ())),
-        **{name: given.pop(name) for name in _OF_SETUP if name in given},
-    )
-    how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})
+    given |= {"env": parse_env_of(given.get("env", {})), "algorithm": algorithm}
+    for name in ("ranks", "faults"):
+        if given.get(name) is not None:
+            given[name] = tuple(given[name])
+    how = RunOptions(**taken(given, RunOptions, known=CollectiveOptions.__optional_keys__))
     with guarded(), shown_in_notebook(how.progress) as progress:
-        request = Request(setup, operation, as_bytes(size), algorithm, **given)
+        request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **given)
         return result_of(request, replace(how, progress=progress))
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from clusim.base.terms.dtypes import find_dtype, find_redop
 from clusim.base.terms.operations import find_operation, find_protocol, own_algorithm
 from clusim.nccl.choice import NcclOverrides
+from clusim.nccl.env import windows
 from clusim.results.replicated import FoldedBlocks
 from clusim.schedule import Schedule
 from clusim.simulation.session import EngineName
 from clusim.simulation.setup import Setup
 from clusim.simulation.traffic import Traffic
+from clusim.topology import Fabric
 
 
 def _operation(word: str) -> str:
@@ -170,3 +173,24 @@ class TrafficRequest:
 
 
 AnyRequest = Request | ScheduleRequest | TrafficRequest
+
+
+def taken(
+    options: dict[str, Any], *kinds: type[Any], known: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """Remove the options that are fields of some dataclasses, and return them; others than `known` stay."""
+    names = {field.name for kind in kinds for field in fields(kind)} & options.keys()
+    return {name: options.pop(name) for name in names if known is None or name in known}
+
+
+def requested(topology: str | Path | Fabric, *, symmetric: bool = False, **options: Any) -> Request:
+    """Return the request of options, the fields of `Setup` and `Request`.
+
+    Parameters
+    ----------
+    symmetric : bool
+        Register buffers as symmetric windows.
+    """
+    env = (*options.pop("env", ()), *windows(symmetric))
+    setup = Setup(topology, env=env, **taken(options, Setup))
+    return Request(setup, **options)

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from clusim.base.errors import InputError
 from clusim.base.files import guarded
 from clusim.simulation.job import RunOptions
+from clusim.simulation.request import taken
 from clusim.simulation.session import Progress, Watch, shown_in_notebook
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -47,10 +48,26 @@ def inputs(
     return Setup(topology, count, faults=tuple(faults)), spec
 
 
-_OF_RUN = ("trace_out", "progress", "command", "confirm", "watch")
+def train_request(
+    workload: str | Path | Workload, fabric: str | Path | Fabric | None = None, **options: Any
+) -> TrainRequest:
+    """Return the request of options: ``nodes`` and ``faults`` of `inputs`, and fields of `TrainRequest`."""
+    setup, spec = inputs(workload, fabric, options.pop("nodes", None), options.pop("faults", ()))
+    return TrainRequest(setup, spec, **options)
 
 
-class TrainOptions(TypedDict, total=False):
+class EstimateOptions(TypedDict, total=False):
+    """Further options of `clusim.training.estimate.estimate`; see `TrainOptions`."""
+
+    nodes: int | None
+    steps: int
+    strict_memory: bool
+    granularity: str | int
+    seed: int
+    faults: Sequence[Any]
+
+
+class TrainOptions(EstimateOptions, total=False):
     """Further options of `train`.
 
     Attributes
@@ -71,13 +88,7 @@ class TrainOptions(TypedDict, total=False):
         Ends the steps after a time on the wall, with `StepsEnded`.
     """
 
-    nodes: int | None
-    steps: int
     fold: Literal["auto", "all", "proved", "none"] | None
-    strict_memory: bool
-    granularity: str | int
-    seed: int
-    faults: Sequence[Any]
     trace_out: str | Path | None
     progress: Progress | None
     command: str
@@ -114,7 +125,6 @@ def train(
         The limit of `watch` was reached; `known` is the partial result.
     """
     given: dict[str, Any] = dict(options)
-    how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})
+    how = RunOptions(**taken(given, RunOptions, known=TrainOptions.__optional_keys__))
     with guarded(), shown_in_notebook(how.progress) as progress:
-        asked = inputs(workload, fabric, given.pop("nodes", None), given.pop("faults", ()))
-        return trained(TrainRequest(*asked, **given), replace(how, progress=progress))
+        return trained(train_request(workload, fabric, **given), replace(how, progress=progress))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from clusim.base.limits import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.results.replicated import RankPattern, merged
 from clusim.topology import Fabric
-from clusim.training.api import inputs
+from clusim.training.api import EstimateOptions, train_request
 from clusim.training.clock import Clock, RankRows, Repeated
 from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
@@ -305,17 +305,6 @@ def _traffic_Bps(plan: ParallelPlan, stage: int) -> float:
     return sum(kernel.bytes for kernel in own) * 1e12 / max(1, time_ps)
 
 
-class EstimateOptions(TypedDict, total=False):
-    """Further options of `estimate`, as in `clusim.training.api.TrainOptions`."""
-
-    nodes: int | None
-    steps: int
-    strict_memory: bool
-    granularity: str | int
-    seed: int
-    faults: Sequence[Any]
-
-
 def estimated(request: TrainRequest, kept: Kept | None = None) -> StepEstimate:
     """Estimate training steps, as a run of the same request would simulate them.
 
@@ -371,7 +360,7 @@ def estimate(
     workload, fabric
         As for `clusim.train`.
     **options
-        See `EstimateOptions`.
+        See `clusim.training.api.EstimateOptions`.
 
     Returns
     -------
@@ -383,10 +372,8 @@ def estimate(
     InputError
         An invalid name, size or option, or with `strict_memory` too little memory.
     """
-    given: dict[str, Any] = dict(options)
     with guarded():
-        asked = inputs(workload, fabric, given.pop("nodes", None), given.pop("faults", ()))
-        return estimated(TrainRequest(*asked, estimate=True, **given))
+        return estimated(train_request(workload, fabric, estimate=True, **options))
 
 
 def _uneven(request: TrainRequest, plan: ParallelPlan) -> Iterator[bool]:

@@ -34,14 +34,12 @@ from clusim.base.terms.operations import operation_named, own_algorithm, protoco
 from clusim.base.units import parse_ranks
 from clusim.lowering.grain import RULES
 from clusim.nccl import parse_version
-from clusim.nccl.env import windows
 from clusim.simulation.api import as_bytes, parse_env_of, result_of
 from clusim.simulation.expected import expected_of
-from clusim.simulation.request import Request
-from clusim.simulation.setup import Setup
+from clusim.simulation.request import Request, requested
 from clusim.topology.validate import Problems, did_you_mean
 from clusim.topology.yamltext import Document, parse
-from clusim.training.api import inputs
+from clusim.training.api import train_request
 from clusim.training.estimate import stepped
 from clusim.training.request import FOLDS, TrainRequest
 from clusim.workload import load_workload
@@ -293,12 +291,24 @@ BLOCKS = {
 }
 """Options of `clusim run` and `clusim train`."""
 
+FIELDS = {
+    "collective": "operation",
+    "size": "size_bytes",
+    "fault": "faults",
+    "nccl_version": "version",
+}
+"""Options that differ from the field of the request."""
+
 
 def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:
     """Return the displayed values, their meanings, and the folder of the grid."""
     given = {name: value for name, value in choice.items() if name != "home"}
     shown = tuple((name, value[0]) for name, value in given.items())
-    return shown, {name: value[1] for name, value in given.items()}, choice["home"]
+    return (
+        shown,
+        {FIELDS.get(name, name): value[1] for name, value in given.items()},
+        choice["home"],
+    )
 
 
 def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
@@ -310,17 +320,8 @@ def _beside(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str
 def run_point(choice: Mapping[str, Any]) -> SweepPoint:
     """Return the point of a collective; `choice` has a value of every option, and ``home``."""
     shown, meant, home = _split(choice)
-    env = (*meant.pop("env", ()), *windows(meant.pop("symmetric", False)))
-    setup = Setup(
-        _beside(meant.pop("topology"), home, find_topology),
-        meant.pop("nodes", None),
-        version=meant.pop("nccl_version", ""),
-        env=env,
-        ranks=meant.pop("ranks", None),
-        faults=meant.pop("fault", ()),
-    )
-    what = meant.pop("collective", "allreduce"), meant.pop("size")
-    return SweepPoint("run", shown, Request(setup, *what, **meant))
+    topology = _beside(meant.pop("topology"), home, find_topology)
+    return SweepPoint("run", shown, requested(topology, **{"operation": "allreduce", **meant}))
 
 
 def train_point(choice: Mapping[str, Any]) -> SweepPoint:
@@ -335,8 +336,7 @@ def train_point(choice: Mapping[str, Any]) -> SweepPoint:
     workload = load_workload(_beside(meant.pop("workload"), home, find_workload), changes)
     topology = meant.pop("topology", None)
     machine = None if topology is None else _beside(topology, home, find_topology)
-    asked = inputs(workload, machine, meant.pop("nodes", None), meant.pop("fault", ()))
-    return SweepPoint("train", shown, TrainRequest(*asked, **meant))
+    return SweepPoint("train", shown, train_request(workload, machine, **meant))
 
 
 MOST_BYTES = 4 << 20

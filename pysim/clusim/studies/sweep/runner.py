@@ -149,7 +149,7 @@ def sweep(
     jobs : int or Executor or None
         Worker processes, or an executor; None is one per core, 1 runs in this process.
     again : bool
-        Run points that failed again.
+        Run failed points again.
     progress : callable or None
         Called with the number of points completed and their total.
 
