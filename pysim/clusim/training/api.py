@@ -42,7 +42,7 @@ def inputs(
     spec = workload if isinstance(workload, Workload) else load_workload(workload)
     topology = spec.topology if fabric is None else fabric
     if not topology:
-        raise InputError("the workload names no topology; give one")
+        raise InputError("topology missing in the workload; set topology")
     count = nodes if nodes is not None or fabric is not None else spec.nodes
     return Setup(topology, count, faults=tuple(faults)), spec
 

@@ -350,7 +350,7 @@ def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
         result = _bounded(request, plan, kept)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
-        notes.append("an estimate has no step with a checkpoint; simulate it")
+        notes.append("the estimate excludes checkpoints; simulate the step instead")
     return replace(result, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
 
 

@@ -78,7 +78,7 @@ class FoldReport:
         text = f"{self.folded:,} blocks, {self.simulated} simulated for them: {self.proved:,} proved identical"
         if self.alone > self.proved:
             apart = format_time(self.skew_ps)
-            text += f", {self.alone - self.proved:,} with ranks ready up to {apart} apart"
+            text += f", {self.alone - self.proved:,} with ranks ready within {apart}"
         if self.alone < self.folded:
             rest = self.folded - self.alone
             text += f", {rest:,} beside other traffic ({self.disturbed_share:.2%} of the time)"

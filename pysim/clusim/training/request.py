@@ -66,7 +66,7 @@ class TrainRequest:
             raise InputError(f"fold {self.folding!r}: use {', '.join(FOLDS)}")
         for name in ("per_node", "version", "env", "ranks"):
             if getattr(self.setup, name):
-                raise InputError(f"{name} {getattr(self.setup, name)}: a training run takes none")
+                raise InputError(f"{name} {getattr(self.setup, name)}: not supported in training")
 
     @property
     def folding(self) -> str:

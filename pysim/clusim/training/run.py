@@ -176,7 +176,7 @@ class _Runs:
     def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> Measured:
         """Run the schedule of a block in isolation."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = whole_of(asked, self.options, "a block of work that pauses are to stand for")
+        result = whole_of(asked, self.options, "a block of work to replicate as pauses")
         self.errors.append(grain_error(result))
         start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
         used = np.flatnonzero(result.wires.counters["busy_ps"])
@@ -305,7 +305,7 @@ def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> Trai
         return _simulated(replace(request, workload=part), options)
     except StepsEnded as error:
         raise TimeLimitReached(
-            f"{error.known.words} of fewer layers, which stand for the whole; give it longer"
+            f"{error.known.words} of the run with fewer layers; allow more time"
         ) from None
 
 

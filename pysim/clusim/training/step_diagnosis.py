@@ -121,7 +121,7 @@ def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
     most, mean = int(np.argmax(means)), float(np.mean(means))
     if not mean or means[most] < HEAVIER * mean:
         return ""
-    return f"behind stage {most}, which computes {means[most] / mean:.2f} times as long as stages do on average"
+    return f"slowest stage {most}: {means[most] / mean:.2f} times the mean compute time"
 
 
 def full_wire(
@@ -269,7 +269,7 @@ def step_verdict(
         step_ps,
         tuple(told[:MOST_CAUSES]),
         phases,
-        "what ranks did in the last step on average",
+        "mean of the ranks in the last step",
         expected=f"expected error: {expected}",
     )
 

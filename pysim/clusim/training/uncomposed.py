@@ -61,7 +61,7 @@ class StepEstimate(StepResult):
             limit = (
                 f"error limit {bound:.1%}"
                 if self.whole
-                else f"{limit} (of bursts alone {bound:.1%})"
+                else f"{limit} (of bursts only: {bound:.1%})"
             )
         rows = [("estimate", f"of {self.parts} parts, {made}; {limit}")]
         if self.followed:

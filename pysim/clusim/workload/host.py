@@ -109,7 +109,7 @@ def host_way(fabric: Fabric) -> HostWay:
         shared[memory] += 1
     memory, links = ways.get(first.name, ("", []))
     if not links:
-        raise InputError(f"{fabric.name}: {first.name} has no way to memory of a host")
+        raise InputError(f"{fabric.name}: {first.name} is not connected to host memory")
     rate = min(link.rate.bytes_per_s * link.count / used[id(link)] for link in links)
     end = by_name[memory].endpoint
     assert end is not None, "memories are endpoints"

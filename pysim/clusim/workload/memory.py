@@ -347,9 +347,9 @@ class Recomputer:
         if self.own.modules is not None and workload.recompute != "selective":
             raise InputError("modules need 'recompute: selective'")
         if sum((self.own.layers is not None, self.own.every is not None, self.own.group > 1)) > 1:
-            raise InputError("give one of layers, every and group")
+            raise InputError("choose one of layers, every and group")
         if self.own.group > 1 and ZERO.get(workload.data.kind) == 3:
-            raise InputError("groups of layers need whole weights, which sharded ones are not")
+            raise InputError("groups of layers need complete weights, not sharded")
 
     def check(self, layers: Sequence[Layer]) -> None:
         """Raise an error for modules that no layer of the model has."""

@@ -181,7 +181,7 @@ def _text(value: Any) -> Value:
 def _whole(low: int) -> Callable[[Any], Value]:
     def read(value: Any) -> Value:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < MOST:
-            raise InputError(f"{value!r}: must be a whole number from {low} on")
+            raise InputError(f"{value!r}: must be an integer of at least {low}")
         return value, value
 
     return read
@@ -394,7 +394,7 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
             points.setdefault(point.name, point)
     problems.raise_if_any()
     if not points:
-        raise InputError(f"{where}: has no runs; write run: {{topology: ..., size: [...]}}")
+        raise InputError(f"{where}: no runs defined; write run: {{topology: ..., size: [...]}}")
     result = tuple(points.values())
     return SweepGrid(where, result, _varied(result))
 
@@ -429,7 +429,7 @@ def _axes(
         else:
             axes[name] = value if isinstance(value, list) else [value]
             if not axes[name]:
-                problems.add((*at, name), "an empty list; give at least one value")
+                problems.add((*at, name), "an empty list; add at least one value")
             for index, item in enumerate(axes[name]):
                 try:
                     axes[name][index] = known.words[name](item)
@@ -452,7 +452,7 @@ def _changes(
     for name, value in given.items():
         values = value if isinstance(value, list) else [value]
         if not values:
-            problems.add((*at, name), "an empty list; give at least one value")
+            problems.add((*at, name), "an empty list; add at least one value")
         result[f"change.{name}"] = [(_shown(item), item) for item in values]
     return result
 

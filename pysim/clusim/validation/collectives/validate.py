@@ -95,7 +95,7 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
     """Draw curves, one panel per system, into a file; its extension selects the format."""
     form = picture_format(target)
     if not curves:
-        raise InputError("nothing to draw: no row was predicted")
+        raise InputError("no row was predicted, so the figure would be empty")
     with replacing(target) as out:
         _draw(_split(curves, lambda curve: curve.system), out, form, dpi)
 

@@ -162,7 +162,7 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
             if plan.workload.checkpoint is not None
             else ("reliability", "checkpoint")
         )
-        message = f"{result.bytes:,} bytes take {result.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
+        message = f"{result.bytes:,} bytes need {result.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
         raise complain(plan.workload, (*place, "write"), message)
     return result
 

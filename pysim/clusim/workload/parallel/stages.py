@@ -136,12 +136,12 @@ def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepE
     """Return the sharding of layers, with the kernels of the framework."""
     style, along = workload.tensor.style, workload.tensor.sequence_parallel
     if workload.tensor.overlap and not along:
-        message = "what is overlapped is cut along the sequence; needs sequence_parallel"
+        message = "overlap splits along the sequence; set sequence_parallel"
         raise complain(workload, ("tensor", "overlap"), message)
     if along and style != "paired":
         raise complain(
             *(workload, ("tensor", "style")),
-            f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
+            f"{style} with sequence_parallel: sequence shards require paired matrices; use paired",
         )
     sums, eager = kernels_by(workload.host)
     return Shard(
@@ -278,13 +278,13 @@ def divide(
         counts = [base + (part < more) for part in range(parts)]
     if len(counts) != parts or sum(counts) != len(blocks):
         raise InputError(
-            f"layers {list(counts)}: must be {parts} numbers, whose sum is {len(blocks)}"
+            f"layers {list(counts)}: must be {parts} numbers with the sum {len(blocks)}"
         )
     result = _cut(blocks, counts)
     result[0] = first + result[0]
     result[-1] = result[-1] + last
     if not all(result):
-        raise InputError(f"layers {list(counts)}: a part has no layer at all")
+        raise InputError(f"layers {list(counts)}: a part is empty; each needs a layer")
     return result
 
 
