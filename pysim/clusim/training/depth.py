@@ -1,9 +1,8 @@
-"""Deep models, extrapolated linearly from two runs with fewer equal layers.
+"""Schedule of training steps, and deep models extrapolated from two runs with fewer layers.
 
 In the middle of a model every layer has the same surroundings: the gather of the next one, the reduction of the
-previous one. So each further layer adds the same time, once there are enough layers to fill the overlap.
-
-Schedule of training steps, and notes on the plans of their collectives.
+previous one. So each further layer adds the same time, once there are enough layers to fill the overlap: the step is
+linear in the number of layers.
 """
 
 from __future__ import annotations

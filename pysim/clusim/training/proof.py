@@ -1,9 +1,9 @@
-"""Proof that a replicated block equals the simulated one, and cost of writing out others.
+"""Proof of replicated blocks, and partial results of training steps.
 
 A block is simulated in isolation, with ranks that start together. If the same holds in the complete run, the block is
-verified identical: the engine is deterministic and independent of absolute time.
-
-Partial result of training steps that the wall-clock limit ended.
+verified identical: the engine is deterministic and independent of absolute time. Unverified blocks are written out in
+full if that is affordable. If the wall-clock limit ends a run, the partial result has the completed steps and the
+blocks replicated so far.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Simulation of training steps: plan, schedule, run and result.
 
-Blocks that were simulated in isolation are stored as columns: the work of each, and its places in the step.
-
-In long runs the memory bandwidth of a GPU is divided between kernels and communication at longer intervals.
-The engine does it every 2 us on every GPU with a running kernel. A training step has seconds of kernels on
-tens or thousands of GPUs, with layers of milliseconds: there it is done less often.
+Blocks simulated in isolation are stored as columns: the work of each, and its places in the step. The engine divides a
+GPU's memory bandwidth between kernels and communication every 2 us. A training step has seconds of kernels on tens or
+thousands of GPUs, with layers of milliseconds: there the interval is longer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Steps with differing ranks: each is one part, shared with no other step.
+"""Estimated training steps: composed of cached parts, or as one part.
 
-Estimate of training steps.
+A step with differing ranks is one part, which no other step shares.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training.
 
-Systems and runs with faster or slower components, and systems without a transport.
-
-Transports that can be off are P2P, GPUDirect, PXN, and host memory between ranks.
+A change is another run, a faster or slower component, or a transport switched off. Transports that can be off are P2P,
+GPUDirect, PXN, and host memory between ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Accuracy page: a validation as a complete Markdown page.
-
-Validation as text.
-"""
+"""Validation as terminal text, and as the accuracy page in Markdown."""
 
 from __future__ import annotations
 

@@ -1,19 +1,15 @@
-"""Scores of a validation by classes of held-out and calibration rows.
-
-Errors of predictions: one measure for any number of rows, and the classes of rows.
+"""Errors of predicted collectives: scores, classes of rows, tables, and unknown launches.
 
 **Counting.** The error of a row is the error of its time, in percent; + is predicted too long. Median and mean use the
 absolute errors, the bias is the mean of the signed errors. A further mean considers the spread: a measurement with
-repetitions `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as 0, and the
-row has the weight 100 / (100 + s). Rows without a spread have the weight 1.
+repetitions `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as 0, and the row
+has the weight 100 / (100 + s). Rows without a spread have the weight 1.
 
 **Classes.** Rows below 1 MiB, below 64 MiB and above; on one node or several; calibration rows or held-out rows.
 
-Unknown launches of measurements: a prediction for every possible launch of a row.
-
-**Launch** Without information, a job has one process that drives all GPUs of its node by one thread (``-g``) or by one
-thread each (``-t``), or one process per GPU; its iterations may be a CUDA graph. All launches share the kernel.
-**Not modelled** Unknown hosts, NICs and drivers.
+**Unknown launches.** A row without a launch has a prediction for every possible launch: a job has one process that
+drives all GPUs of its node by one thread (``-g``) or by one thread each (``-t``), or one process per GPU; its
+iterations may be a CUDA graph. All launches share the kernel. **Not modelled** Unknown hosts, NICs and drivers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path.
-
-JSON forms of predictions of measured collectives, and of the time breakdown of one.
-"""
+"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path. JSON forms."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Predictions and measurements of collectives, and the rows without a prediction.
 
-File of expected errors, from a validation; read by `clusim.simulation.expected`.
-
-Figure of predictions against measurements: one panel per system, time over size.
-
-Lines are predicted, dots measured.
+A validation also writes the file of expected errors that `clusim.simulation.expected` reads, and a figure of time over
+size with one panel per system: lines are predicted, dots measured.
 """
 
 from __future__ import annotations

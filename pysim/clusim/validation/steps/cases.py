@@ -1,6 +1,6 @@
 """Measured rows as workloads on systems, with the assumptions of each.
 
-The system of a row: a preset, changes of the chip by the words of its hardware, and GPUs per node.
+The system of a row is a preset with the GPUs per node and the chip described by the row's hardware.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Predicted step of a measured row, from the fewest nodes that determine it.
 
-**Model** Steps of up to two nodes are simulated unchanged. Beyond, replicas do the same work concurrently:
-with plain data parallelism or sharded optimisers the step time grows with ``1 - 1/d`` for `d` replicas, the share
-of a ring that other ranks hold; it is extrapolated in this term from one and two replicas. Where one node holds
-several replicas, and with sharded weights, whose gathers load the links between any two nodes equally, two nodes
-represent all. Each further microbatch, and in sharded models each further layer, adds the same time once there are a
-few: steps with many are extrapolated linearly. **Not modelled** Contention of many nodes in the network between them.
+**Model** Steps of up to two nodes are simulated unchanged. Beyond, replicas do the same work concurrently: with plain
+data parallelism or sharded optimisers the step time grows with ``1 - 1/d`` for `d` replicas, the share of a ring that
+other ranks hold; it is extrapolated in this term from one and two replicas. Where one node holds several replicas, and
+with sharded weights, whose gathers load the links between any two nodes equally, two nodes represent all. Each further
+microbatch, and in sharded models each further layer, adds the same time once there are a few: steps with many are
+extrapolated linearly. **Not modelled** Contention of many nodes in the network between them.
 
-A time given as TFLOP/s per GPU requires the operations of a step as the source of the row counts them.
-Sources differ in their counting (formulas and code read at these releases):
+A time given as TFLOP/s per GPU requires the operations of a step as the source of the row counts them. Sources differ
+in their counting (formulas and code read at these releases):
 
 - Megatron-LM of 2021 counts full recomputation and unmasked attention: ``96 B s l h^2 (1 + s / 6h + V / 16 l h)``
   (arXiv 2104.04473, section 5.1).
@@ -19,7 +19,7 @@ Sources differ in their counting (formulas and code read at these releases):
 
 Rates of other frameworks are rejected.
 
-Errors of predicted steps in percent, and rank correlation of layouts of one model.
+Scores are errors in percent, and the rank correlation of layouts of one model.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measured training steps: rows of a CSV table, one column per known property of a run.
 
-Model of a measured row: dimensions from its columns and the public model card.
+The model of a row has its dimensions from the columns and from the public model card.
 """
 
 from __future__ import annotations

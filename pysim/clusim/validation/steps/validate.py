@@ -1,10 +1,7 @@
 """Predictions and measurements of steps, and the rows without a prediction.
 
-JSON form of predictions of measured steps (`clusim.validation.steps.validate`).
-
-Writer of the file of expected step errors, from a validation.
-
-Validation of training steps as terminal lines, and as a section of the accuracy page.
+A validation is written as terminal lines, as JSON, as a section of the accuracy page, and as the file of expected step
+errors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Checks for contradictions of a workload with its settings, model or topology.
 
-Each error names its place in the file.
-
-Expert imbalance: tokens of each rank's experts, and the all-to-all with uneven parts.
+Each error names its place in the file. The module also computes expert imbalance: tokens of each rank's
+experts, and the all-to-all with uneven parts.
 """
 
 from __future__ import annotations

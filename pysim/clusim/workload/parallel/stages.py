@@ -1,17 +1,14 @@
-"""Layers of each part of each pipeline stage.
+"""Layers of each part of each pipeline stage: partition by the workload, or computed.
 
-Partition of layers by a workload, and its traffic, by framework.
-
-Partition of a row of layers into parts, with the slowest part as fast as possible.
-
-**Hardware** PipeDream (SOSP 2019), section 3.1: the best time of the first j layers on m workers is the
-minimum, over the place i of the last cut and the m' workers of the last stage, of the maximum of three
-times: the best time of the first i layers on m - m' workers; the messages across the cut (the output of
-layer i and its gradient); and the last stage, the longer of its layers' time and of the sum of their
-gradients over m' workers, divided by m', as the workers alternate. **Model** The same, with 2 (m' -
-1)/m' of the gradients for a sum over m' (a ring), and a worker's rate inside or across nodes: workers
-are in order, so m determines which of the two a stage or a cut uses. **Not modelled** A separate copy of
-the pipeline in every node (PipeDream's levels); memory.
+The computed partition minimises the time of the slowest part. **Hardware** PipeDream (SOSP 2019),
+section 3.1: the best time of the first j layers on m workers is the minimum, over the place i of the
+last cut and the m' workers of the last stage, of the maximum of three times: the best time of the first
+i layers on m - m' workers; the messages across the cut (the output of layer i and its gradient); and
+the last stage, the longer of its layers' time and of the sum of their gradients over m' workers,
+divided by m', as the workers alternate. **Model** The same, with 2 (m' - 1)/m' of the gradients for a
+sum over m' (a ring), and a worker's rate inside or across nodes: workers are in order, so m determines
+which of the two a stage or a cut uses. **Not modelled** A separate copy of the pipeline in every node
+(PipeDream's levels); memory.
 """
 
 from __future__ import annotations
