@@ -171,7 +171,7 @@ def test_validate_explains_a_row(clusim: Clusim, tmp_path: Path) -> None:
         assert {"launch", "host", "cost"} <= {term["part"] for term in data["terms"]}
     text = clusim("validate", path, "--row", 1).out
     assert "latency: flight of packets, 3 steps" in text
-    assert "left out of every calibration" in text
+    assert "held out of every calibration" in text
     done = clusim("validate", path, "--row", 3)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "row '3': give a number of 1 to 2, or FILE:LINE" in done.err
@@ -209,7 +209,7 @@ def test_crossover_table_and_csv(clusim: Clusim) -> None:
     assert done.code == 0, done.err
     assert "oneshot-ll" in done.out
     assert done.out.count("*") == 3
-    assert "multimem: left out:" in done.out
+    assert "multimem: omitted:" in done.out
     lines = clusim(*common, "--csv").out.splitlines()
     assert lines[0].startswith("# colltype,minbytes,maxbytes,algorithm,protocol")
     assert all(len(line.split(",")) == 10 for line in lines)

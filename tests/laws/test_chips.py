@@ -108,7 +108,7 @@ def test_nccl_and_training_ask_for_what_a_chip_does_not_say() -> None:
     net = loads(TWO.format("mine") + BARE % ", architecture: ampere, peak_flops: {bf16: 1e12}")
     with pytest.raises(ClusimError, match=r"chip 'mine' of gpu0: unknown compute_capability"):
         communicator(net)
-    with pytest.raises(ClusimError, match=r"chip 'mine' of gpu0: gemm_fraction is not known"):
+    with pytest.raises(ClusimError, match=r"chip 'mine' of gpu0: gemm_fraction missing"):
         chip_of(net, PRECISIONS["bf16"])
 
 

@@ -120,7 +120,7 @@ def test_crossover_finds_where_the_best_changes() -> None:
 
 
 def test_crossover_of_what_has_no_choice() -> None:
-    with pytest.raises(InputError, match="nothing to choose"):
+    with pytest.raises(InputError, match="no choice of algorithms"):
         crossover(Setup("dgx-h100"), "alltoall", (8,))
 
 

@@ -123,7 +123,7 @@ BAD = {
     "no list": ("run: {topology: dgx-a100, size: []}", "run.size: an empty list"),
     "no size": ("run: {topology: dgx-a100, size: [1KiB, big]}", "grid.yaml:1:40: run.size[1]: "),
     "no block": ("run: 3", "must be a mapping of names and values"),
-    "no count": ("run: {topology: dgx-a100, size: 1KiB, nodes: 0}", "must be a whole number from 1 on"),
+    "no count": ("run: {topology: dgx-a100, size: 1KiB, nodes: 0}", "must be an integer of at least 1"),
     "flag as count": ("run: {topology: dgx-a100, size: 1KiB, nodes: true}", "must be a whole number"),
     "no variable": ("run: {topology: dgx-a100, size: 1KiB, env: [NCCL_ALGO]}", "must be a mapping of variables"),
     "no type": ("run: {topology: dgx-a100, size: 1KiB, dtype: f3}", "unknown type"),

@@ -192,7 +192,7 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run dgx-a100", "wire x2"], "no such links"),
+        (["run dgx-a100", "wire x2"], "no matching links"),
         (["run dgx-a100", "nvlink x0"], "between 0.001 and 1000"),
         (["traffic mesh:4x4", "--seed 1"], "begin with one of run, nccl-tests, replay, train"),
         (["run 'dgx", "--seed 1"], "No closing quotation"),
@@ -239,8 +239,8 @@ def test_a_transport_that_is_off_is_the_run_with_its_variable(change: str) -> No
     ("baseline", "change", "message"),
     [
         (SMALL, "acs on", "acs on: not simulated: ACS sends traffic"),
-        (SMALL, "nvls off", "nvls off: cannot be switched off; give 'p2p off'"),
-        (f"{SMALL} --env NCCL_P2P_LEVEL=NVL", "p2p off", "says the opposite"),
+        (SMALL, "nvls off", "nvls off: cannot be switched off; use 'p2p off'"),
+        (f"{SMALL} --env NCCL_P2P_LEVEL=NVL", "p2p off", "contradicts it"),
         (f"{SMALL} --env NCCL_P2P_DISABLE=1", "p2p off", "p2p off: it is off already"),
         ("run fully-connected:4 --size 64KiB --algorithm ring", "p2p off", "has no host memory"),
     ],

@@ -38,7 +38,7 @@ def test_tensor_parallelism_over_the_network_is_exposed() -> None:
     assert across.step_ps[-1] > 1.1 * inside.step_ps[-1]
     assert any("nic" in name for name, _ in across.wires)
     assert not any("nic" in name for name, _ in inside.wires)
-    assert "hint: tensor parallelism goes across nodes" in training_report(across)
+    assert "hint: tensor parallelism spans nodes" in training_report(across)
     assert "hint" not in training_report(inside)
 
 

@@ -279,7 +279,7 @@ def test_asynchronous_servers_do_not_hold_fast_workers_up() -> None:
     assert free.worker_ps[1] > 1.2 * max(free.worker_ps[i] for i in (0, 2, 3))
     assert free.samples_per_s > 1.1 * bsp.samples_per_s
     assert free.mfu > 1.1 * bsp.mfu
-    assert "each at its own pace" in training_report(free)
+    assert "asynchronous workers need" in training_report(free)
 
 
 def test_jitter_follows_its_seed() -> None:

@@ -62,7 +62,7 @@ class TestRows:
         self, tmp_path: Path, name: str, text: str
     ) -> None:
         (own,) = read_steps([table(tmp_path / "a.csv", {name: text})])
-        with pytest.raises(InputError, match=f"{name} '{text}': is no number"):
+        with pytest.raises(InputError, match=f"{name} '{text}': must be a valid number"):
             case_of(own)
 
     def test_another_is_as_if_not_given_and_said(self, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ class TestCases:
 
     @pytest.mark.parametrize("model", ["GPT3-5B", "GPT", "LLAMA2-13B", "Mixtral-8x7B"])
     def test_a_name_without_a_known_size_is_not_taken_for_another(self, model: str) -> None:
-        with pytest.raises(InputError, match=f"model '{model}': give its layers and hidden size"):
+        with pytest.raises(InputError, match=f"model '{model}': set layers and hidden size"):
             case_of(row(**BARE, model=model))
 
     def test_what_is_not_said_is_noted(self) -> None:
@@ -233,7 +233,7 @@ class TestCases:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"hardware": "TPU v4"}, "no preset is like it"),
+            ({"hardware": "TPU v4"}, "no matching preset"),
             ({"model": "LLAMA2-7B [LoRA]"}, "'lora' is not modelled"),
             ({"precision": "int8"}, "not modelled"),
             ({"n_gpus": 3}, "no multiple of 2"),

@@ -41,9 +41,7 @@ class TestMachines:
         notes: list[str] = []
         found = machines_of(row(hardware=hardware), notes)
         assert (found.topology, dict(found.chip)) == (topology, chip)
-        assert any(note.startswith("chip as the column hardware says") for note in notes) == bool(
-            chip
-        )
+        assert any(note.startswith("chip by the column hardware") for note in notes) == bool(chip)
 
     def test_the_chip_of_the_words_is_simulated(self) -> None:
         case = case_of(row(hardware="H100 96GB HBM2e (1.2 TB/s), 400 W limit", n_gpus=16))
@@ -130,4 +128,4 @@ class TestRates:
     def test_how_others_count_is_not_guessed(self) -> None:
         found = predicted(row(framework="Colossal-AI", step_s=0.0, tflops_per_gpu=50.0), "quick")
         assert isinstance(found, Unpredicted)
-        assert "Colossal-AI of GPT: how operations were counted is not known" in found.reason
+        assert "Colossal-AI of GPT: unknown count of operations" in found.reason

@@ -101,8 +101,8 @@ def test_calibration_rows_are_scored_apart_and_sources_left_out_say_so() -> None
     head = tables["Left-out rows"]
     assert head["all"].points == [points[1], points[2]]
     assert head["one node"].points == [points[2]]
-    assert head["of a source that calibrated nothing, one node"].points == [points[2]]
-    assert "of a source that calibrated nothing, several nodes" not in head
+    assert head["of a source without calibration rows, one node"].points == [points[2]]
+    assert "of a source without calibration rows, several nodes" not in head
     calibration = tables["Calibration rows"]
     assert calibration["all"].points == [points[0], points[3]]
     name = f"p5en-1-channel: {ROW_SETS['p5en-1-channel'].text}"
@@ -110,10 +110,10 @@ def test_calibration_rows_are_scored_apart_and_sources_left_out_say_so() -> None
     sources = tables["Leave one source out"]
     assert sources["ncclgauge"].points == points[:2]
     assert (
-        "not left out: 1 of its rows calibrated figures (p5en-1-channel)"
+        "not held out: 1 of its rows calibrated parameters (p5en-1-channel)"
         in sources["ncclgauge"].remark
     )
-    assert sources["new"].remark == "left out: nothing of this source calibrated a figure"
+    assert sources["new"].remark == "held out: no row of this source calibrated a parameter"
     systems = tables["Leave one system out"]
     assert systems["dgx-h100"].remark.startswith("left out")
     assert systems["dgx-a100"].remark.startswith("not left out")

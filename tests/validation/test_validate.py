@@ -157,7 +157,7 @@ def test_a_launch_that_is_not_given_is_bounded() -> None:
         blank.span.low_us,
         blank.span.high_us,
     ]
-    assert "1 measured times lie in the span" in table.lines[0].remark
+    assert "1 measured times are in the span" in table.lines[0].remark
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:

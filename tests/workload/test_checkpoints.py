@@ -213,7 +213,10 @@ def test_the_same_checkpoint_in_both_places_gives_the_same_goodput() -> None:
         ),
         ("checkpoint: {write: 1 GB/s, every: 2, every_s: 3}", "not both"),
         ("checkpoint: {write: 1 GB/s, overlap: true}", "needs asynchronous"),
-        ("checkpoint: {write: 1 GB/s}\ndata: {kind: parameter-server}", "servers have the states"),
+        (
+            "checkpoint: {write: 1 GB/s}\ndata: {kind: parameter-server}",
+            "states are on the servers",
+        ),
         (
             "checkpoint: {write: 1 GB/s}\nparallel: {pipeline: 2}\npipeline: {schedule: pipedream}",
             "no moment between two steps",
@@ -234,6 +237,6 @@ def test_machines_without_hosts_are_told() -> None:
 
 def test_writing_that_takes_for_ever_is_told() -> None:
     with pytest.raises(
-        ClusimError, match=r"checkpoint.write: [\d,]+ bytes take .* s to write; at most 1,000,000"
+        ClusimError, match=r"checkpoint.write: [\d,]+ bytes need .* s to write; at most 1,000,000"
     ):
         train(tiny("checkpoint: {write: 1 B/s}"), A100, steps=1)

@@ -253,7 +253,7 @@ def test_experts_of_a_token_must_fit_on_its_machines() -> None:
     text = "parallel: {expert: 16}\nexperts: {exchange: deepep, machines: 1}"
     work = tiny(text, model=model, batch="{global: 16, micro: 1}")
     with pytest.raises(
-        ClusimError, match=r"experts.machines: 1 nodes have 8 experts, a token goes to 12"
+        ClusimError, match=r"experts.machines: 1 nodes have 8 experts; a token needs 12"
     ):
         make_plan(work, clusim.load("dgx-a100", nodes=2))
 

@@ -147,7 +147,7 @@ def test_activations_leave_the_gpus_memory() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("parallel: {data: 1}", "has no way to memory of a host"),
+        ("parallel: {data: 1}", "is not connected to host memory"),
         ("data: {kind: parameter-server}", "servers step, not workers"),
     ],
 )

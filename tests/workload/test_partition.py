@@ -145,9 +145,9 @@ def test_a_last_stage_may_have_the_head_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{layers: [2, 2]}", r"layers \[2, 2\]: must be 4 numbers, whose sum is 4"),
-        ("{layers: [2, 2, 1, 0]}", "must be 4 numbers, whose sum is 4"),
-        ("{layers: [4, 0, 0, 0]}", "a part has no layer at all"),
+        ("{layers: [2, 2]}", r"layers \[2, 2\]: must be 4 numbers with the sum 4"),
+        ("{layers: [2, 2, 1, 0]}", "must be 4 numbers with the sum 4"),
+        ("{layers: [4, 0, 0, 0]}", "a part is empty; each needs a layer"),
         ("{partition: balanced, layers: [1, 1, 1, 1]}", "balanced chooses the layers itself"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_wave_keeps_all_pieces_of_a_sequence(pieces: int) -> None:
 @pytest.mark.parametrize(
     ("text", "model", "message"),
     [
-        ("pipeline: {schedule: wavefront}", "gpt2", "gpt2 is no recurrent network"),
+        ("pipeline: {schedule: wavefront}", "gpt2", "gpt2 is not recurrent"),
         ("pipeline: {pieces: 2}", "lstm", "pieces need schedule wavefront"),
         ("pipeline: {schedule: wavefront, pieces: 3}", "lstm", "cannot be cut into 3 pieces"),
         ("parallel: {tensor: 2}", "lstm", "only data and pipeline parallelism"),

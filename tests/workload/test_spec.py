@@ -77,7 +77,7 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (
             GOOD + "data: {kind: parameter-server, servers: 8}\n",
-            "w.yaml:4:41: data.servers: 8 servers leave none of the 8 GPUs to workers",
+            "w.yaml:4:41: data.servers: 8 servers use all of the 8 GPUs",
         ),
         (
             GOOD + "data: {kind: parameter-server, servers: 9, colocated: true}\n",
@@ -94,7 +94,7 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (
             GOOD.replace("gpt2-xl", "{base: gpt2-xl, heads: 7}"),
-            "w.yaml:1:8: model: hidden size 1600 is no multiple of 7 heads",
+            "w.yaml:1:8: model: hidden size 1600 is not a multiple of 7 heads",
         ),
         (
             GOOD.replace("gpt2-xl", "{base: mixtral-8x7b, top_k: 9}"),
@@ -145,7 +145,7 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (
             GOOD.replace("gpt2-xl", "{base: gpt2-xl, image: 64}"),
-            "'image' is no dimension of gpt2-xl",
+            "'image' is not a dimension of gpt2-xl",
         ),
         (GOOD + "parallel: {tensor: 2}\ndata: {kind: parameter-server}\n", "data parallelism only"),
         (GOOD + "precision: fp8\n", "w.yaml:4:12: precision"),

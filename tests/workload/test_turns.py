@@ -104,7 +104,7 @@ def test_the_report_says_who_takes_turns() -> None:
     text = PIPEDREAM.format(3, [2, 1], [2, 1])
     work = tiny(text, model=MLP, batch="{global: 4, micro: 1}")
     found = train(work, ideal(3), steps=1, granularity=65536, fold="none")
-    assert "GPUs that take turns: 2 on 2, 1 on 1" in training_report(found)
+    assert "alternating GPUs: 2 on 2, 1 on 1" in training_report(found)
     assert found.to_json()["stage_gpus"] == [2, 1]
 
 
@@ -145,7 +145,7 @@ def test_the_partitioner_keeps_all_gpus_busy() -> None:
     [
         ("parallel: {pipeline: 4}\npipeline: {replicas: [2, 2]}", "need schedule pipedream"),
         (PIPEDREAM.format(4, [2, 1], [2, 2]), r"\[2, 1\]: must add up to the 4 GPUs"),
-        (PIPEDREAM.format(4, [3, 1], [2, 2]), "8 microbatches are no multiple of the 3 GPUs"),
+        (PIPEDREAM.format(4, [3, 1], [2, 2]), "8 microbatches are not a multiple of the 3 GPUs"),
         (PIPEDREAM.format(4, [2, 2], [4]), r"layers \[4\]: must be 2 numbers"),
         (PIPEDREAM.format(4, [2, 2], [2, 2]) + "data: {kind: zero1}", "summed by ddp"),
         (

@@ -1,7 +1,4 @@
-"""Functions for scripts: training steps of a workload on a system, by name or as objects.
-
-Workload and system of a training run, by name or as objects.
-"""
+"""Functions for scripts: training steps of a workload on a system, by name or as objects."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def inputs(
     spec = workload if isinstance(workload, Workload) else load_workload(workload)
     topology = spec.topology if fabric is None else fabric
     if not topology:
-        raise InputError("the workload names no topology; give one")
+        raise InputError("topology missing in the workload; set topology")
     count = nodes if nodes is not None or fabric is not None else spec.nodes
     return Setup(topology, count, faults=tuple(faults)), spec
 
@@ -73,19 +70,19 @@ class TrainOptions(EstimateOptions, total=False):
     Attributes
     ----------
     nodes : int
-        Join so many of these machines; by default what the workload says.
+        Number of nodes to join; by default set by the workload.
     steps : int
         Steps; the last one is reported. 2 by default.
     fold : str
-        ``auto``, ``all``, ``proved`` or ``none``: which equal blocks of work are simulated once.
+        Equal blocks of work to simulate once: ``auto``, ``all``, ``proved`` or ``none``.
     strict_memory : bool
-        Memory that does not suffice is an error rather than a note.
+        Insufficient memory is an error rather than a note.
     granularity, seed, faults, trace_out, progress, command
-        As of `clusim.simulate`.
+        As in `clusim.simulate`.
     confirm : bool or None
-        Whether the verdict simulates the steps again without what held them back first; None: if that is cheap.
+        True re-simulates the steps without their bottleneck for the verdict; None: if that is cheap.
     watch : clusim.simulation.session.Watch
-        Ends the steps after a time on the wall, with `StepsEnded`.
+        Wall-clock limit, which raises `StepsEnded`.
     """
 
     fold: Literal["auto", "all", "proved", "none"] | None

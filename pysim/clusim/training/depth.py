@@ -1,9 +1,8 @@
-"""Deep models, extrapolated linearly from two runs with fewer equal layers.
+"""Schedule of training steps, and deep models extrapolated from two runs with fewer layers.
 
 In the middle of a model every layer has the same surroundings: the gather of the next one, the reduction of the
-previous one. So each further layer adds the same time, once there are enough layers to fill the overlap.
-
-Schedule of training steps, and notes on the plans of their collectives.
+previous one. So each further layer adds the same time, once there are enough layers to fill the overlap: the step is
+linear in the number of layers.
 """
 
 from __future__ import annotations
@@ -131,8 +130,8 @@ def by_depth(
         executed_flops=line(one.executed_flops, two.executed_flops),
         sharing=Sharing(*(line(a, b) for a, b in shared)),
         notes=[
-            f"simulated with {few} and with {more} of {layers} layers, and continued on a line; wires, tasks and"
-            f" fingerprint are those of {more} layers"
+            f"simulated with {few} and with {more} of {layers} layers, and extrapolated; wires, tasks and"
+            f" fingerprint: {more} layers"
         ],
         wall_s=one.wall_s + two.wall_s,
     )
@@ -141,5 +140,7 @@ def by_depth(
 def _cut(workload: Workload, layers: int) -> Workload:
     model = workload.model.model_copy(update={"layers": layers})
     if workload.model.huggingface is not None:
-        raise InputError("depth: not with a Hugging Face configuration; give the model by name")
+        raise InputError(
+            "depth: not supported with a Hugging Face configuration; set the model by name"
+        )
     return workload.model_copy(update={"model": model, "depth": None})

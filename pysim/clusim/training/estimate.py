@@ -1,10 +1,9 @@
 """Estimates of training steps: the plan's order of passes, with times of simulated parts.
 
-Writes steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`.
-
-Work of a single rank lasts as long as the sum of its kernels. Joint work is a part simulated by the engine, either in
-isolation or beside kernels with the stage's memory traffic. Repeated blocks of a stage without concurrent communication
-have the same time again.
+The writer emits steps as `clusim.workload.parallel` does, for one rank of every stage, into a `Clock`. Work of a single
+rank lasts as long as the sum of its kernels. Joint work is a part simulated by the engine, either in isolation or
+beside kernels with the stage's memory traffic. Repeated blocks of a stage without concurrent communication have the
+same time again.
 """
 
 from __future__ import annotations
@@ -339,7 +338,7 @@ def _estimated(request: TrainRequest, kept: Kept) -> StepEstimate:
         result = _bounded(request, plan, kept)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
-        notes.append("an estimate has no step with a checkpoint; simulate it")
+        notes.append("the estimate excludes checkpoints; simulate the step instead")
     return replace(result, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
 
 

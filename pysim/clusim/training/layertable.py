@@ -152,8 +152,8 @@ def layer_report(plan: ParallelPlan) -> str:
     chip, own = plan.chip, plan.workload
     lines = [
         f"{own.name}: layers of {plan.model.name} on one GPU, for one of {plan.microbatches} microbatches",
-        f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {own.precision}, of which products reach at most"
-        f" {chip.gemm_fraction:.0%} and fused attention {chip.attention_fraction:.0%};"
+        f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {own.precision} (products: at most"
+        f" {chip.gemm_fraction:.0%}, fused attention: {chip.attention_fraction:.0%});"
         f" {chip.memory_Bps / 1e9:,.0f} GB/s of memory; {chip.sustained:.0%} of both in long runs",
         "",
         f"  {'':<22} {'':>5} {'':>11}  {'GFLOP':^29}  {'memory traffic':^31}",

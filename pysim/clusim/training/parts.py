@@ -1,13 +1,13 @@
-"""Parts of training steps, simulated once: communication, with and without kernels.
+"""Parts of training steps, simulated once, and their cache on disk.
 
-A part is the joint communication of some ranks of a stage, written as in the step and run by the engine. Its result is
-cached by content: location of the ranks, communication, and the settings of the workload.
+A part is the joint communication of some ranks of a stage, with or without concurrent kernels, written as in the step
+and run by the engine. Its result is cached by content: location of the ranks, communication, and the settings of the
+workload.
 
-Cache of simulated parts on disk: one file per content, one folder per model version.
-
-Files are completely written under another name and then renamed, and equal keys mean equal contents, so any number of
-processes may read and write concurrently. Files of another version of clusim are never read. A file begins with the
-checksum of its question and answer; a file that does not match is ignored, and overwritten with the new answer.
+The cache has one file per content and one folder per model version. Files are completely written under another name and
+then renamed, and equal keys mean equal contents, so any number of processes may read and write concurrently. Files of
+another version of clusim are never read. A file begins with the checksum of its question and answer; a file that does
+not match is ignored, and overwritten with the new answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Proof that a replicated block equals the simulated one, and cost of writing out others.
+"""Proof of replicated blocks, and partial results of training steps.
 
 A block is simulated in isolation, with ranks that start together. If the same holds in the complete run, the block is
-verified identical: the engine is deterministic and independent of absolute time.
-
-Partial result of training steps that the wall-clock limit ended.
+verified identical: the engine is deterministic and independent of absolute time. Unverified blocks are written out in
+full if that is affordable. If the wall-clock limit ends a run, the partial result has the completed steps and the
+blocks replicated so far.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class FoldReport:
         text = f"{self.folded:,} blocks, {self.simulated} simulated for them: {self.proved:,} proved identical"
         if self.alone > self.proved:
             apart = format_time(self.skew_ps)
-            text += f", {self.alone - self.proved:,} with ranks ready up to {apart} apart"
+            text += f", {self.alone - self.proved:,} with ranks ready within {apart}"
         if self.alone < self.folded:
             rest = self.folded - self.alone
             text += f", {rest:,} beside other traffic ({self.disturbed_share:.2%} of the time)"

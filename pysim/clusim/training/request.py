@@ -21,30 +21,31 @@ FOLDS = ("auto", "all", "proved", "none")
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """Training steps on some machines; can be compared, hashed and sent to other processes.
+    """Training steps on a system; can be compared, hashed and sent to other processes.
 
     Attributes
     ----------
     setup : Setup
-        `clusim.training.api.inputs` makes one of the machine that the workload names. Plans of NCCL are those of its
-        newest release, without variables; which ranks take part is said in the workload.
+        `clusim.training.api.inputs` returns the setup of the system that the workload names. Plans are of the newest
+        NCCL release, without variables; the workload sets the ranks.
     steps : int
-        Steps; the last one is reported, those before it warm up.
+        Steps; the last one is reported, earlier steps warm up.
     fold : str or None
-        Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
-        result says how many were proved identical; ``proved`` then writes the others in full and runs again, until
-        all that are left were; ``auto`` does that where a run takes half a minute or less, and else is ``all``.
+        Replaces the choice of the workload. ``none`` simulates every block. ``all`` simulates equal blocks once, and
+        the result contains the number proved identical. ``proved`` then writes the other blocks in full and runs
+        again until all replicated blocks are proved. ``auto`` is ``proved`` for runs of up to half a minute, otherwise
+        ``all``.
     strict_memory : bool
-        Memory that does not suffice is an error rather than a note.
+        Insufficient memory is an error rather than a note.
     granularity : str or int
-        As of `clusim.simulation.request.Request`; ``step`` is ``coarse`` up to an error limit of `WANTED_ERROR`.
+        As in `clusim.simulation.request.Request`; ``step`` is ``coarse`` up to an error limit of `WANTED_ERROR`.
     seed : int
-        As there.
+        As in `clusim.simulation.request.Request`.
     estimate : bool
-        The step is put together from parts that were simulated before, by `clusim.training.estimate`.
+        The step is composed of previously simulated parts, by `clusim.training.estimate`.
     held : Setup or None
-        The machines for which collectives are planned, if these are surprised: `setup` has as many GPUs, in the same
-        order. None is `setup`.
+        System for which collectives are planned, if the plan is kept (same plan): its GPUs are equal in number and
+        order to those of `setup`. None is `setup`.
     """
 
     setup: Setup
@@ -66,7 +67,7 @@ class TrainRequest:
             raise InputError(f"fold {self.folding!r}: use {', '.join(FOLDS)}")
         for name in ("per_node", "version", "env", "ranks"):
             if getattr(self.setup, name):
-                raise InputError(f"{name} {getattr(self.setup, name)}: a training run takes none")
+                raise InputError(f"{name} {getattr(self.setup, name)}: not supported in training")
 
     @property
     def folding(self) -> str:

@@ -195,7 +195,7 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
         steps = spec.every or max(1, round((spec.every_s or 0) / step_s))
         if steps * step_s < job.write_s:
             message = (
-                f"a checkpoint takes {job.write_s:.4g} s to write, longer than the {steps * step_s:.4g} s"
+                f"writing a checkpoint lasts {job.write_s:.4g} s, longer than the {steps * step_s:.4g} s"
                 " between two"
             )
             raise complain(plan.workload, ("reliability",), message)

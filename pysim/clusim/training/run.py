@@ -1,10 +1,8 @@
 """Simulation of training steps: plan, schedule, run and result.
 
-Blocks that were simulated in isolation are stored as columns: the work of each, and its places in the step.
-
-In long runs the memory bandwidth of a GPU is divided between kernels and communication at longer intervals.
-The engine does it every 2 us on every GPU with a running kernel. A training step has seconds of kernels on
-tens or thousands of GPUs, with layers of milliseconds: there it is done less often.
+Blocks simulated in isolation are stored as columns: the work of each, and its places in the step. The engine divides a
+GPU's memory bandwidth between kernels and communication every 2 us. A training step has seconds of kernels on tens or
+thousands of GPUs, with layers of milliseconds: there the interval is longer.
 """
 
 from __future__ import annotations
@@ -176,7 +174,7 @@ class _Runs:
     def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> Measured:
         """Run the schedule of a block in isolation."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = whole_of(asked, self.options, "a block of work that pauses are to stand for")
+        result = whole_of(asked, self.options, "a block of work to replicate as pauses")
         self.errors.append(grain_error(result))
         start_ps, end_ps = result.tasks.start_ps, result.tasks.end_ps
         used = np.flatnonzero(result.wires.counters["busy_ps"])
@@ -305,7 +303,7 @@ def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> Trai
         return _simulated(replace(request, workload=part), options)
     except StepsEnded as error:
         raise TimeLimitReached(
-            f"{error.known.words} of fewer layers, which stand for the whole; give it longer"
+            f"{error.known.words} of the run with fewer layers; allow more time"
         ) from None
 
 

@@ -1,18 +1,15 @@
-"""Verdict on a training step from the time breakdown of its ranks, not its critical path.
+"""Verdict on a training step, its stragglers and its phases, from the breakdown of ranks.
 
-Replicated blocks are pauses on that path, and a bubble is on no path: while one stage waits, another computes. So a
-step is divided by the mean breakdown of its ranks, which adds up to the step. The excess time of a slow rank over its
-peers, including the waiting of others, is attributed to the slow rank; the excess load of the fullest link over its
-parallel links, to that link.
+The critical path is not used: replicated blocks are pauses on that path, and a bubble is on no path: while one stage
+waits, another computes. So a step is divided by the mean breakdown of its ranks, which adds up to the step. The excess
+time of a slow rank over its peers, including the waiting of others, is attributed to the slow rank; the excess load of
+the fullest link over its parallel links, to that link.
 
-Stragglers of a training step: slow ranks, heavy stages, links filled by communication.
-
-Phases of a training step: fill, steady state and drain of the pipeline, and update.
-
-The ``warm-up`` ends when the last rank begins its first pass, the ``drain`` begins when the first rank has finished its
-last one, as in Megatron-LM's schedules (warm-up, steady state, cool-down); ``optimizer`` is everything after the last
-pass: the rest of the gradient reduction, and the optimiser. Without a pipeline there is no filling and draining; ranks
-that begin late are the ``start``, ranks that end late the ``tail``.
+**Phases** are fill, steady state and drain of the pipeline, and update. The ``warm-up`` ends when the last rank begins
+its first pass, the ``drain`` begins when the first rank has finished its last one, as in Megatron-LM's schedules
+(warm-up, steady state, cool-down); ``optimizer`` is everything after the last pass: the rest of the gradient reduction,
+and the optimiser. Without a pipeline there is no filling and draining; ranks that begin late are the ``start``, ranks
+that end late the ``tail``.
 """
 
 from __future__ import annotations
@@ -121,7 +118,7 @@ def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
     most, mean = int(np.argmax(means)), float(np.mean(means))
     if not mean or means[most] < HEAVIER * mean:
         return ""
-    return f"behind stage {most}, which computes {means[most] / mean:.2f} times as long as stages do on average"
+    return f"slowest stage {most}: {means[most] / mean:.2f} times the mean compute time"
 
 
 def full_wire(
@@ -269,7 +266,7 @@ def step_verdict(
         step_ps,
         tuple(told[:MOST_CAUSES]),
         phases,
-        "what ranks did in the last step on average",
+        "mean of the ranks in the last step",
         expected=f"expected error: {expected}",
     )
 
@@ -298,9 +295,9 @@ class StepSpans:
     Attributes
     ----------
     begin_ps, passed_ps, end_ps : int
-        When it begins, when its last pass is done, and when it ends [ps].
+        Begin, end of the last pass, and end [ps].
     pipeline : bool
-        Whether it has stages, which wait for each other.
+        True if it has stages, which wait for each other.
     """
 
     spans: Mapping[int, Spans]

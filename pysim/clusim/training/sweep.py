@@ -1,7 +1,4 @@
-"""Scaling of a workload over data-parallel replicas.
-
-Pictures of a training step.
-"""
+"""Scaling of a workload over data-parallel replicas, and figures of a training step."""
 
 from __future__ import annotations
 

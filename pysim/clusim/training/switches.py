@@ -1,20 +1,17 @@
-"""Traffic that in-switch reduction (NVLS, SHARP) saves on GPUs, compared with rings.
+"""Cost of overlap on GPUs: SMs and memory traffic of communication, time lost by kernels.
 
-**Hardware** A ring reads and writes every byte several times on every GPU, with one CTA per channel. In-switch
-reduction needs the data once, and fewer CTAs. **Model** Every kind of in-switch collective of a run is
-simulated in isolation, unchanged and as a ring; the differences are multiplied by its number of calls.
+**In-switch reduction** (NVLS, SHARP) compared with rings. **Hardware** A ring reads and writes every byte several times
+on every GPU, with one CTA per channel. In-switch reduction needs the data once, and fewer CTAs. **Model** Every kind of
+in-switch collective of a run is simulated in isolation, unchanged and as a ring; the differences are multiplied by its
+number of calls.
 
-Cost of overlap: SMs of communication's CTAs, and time that kernels lose.
-
-Collectives beside kernels, issued repeatedly on two streams: mutual slow-down.
-
-**Hardware** The blocks of kernels are assigned to SMs in the order of their launches. A collective that is issued while
-a large kernel has blocks waiting gets its SMs only when the last of these has started; a kernel issued while a
-collective runs gets the remaining SMs at once. So a stream of collectives beside a stream of matrix products
-completes about one collective per product. **Model** A collective starts at the end of the kernel during which it was
-ready; then it holds its SMs and uses memory beside the next kernel. Which kernel that is depends on all earlier times,
-so the schedule is simulated until every collective waits for the right one. **Not modelled** The last wave of tiles, in
-which some SMs are free already; blocks that share an SM.
+**Collectives and kernels issued repeatedly on two streams.** **Hardware** The blocks of kernels are assigned to SMs in
+the order of their launches. A collective that is issued while a large kernel has blocks waiting gets its SMs only when
+the last of these has started; a kernel issued while a collective runs gets the remaining SMs at once. So a stream of
+collectives beside a stream of matrix products completes about one collective per product. **Model** A collective starts
+at the end of the kernel during which it was ready; then it holds its SMs and uses memory beside the next kernel. Which
+kernel that is depends on all earlier times, so the schedule is simulated until every collective waits for the right
+one. **Not modelled** The last wave of tiles, in which some SMs are free already; blocks that share an SM.
 """
 
 from __future__ import annotations

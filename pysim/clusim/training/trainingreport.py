@@ -41,7 +41,7 @@ def ended_report(known: EndedSteps) -> str:
     if known.result is not None:
         rows += [
             ("steps done", done),
-            ("step under way", f"{format_time(known.under_way_ps)} simulated"),
+            ("step in progress", f"{format_time(known.under_way_ps)} simulated"),
         ]
         rows += [*ended_rows(known.result), ("granularity", known.granularity)]
     if known.folded:
@@ -83,7 +83,7 @@ def _head(result: StepResult) -> list[str]:
             f"{_layers(plan, stage)} on {workers}"
             for stage, workers in enumerate(plan.crew.replicas)
         )
-        lines.append(f"  layers of stages on GPUs that take turns: {turns}")
+        lines.append(f"  layers of stages on alternating GPUs: {turns}")
     lines += [f"  {line}" for line in said(result.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
@@ -139,7 +139,7 @@ def _step(result: StepResult) -> str:
     if not result.worker_ps:
         return shown
     fast, slow = (format_time(pick(result.worker_ps)) for pick in (min, max))
-    return f"{shown}; workers take {fast} to {slow}, each at its own pace"
+    return f"{shown}; asynchronous workers need {fast} to {slow}"
 
 
 def _ranks(result: StepResult) -> list[str]:

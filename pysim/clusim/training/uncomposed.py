@@ -1,6 +1,6 @@
-"""Steps with differing ranks: each is one part, shared with no other step.
+"""Estimated training steps: composed of cached parts, or as one part.
 
-Estimate of training steps.
+A step with differing ranks is one part, which no other step shares.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StepEstimate(StepResult):
             limit = (
                 f"error limit {bound:.1%}"
                 if self.whole
-                else f"{limit} (of bursts alone {bound:.1%})"
+                else f"{limit} (of bursts only: {bound:.1%})"
             )
         rows = [("estimate", f"of {self.parts} parts, {made}; {limit}")]
         if self.followed:

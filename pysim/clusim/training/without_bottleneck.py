@@ -1,6 +1,6 @@
-"""Training steps without their bottleneck: the changed request, and the saving.
+"""Training steps without their bottleneck, and steps with a checkpoint.
 
-Step with a checkpoint, compared with the same step without.
+Each is the original step with one change; the difference is the saving, or the cost of the checkpoint.
 """
 
 from __future__ import annotations

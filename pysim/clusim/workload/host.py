@@ -1,21 +1,17 @@
-"""Time of a rank's host thread to issue the steps of layers; parameters are in `hardware.frameworks`.
+"""Hosts of GPUs: issue of work by host threads, host memory, and traffic of a node's GPUs.
 
-Path from a GPU to the memory of its host: PCIe and its switches, or NVLink-C2C.
+**Path to host memory** over PCIe and its switches, or NVLink-C2C. **Model** All GPUs of a node copy at
+the same time, each to the nearest memory; a link or memory used by several GPUs is shared evenly. **Not
+modelled** Other traffic on these links: that of NICs.
 
-**Model** All GPUs of a node copy at the same time, each to the nearest memory; a link or memory used by
-several GPUs is shared evenly. **Not modelled** Other traffic on these links: that of NICs.
-
-Traffic of a GPU to others: inside its node, and its part of the node's network traffic.
-
-Host threads as tasks: the host of a rank issues work in order, on a separate stream.
-
-**Hardware** A host queues kernels on its GPU and continues; the GPU processes the queue. A kernel starts
-once it is issued and its dependencies are complete; a full queue blocks the host until a slot is free.
-Some calls wait until the GPU is idle. **Model** A pause on the stream ``host`` for every run of kernels,
-block or collective. The work after a run waits for both, so a step lasts as long as the slower of the
-two wherever they meet, and a host that is ahead stays ahead. A run waits for the host of the previous
-run: its kernels can start while it is still being issued. **Not modelled** The first kernel of a run
-starts when the host begins the run, not one operator later.
+**Host threads** are tasks on a separate stream of the rank; issue times are in
+`clusim.hardware.frameworks`. **Hardware** A host queues kernels on its GPU and continues; the GPU
+processes the queue. A kernel starts once it is issued and its dependencies are complete; a full queue
+blocks the host until a slot is free. Some calls wait until the GPU is idle. **Model** A pause on the
+stream ``host`` for every run of kernels, block or collective. The work after a run waits for both, so a
+step lasts as long as the slower of the two wherever they meet, and a host that is ahead stays ahead. A
+run waits for the host of the previous run: its kernels can start while it is still being issued. **Not
+modelled** The first kernel of a run starts when the host begins the run, not one operator later.
 """
 
 from __future__ import annotations
@@ -109,7 +105,7 @@ def host_way(fabric: Fabric) -> HostWay:
         shared[memory] += 1
     memory, links = ways.get(first.name, ("", []))
     if not links:
-        raise InputError(f"{fabric.name}: {first.name} has no way to memory of a host")
+        raise InputError(f"{fabric.name}: {first.name} is not connected to host memory")
     rate = min(link.rate.bytes_per_s * link.count / used[id(link)] for link in links)
     end = by_name[memory].endpoint
     assert end is not None, "memories are endpoints"

@@ -314,7 +314,7 @@ def chip_of(
     if peak is None:
         known = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
         raise InputError(
-            f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
+            f"precision {precision.name}: unsupported by {endpoint.chip or node.name}; use"
             f" {' or '.join(known) or 'another chip'}"
         )
     if own.kernels is not None:
@@ -324,7 +324,7 @@ def chip_of(
     result = own.gemm_fraction or endpoint.gemm_fraction
     if not result:
         raise InputError(
-            f"chip {endpoint.chip!r} of {node.name}: gemm_fraction is not known; give the chip a base, or the"
+            f"chip {endpoint.chip!r} of {node.name}: gemm_fraction missing; set the chip's base, or in the"
             " workload 'hardware: {gemm_fraction: 0.8}'"
         )
     return Chip(

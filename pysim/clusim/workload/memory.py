@@ -1,31 +1,28 @@
-"""Memory of a rank: weights, gradients, optimizer states, activations, communicator buffers.
+"""Memory of a rank: weights, gradients, optimiser states, activations, communicator buffers.
 
 **Model** ZeRO shards optimiser states (1), gradients too (2), weights too (3) over the data dimension
 (arXiv 1910.02054). Activations are those of the layers, times the microbatches that a stage has in
-flight: the remaining stages with 1F1B, all of them with GPipe. In addition, a process has a context, its
-libraries workspaces, and its allocator gaps. **Not modelled** Blocks that the allocator splits and
+flight: the remaining stages with 1F1B, all of them with GPipe. In addition, a process has a context,
+its libraries workspaces, and its allocator gaps. **Not modelled** Blocks that the allocator splits and
 joins, algorithms of convolutions that cuDNN tries, and NCCL's memory other than its buffers.
 
-Optimisers: memory per parameter, and the memory traffic of a step.
-
-**Hardware** A fused kernel that reads gradients and states and writes states and weights once:
-memory-bound.
-**Model** The same. Before it the gradients are swept for their norm, clipped and cleared (Adam), and
-unscaled and checked for overflow (fp16), each in a separate pass. In mixed precision weights and
-gradients have 16 bits and the optimiser keeps 32-bit copies.
+**Optimisers**: memory per parameter, and memory traffic of a step. **Hardware** A fused kernel that
+reads gradients and states and writes states and weights once: memory-bound. **Model** The same. Before
+it the gradients are swept for their norm, clipped and cleared (Adam), and unscaled and checked for
+overflow (fp16), each in a separate pass. In mixed precision weights and gradients have 16 bits and the
+optimiser keeps 32-bit copies.
 
 Four accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit
 weights and gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit
 copy of the gradients into which microbatches are accumulated (DeepSpeed with ``fp32`` accumulation);
-`gradient_bits` 32 chooses it. If products add to that copy themselves (Megatron-LM), 16-bit gradients do
-not exist: *2 + 4 + 12*. If the optimiser creates the copy, of its shard only, it is one of its states,
-and ZeRO shards it with them: *2 + 2 + 16*, ``4 + 16/N`` with ZeRO 1 on N ranks.
+`gradient_bits` 32 chooses it. If products add to that copy themselves (Megatron-LM), 16-bit gradients
+do not exist: *2 + 4 + 12*. If the optimiser creates the copy, of its shard only, it is one of its
+states, and ZeRO shards it with them: *2 + 2 + 16*, ``4 + 16/N`` with ZeRO 1 on N ranks.
 
-Recomputation by layers and by modules, if not all layers recompute equally.
-
-**Hardware** Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``),
-TorchTitan (``selective_ac_option``). Only the input of a group of layers is kept, and the complete group
-is recomputed before the backward pass of its last layer. A recomputed module frees its output and its
+**Recomputation** by layers and by modules, if not all layers recompute equally. **Hardware**
+Megatron-LM (``--recompute-method block`` and ``uniform``, ``--recompute-modules``), TorchTitan
+(``selective_ac_option``). Only the input of a group of layers is kept, and the complete group is
+recomputed before the backward pass of its last layer. A recomputed module frees its output and its
 interior; its input is kept. **Model** The same; a layer recomputes everything at the start of its
 backward pass.
 """
@@ -347,9 +344,9 @@ class Recomputer:
         if self.own.modules is not None and workload.recompute != "selective":
             raise InputError("modules need 'recompute: selective'")
         if sum((self.own.layers is not None, self.own.every is not None, self.own.group > 1)) > 1:
-            raise InputError("give one of layers, every and group")
+            raise InputError("choose one of layers, every and group")
         if self.own.group > 1 and ZERO.get(workload.data.kind) == 3:
-            raise InputError("groups of layers need whole weights, which sharded ones are not")
+            raise InputError("groups of layers need complete weights, not sharded")
 
     def check(self, layers: Sequence[Layer]) -> None:
         """Raise an error for modules that no layer of the model has."""

@@ -51,8 +51,8 @@ class Mesh:
                 raise InputError(f"{name} {getattr(self, name)}: must be at least 1")
         if (self.context * self.data) % self.expert:
             raise InputError(
-                f"expert {self.expert}: must divide context x data = {self.context * self.data}; experts are spread"
-                " over the ranks of these dimensions"
+                f"expert {self.expert}: must divide context x data = {self.context * self.data}; experts are"
+                " distributed over these dimensions"
             )
         self._check_shard()
         if (self.context * self.data) % self.norm:

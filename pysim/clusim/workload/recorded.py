@@ -126,7 +126,7 @@ class _Writer:
                     f" 0..{self.recording.num_ranks - 1}"
                 )
             if most is not None and done[event.rank] >= most:
-                self.notes[f"events after {most} calls of their rank left out"] += 1
+                self.notes[f"events after {most} calls of their rank omitted"] += 1
                 continue
             done[event.rank] += event.kind in ("collective", *MESSAGES)
             kept.append(number)
@@ -222,7 +222,7 @@ class _Writer:
             event = self.recording.events[self.units[stuck].events[0]]
             raise InputError(
                 f"{event.where or self.recording.name}: rank {event.rank} cannot reach {event.operation or event.kind}"
-                f" {event.name!r}: ranks made their calls in different orders ({len(self.units) - len(order)} of"
+                f" {event.name!r}: ranks call in different orders ({len(self.units) - len(order)} of"
                 f" {len(self.units)} steps are left)"
             )
         return Translation(self.builder.build(), order, self.tasks, self.notes)
@@ -323,7 +323,7 @@ class _Writer:
             other = self.recording.events[number]
             if other.rank in of_rank or other.rank not in group.ranks:
                 raise InputError(
-                    f"{other.where or self.recording.name}: rank {other.rank} takes part in call {event.sequence} of"
+                    f"{other.where or self.recording.name}: rank {other.rank} participates in call {event.sequence} of"
                     f" group {group.name!r} {'twice' if other.rank in of_rank else 'and is not in it'}"
                 )
             of_rank[other.rank] = number
@@ -359,9 +359,9 @@ class _Writer:
         taken = set(self.source.values())
         lonely = sum(len(numbers) < 2 and numbers[0] not in taken for numbers in result.values())
         if lonely:
-            self.notes[
-                "messages of which only one end is recorded: the other one is assumed ready"
-            ] += lonely
+            self.notes["messages recorded at one end only: the other end is assumed ready"] += (
+                lonely
+            )
         sizes = {
             ends: max(self.recording.events[n].bytes for n in ns) for ends, ns in result.items()
         }
@@ -391,11 +391,11 @@ class _Writer:
 def _no_program(group: Group, event: Event) -> str:
     """Return the reason why a collective is omitted, empty if it is not."""
     if len(group.ranks) < 2:
-        return "collectives of one rank alone: nothing to send"
+        return "collectives of a single rank: no data to send"
     if event.operation == "barrier":
         return ""
     if event.operation not in OF_NCCL:
-        return f"collectives {event.operation or event.name!r}, which clusim has no program for"
+        return f"collectives {event.operation or event.name!r} are not supported by clusim"
     if event.bytes < 1:
         return "collectives without a size"
     return ""

@@ -361,7 +361,7 @@ def load_workload(
             raise InputError(f"workload {shown!r}: unknown{did_you_mean(shown, known)}")
         path = shipped
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(f"{shown}: larger than 4 MiB; this is no workload file")
+        raise InputError(f"{shown}: larger than 4 MiB; not a workload file")
     note_input(path)
     try:
         text = path.read_text(encoding="utf-8")

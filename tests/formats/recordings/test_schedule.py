@@ -138,7 +138,7 @@ def test_only_eager_messages_may_cross(eager: bool) -> None:
         for kind in ("send", "recv")
     ]  # fmt: skip
     if not eager:
-        with pytest.raises(InputError, match="ranks made their calls in different orders"):
+        with pytest.raises(InputError, match="ranks call in different orders"):
             run(recording(events))
         return
     translation, result = run(recording(events))

@@ -1,10 +1,9 @@
 """Grids of runs in YAML: every list is an axis, and all combinations are run.
 
 ``run:`` contains options of `clusim run`, ``train:`` options of `clusim train` and, below ``change``, keys of the
-workload by their path (``parallel.tensor``). Each may be a list of such blocks. The module defines the options of
-both blocks, how values are read, and how they appear in a column.
-
-Point of a sweep: one run, its parameters, and its result as a row.
+workload by their path (``parallel.tensor``). Each may be a list of such blocks. The module defines the options of both
+blocks, how values are read, and how they appear in a column. A point of a sweep is one run with its parameters and its
+result as a row.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ def _text(value: Any) -> Value:
 def _whole(low: int) -> Callable[[Any], Value]:
     def read(value: Any) -> Value:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value < MOST:
-            raise InputError(f"{value!r}: must be a whole number from {low} on")
+            raise InputError(f"{value!r}: must be an integer of at least {low}")
         return value, value
 
     return read
@@ -394,7 +393,7 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
             points.setdefault(point.name, point)
     problems.raise_if_any()
     if not points:
-        raise InputError(f"{where}: has no runs; write run: {{topology: ..., size: [...]}}")
+        raise InputError(f"{where}: no runs defined; write run: {{topology: ..., size: [...]}}")
     result = tuple(points.values())
     return SweepGrid(where, result, _varied(result))
 
@@ -429,7 +428,7 @@ def _axes(
         else:
             axes[name] = value if isinstance(value, list) else [value]
             if not axes[name]:
-                problems.add((*at, name), "an empty list; give at least one value")
+                problems.add((*at, name), "an empty list; add at least one value")
             for index, item in enumerate(axes[name]):
                 try:
                     axes[name][index] = known.words[name](item)
@@ -452,7 +451,7 @@ def _changes(
     for name, value in given.items():
         values = value if isinstance(value, list) else [value]
         if not values:
-            problems.add((*at, name), "an empty list; give at least one value")
+            problems.add((*at, name), "an empty list; add at least one value")
         result[f"change.{name}"] = [(_shown(item), item) for item in values]
     return result
 

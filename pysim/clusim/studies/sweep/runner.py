@@ -50,10 +50,12 @@ def read_rows(path: Path) -> list[Row]:
         table = parquet.read_table(path)
     except (OSError, pyarrow.ArrowException):
         raise InputError(
-            f"{path}: is no Parquet file and would be replaced; give another file"
+            f"{path}: not a Parquet file and would be replaced; choose another file"
         ) from None
     if not set(table.column_names) >= KEYS:
-        raise InputError(f"{path}: is no table of a sweep and would be replaced; give another file")
+        raise InputError(
+            f"{path}: not a table of a sweep and would be replaced; choose another file"
+        )
     rows: list[Row] = table.to_pylist()
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
@@ -186,7 +188,7 @@ def _locked(target: Path) -> Lock:
         return Lock(Path(f"{target}.lock"))
     except LockedError as error:
         raise EnvironmentFailure(
-            f"{target}: another sweep (process {error.holder}) writes it; wait, or give another file"
+            f"{target}: another sweep (process {error.holder}) writes it; wait, or choose another file"
         ) from None
     except OSError as error:
         raise EnvironmentFailure(f"{target}.lock: cannot be written: {error.strerror}") from None

@@ -1,8 +1,7 @@
 """Runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training.
 
-Systems and runs with faster or slower components, and systems without a transport.
-
-Transports that can be off are P2P, GPUDirect, PXN, and host memory between ranks.
+A change is another run, a faster or slower component, or a transport switched off. Transports that can be off are P2P,
+GPUDirect, PXN, and host memory between ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 _ACS = (
     "ACS sends traffic between devices below a PCIe switch up through the root complex, and routes of topologies do not"
-    " depend on the port a packet came from; 'p2p off' and 'gpudirect off' are what is usually done about it"
+    " depend on a packet's input port; 'p2p off' and 'gpudirect off' are the usual measures"
 )
 
 
@@ -70,9 +69,7 @@ class TransportOff:
         if all(getattr(fabric, name) == value for name, value in keys.items()):
             raise InputError(f"{self.what} off: it is off already on {fabric.name}")
         if self.what != "shm" and not any(node.kind == "memory" for node in fabric.nodes):
-            raise InputError(
-                f"{self.what} off: {fabric.name} has no host memory that data could go through"
-            )
+            raise InputError(f"{self.what} off: {fabric.name} has no host memory as another path")
         return replace(fabric, **keys)
 
 
@@ -92,7 +89,7 @@ def switch_of(text: str) -> TransportOff | None:
         raise InputError(f"acs on: not simulated: {_ACS}")
     if what not in SWITCHES or state == "on":
         known = ", ".join(f"'{name} off'" for name in SWITCHES)
-        raise InputError(f"{text}: cannot be switched {state}; give {known}")
+        raise InputError(f"{text}: cannot be switched {state}; use {known}")
     return TransportOff(what)
 
 
@@ -122,7 +119,7 @@ class Speed:
         if not result:
             classes = ", ".join(sorted({link.cls for link in fabric.links}))
             raise InputError(
-                f"{self.what} x{self.factor}: {fabric.name} has no such links; use a class ({classes}), ends such as"
+                f"{self.what} x{self.factor}: no matching links in {fabric.name}; use a class ({classes}), ends such as"
                 f" '{fabric.links[0].a}-{fabric.links[0].b}', or {', '.join(THINGS)}"
             )
         return replace(fabric, links=tuple(links))
@@ -192,7 +189,7 @@ def what_if(
     asked = list(changes)
     for name, change in asked:
         if not isinstance(change, CHANGES) and type(change) is not type(base):
-            raise InputError(f"what-if {name}: must be a change of the baseline's own kind")
+            raise InputError(f"what-if {name}: must be of the same kind as the baseline")
         _refuse_unknown(base, name, change)
     if isinstance(base, PerfRun):
         return _tests(base, asked, title, counted)
@@ -208,7 +205,7 @@ def what_if(
 
 _TIMES = {
     Request: KERNEL,
-    ReplayRequest: "of the whole job",
+    ReplayRequest: "of the complete job",
     TrainRequest: "of the last step",
 }
 
@@ -247,10 +244,10 @@ def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
         return
     setup = _setup(base)
     if setup is None:
-        raise InputError("name the machine of the replay with --topology")
+        raise InputError("set the system of the replay with --topology")
     moved = speed.machine(setup.fabric)
     if replace(setup, topology=moved, nodes=None).fabric is not moved:
-        raise InputError("a variable of the baseline says the opposite; leave it out there")
+        raise InputError("a variable of the baseline contradicts it; remove the variable")
 
 
 def _row(

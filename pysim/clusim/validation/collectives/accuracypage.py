@@ -1,7 +1,4 @@
-"""Accuracy page: a validation as a complete Markdown page.
-
-Validation as text.
-"""
+"""Validation as terminal text, and as the accuracy page in Markdown."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from clusim.validation.collectives.validate import Report
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"
     " in which errors within the spread of repetitions are 0 and rows weigh 100 / (100 + spread); followed: rows whose"
-    " time was followed along a line from other runs"
+    " time was extrapolated from other runs"
 )
 """Meaning of the columns."""
 
@@ -151,29 +148,28 @@ def _reasons(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
 _INTRODUCTION = """\
 # Accuracy
 
-How far predictions of `clusim` are from measured times. `clusim validate` writes this page, all of it:
+Errors of predicted times of `clusim` against measurements. `clusim validate` writes the complete page:
 
 ```
 {command}
 ```
 
-The table of measurements is of tables that others published (nccl-tests, and programs of some authors) and is not
-part of clusim; [nccl-tests.md](nccl-tests.md#against-measurements) says what such a table holds. Kernels were
-simulated with `--granularity {granularity}` ([granularity.md](granularity.md)); `quick` moves most large sizes by up to
-3.6% against what `clusim run` simulates, either way, and has no error limit.
+The measurements are from published tables (nccl-tests, and programs of some authors), which are not part of clusim;
+[nccl-tests.md](nccl-tests.md#against-measurements) describes the columns of such a table. Kernels were simulated with
+`--granularity {granularity}` ([granularity.md](granularity.md)); `quick` changes the time of most large sizes by up to
+3.6% compared with `clusim run`, in either direction, without an error limit.
 
-**How to read it.** Errors are those of the time of an iteration, in percent. A cell is *median / mean* of the
-absolute error, and *bias*, the mean of the signed one: + is predicted too long. *Within spread* is the mean once
-more, with a measurement's own repeatability: an error within the spread of its repetitions counts as 0, and a row
-that spreads by s % weighs 100 / (100 + s). A rack whose trays NVLink joins is one machine. *Followed* is the share of
-rows whose time was followed along a line from runs of fewer machines or smaller sizes.
+**How to read it.** Errors are of the time of an iteration, in percent. A cell is *median / mean* of the absolute
+error, and *bias*, the mean of the signed error: + is predicted too long. *Within spread* is the mean with the
+repeatability of measurements: an error within the spread of the repetitions counts as 0, and a row with a spread of
+s % weighs 100 / (100 + s). A rack with trays joined by NVLink is one node. *Followed* is the share of rows with times
+extrapolated from runs of fewer nodes or smaller sizes.
 
-**What is a prediction.** Some figures of the hardware were read off measurements. Rows behind such a figure, and more
-than those where it was not clear, are *calibration rows*, listed below with their figures and scored apart; every
-other table but those of *leave one out* has only rows that were *left out*. That no figure was read off a row does
-not mean that nobody had seen it: mechanisms were added because rows disagreed, and which are modelled was decided
-with all of these tables at hand. New machines can be further off than these tables say.
-[accuracy-causes.md](accuracy-causes.md) says what is known of the causes.
+**Predictions.** Some hardware parameters were calibrated on measurements. Rows used for a parameter, or possibly
+used, are *calibration rows*, listed below with their parameters and scored separately; every other table except
+*leave one out* contains only *held-out rows*. Held-out rows were still known to the authors: mechanisms were added
+because rows disagreed, and the choice of modelled mechanisms considered all of these tables. Errors of other systems
+can be larger. [accuracy-causes.md](accuracy-causes.md) lists the known causes.
 
 For comparison: two real clusters of the same kind differ by 0.4 to 0.9% for large sizes, 6 to 19% in the middle and 3
 to 21% for small ones.
@@ -219,7 +215,7 @@ def page_text(report: Report, command: str, plots: Sequence[tuple[str, str]] = (
     groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
     blocks.append(_section(ClassTable("Every group of rows", "All rows, calibration too.", groups)))
     rest = [f"- {_plain(line)}" for line in remarks(report, paths=False)]
-    blocks.append("\n".join(["## What was assumed, and what has no prediction", "", *rest]) + "\n")
+    blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *rest]) + "\n")
     return "\n".join(blocks)
 
 
@@ -256,8 +252,8 @@ def _cells(found: Score) -> list[str]:
 
 def _figures_of(points: Sequence[Point]) -> str:
     """Return the parameters that were calibrated on the rows of the points."""
-    lines = ["## Which rows calibrated which figures", ""]
-    lines += ["| rows | figures, by what they were read off |", "|---|---|"]
+    lines = ["## Calibration rows of each parameter", ""]
+    lines += ["| rows | sources of the parameters |", "|---|---|"]
     for name, sources in calibrated_by(points).items():
         shown = "<br>".join(_plain(source) for source in sources)
         lines.append(f"| {name}: {_plain(ROW_SETS[name].text)} | {shown} |")

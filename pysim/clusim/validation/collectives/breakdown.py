@@ -1,19 +1,15 @@
-"""Scores of a validation by classes of held-out and calibration rows.
-
-Errors of predictions: one measure for any number of rows, and the classes of rows.
+"""Errors of predicted collectives: scores, classes of rows, tables, and unknown launches.
 
 **Counting.** The error of a row is the error of its time, in percent; + is predicted too long. Median and mean use the
 absolute errors, the bias is the mean of the signed errors. A further mean considers the spread: a measurement with
-repetitions `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as 0, and the
-row has the weight 100 / (100 + s). Rows without a spread have the weight 1.
+repetitions `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as 0, and the row
+has the weight 100 / (100 + s). Rows without a spread have the weight 1.
 
 **Classes.** Rows below 1 MiB, below 64 MiB and above; on one node or several; calibration rows or held-out rows.
 
-Unknown launches of measurements: a prediction for every possible launch of a row.
-
-**Launch** Without information, a job has one process that drives all GPUs of its node by one thread (``-g``) or by one
-thread each (``-t``), or one process per GPU; its iterations may be a CUDA graph. All launches share the kernel.
-**Not modelled** Unknown hosts, NICs and drivers.
+**Unknown launches.** A row without a launch has a prediction for every possible launch: a job has one process that
+drives all GPUs of its node by one thread (``-g``) or by one thread each (``-t``), or one process per GPU; its
+iterations may be a CUDA graph. All launches share the kernel. **Not modelled** Unknown hosts, NICs and drivers.
 """
 
 from __future__ import annotations
@@ -283,32 +279,32 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     out = left_out(points)
     tables = [
         _headline(points, out),
-        ClassTable("Left-out rows by system", "", _placed(out, lambda p: p.row.group.system)),
-        ClassTable("Left-out rows by source", "", _placed(out, lambda p: p.row.source or "-")),
+        ClassTable("Held-out rows by system", "", _placed(out, lambda p: p.row.group.system)),
+        ClassTable("Held-out rows by source", "", _placed(out, lambda p: p.row.source or "-")),
         ClassTable(
-            "Left-out rows by collective", "", _placed(out, lambda p: p.row.group.collective)
+            "Held-out rows by collective", "", _placed(out, lambda p: p.row.group.collective)
         ),
         ClassTable(
-            "Left-out rows by algorithm and protocol",
+            "Held-out rows by algorithm and protocol",
             "As they ran; P2P are sends and receives.",
             _placed(out, lambda p: p.way),
         ),
         ClassTable(
-            "Left-out rows by harness",
-            "What measured, and how much of the launch is known: processes and threads are (launch known), only GPUs"
-            " per process or thread are (threads not given), or nothing is (launch not given).",
+            "Held-out rows by harness",
+            "Program of the measurement, and the known part of the launch: processes and threads (launch known), only"
+            " GPUs per process or thread (threads not given), or no part (launch not given).",
             _placed(out, lambda p: p.row.group.launch_class),
         ),
         _launches([p for p in points if not p.row_sets and p.launch_open]),
         ClassTable(
-            "Left-out rows by release",
+            "Held-out rows by release",
             "",
             _placed(out, lambda p: "release given" if p.row.group.nccl_version else "not given"),
         ),
         ClassTable(
-            "Left-out rows by how they were simulated",
-            "Followed: along a line from runs of fewer nodes or smaller sizes.",
-            _placed(out, lambda p: "followed" if p.followed else "simulated whole"),
+            "Held-out rows by method of simulation",
+            "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
+            _placed(out, lambda p: "followed" if p.followed else "simulated in full"),
         ),
         _calibration(points),
         _without("source", points, lambda p: p.row.source or "-"),
@@ -340,10 +336,10 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
         tainted = {key(point) for point in points if point.row_sets}
         clean = [point for point in out if key(point) not in tainted]
         for place, some in by(clean, lambda p: p.place).items():
-            lines.append(ClassLine(f"of a {what} that calibrated nothing, {place}", some))
+            lines.append(ClassLine(f"of a {what} without calibration rows, {place}", some))
     return ClassTable(
-        "Left-out rows",
-        "Rows that calibrated no figure, and whose launch is known: predictions.",
+        "Held-out rows",
+        "Rows that calibrated no parameter, with a known launch: predictions.",
         lines,
     )
 
@@ -351,13 +347,13 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
 def _launches(unknown: Sequence[Point]) -> ClassTable:
     """Return the rows with an unknown launch, for each possible launch."""
     if not unknown:
-        return ClassTable("Left-out rows of an unknown launch", "", [])
+        return ClassTable("Held-out rows of an unknown launch", "", [])
     inside = sum(point.within_launches for point in unknown)
     return ClassTable(
-        "Left-out rows of an unknown launch",
-        "The same rows by the launches that they may have had. They are in no other table of held-out rows.",
+        "Held-out rows of an unknown launch",
+        "The same rows for each possible launch. No other table of held-out rows contains them.",
         [
-            ClassLine("the likeliest launch", unknown, f"{inside} measured times lie in the span"),
+            ClassLine("the likeliest launch", unknown, f"{inside} measured times are in the span"),
             ClassLine("the shortest of all", [_at(point, 0) for point in unknown]),
             ClassLine("the longest of all", [_at(point, 1) for point in unknown]),
         ],
@@ -377,12 +373,12 @@ def _calibration(points: Sequence[Point]) -> ClassTable:
     lines = [ClassLine("all", known)] if known else []
     for name, sources in calibrated_by(known).items():
         own = [point for point in known if name in point.row_sets]
-        count = f"{len(sources)} figure{'s' * (len(sources) > 1)}"
+        count = f"{len(sources)} parameter{'s' * (len(sources) > 1)}"
         lines.append(ClassLine(f"{name}: {ROW_SETS[name].text}", own, count))
     return ClassTable(
         "Calibration rows",
-        "Rows that figures were taken from or fitted to. Agreement with them is by construction, and says nothing of"
-        " other nodes.",
+        "Rows used to set or fit parameters. Their agreement is by construction and does not predict the error of"
+        " other systems.",
         lines,
     )
 
@@ -394,14 +390,14 @@ def _without(what: str, points: Sequence[Point], key: Callable[[Point], str]) ->
         names = [row_set for row_set in ROW_SETS if any(row_set in p.row_sets for p in own)]
         if names:
             share = sum(bool(point.row_sets) for point in own)
-            remark = f"not left out: {share} of its rows calibrated figures ({', '.join(names)})"
+            remark = f"not held out: {share} of its rows calibrated parameters ({', '.join(names)})"
         else:
-            remark = f"left out: nothing of this {what} calibrated a figure"
+            remark = f"held out: no row of this {what} calibrated a parameter"
         lines.append(ClassLine(name, own, remark))
     return ClassTable(
         f"Leave one {what} out",
-        f"All rows of every {what}. Figures are read off by hand and are not fitted anew without a {what}, so a line"
-        f" is a prediction only where no figure was calibrated on the {what}; the remark says so. Where some were, the"
-        " line is an error of agreement, and what leaving it out would cost is not known.",
+        f"All rows of every {what}. Parameters are set by hand and are not fitted again without a {what}: a line is a"
+        f" prediction only if no parameter was calibrated on the {what}, as the remark states. Otherwise the line"
+        " contains calibration rows, and the error without them is unknown.",
         lines,
     )

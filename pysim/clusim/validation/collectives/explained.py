@@ -1,7 +1,4 @@
-"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path.
-
-JSON forms of predictions of measured collectives, and of the time breakdown of one.
-"""
+"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path. JSON forms."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class Explained:
             "",
             f"  measured   {row.time_us:>12,.3f} us" + _spread(row),
             f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.way}",
-            f"  {'calibrated ' + sets if sets else 'left out of every calibration'}",
+            f"  {'calibrated ' + sets if sets else 'held out of every calibration'}",
             "",
         ]
         for term in self.terms:
@@ -98,7 +95,7 @@ class Explained:
 
 
 def _spread(row: Row) -> str:
-    return f"  repetitions {row.spread_pct:g}% apart" if row.spread_pct else ""
+    return f"  repetitions differ by {row.spread_pct:g}%" if row.spread_pct else ""
 
 
 def row_named(rows: Sequence[Row], name: str) -> Row:
@@ -107,7 +104,7 @@ def row_named(rows: Sequence[Row], name: str) -> Row:
         return rows[int(name) - 1]
     result = [row for row in rows if row.where.endswith(name)] if ":" in name else []
     if not result:
-        raise InputError(f"row {name!r}: give a number of 1 to {len(rows)}, or FILE:LINE")
+        raise InputError(f"row {name!r}: choose 1 to {len(rows)}, or FILE:LINE")
     return result[0]
 
 
@@ -135,7 +132,7 @@ def explained(row: Row, granularity: str | int) -> Explained:
             )
         )
     if case.setup.num_ranks > MOST_RANKS:
-        what = f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: not taken apart"
+        what = f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: no time breakdown"
         return Explained(point, [*terms, Term("followed", what, kernel_us)])
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 
@@ -173,7 +170,7 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
     terms = _merged(table)
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
     if abs(rest_us) > 1e-9:
-        what = "how much longer the kernel is than one run of it alone: iterations in a row, or along a line"
+        what = "further time of the kernel compared with a single run: consecutive iterations, or extrapolation"
         terms.append(Term("followed", what, rest_us))
     return terms
 

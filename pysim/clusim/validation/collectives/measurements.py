@@ -253,7 +253,7 @@ def _whole(
     number = integer(text, least, most)
     if number is None:
         raise InputError(
-            f"{where}: {name} {text[:40]!r}: must be a whole number of {least} to {most}"
+            f"{where}: {name} {text[:40]!r}: must be an integer from {least} to {most}"
         )
     return number
 
@@ -314,12 +314,12 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
         name = run.collective()
         if system is None:
             raise InputError(
-                f"{path}: an output of nccl-tests does not name the system; give --system PRESET"
+                f"{path}: an output of nccl-tests does not name the system; set --system PRESET"
             )
         if not name or " or " in name or not run.devices:
-            what = f"{name}, which is not one" if name else "which program it is from"
+            what = f"{name}, not a unique collective" if name else "its program"
             raise InputError(
-                f"{path}:{run.line}: cannot tell {what}; keep the lines of nccl-tests in front of the table"
+                f"{path}:{run.line}: cannot identify {what}; keep the lines of nccl-tests in front of the table"
             )
         if not run.listed:
             raise InputError(

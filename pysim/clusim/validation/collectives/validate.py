@@ -1,10 +1,7 @@
 """Predictions and measurements of collectives, and the rows without a prediction.
 
-File of expected errors, from a validation; read by `clusim.simulation.expected`.
-
-Figure of predictions against measurements: one panel per system, time over size.
-
-Lines are predicted, dots measured.
+A validation also writes the file of expected errors that `clusim.simulation.expected` reads, and a figure of time over
+size with one panel per system: lines are predicted, dots measured.
 """
 
 from __future__ import annotations
@@ -95,7 +92,7 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
     """Draw curves, one panel per system, into a file; its extension selects the format."""
     form = picture_format(target)
     if not curves:
-        raise InputError("nothing to draw: no row was predicted")
+        raise InputError("no row was predicted, so the figure would be empty")
     with replacing(target) as out:
         _draw(_split(curves, lambda curve: curve.system), out, form, dpi)
 

@@ -1,6 +1,6 @@
 """Measured rows as workloads on systems, with the assumptions of each.
 
-The system of a row: a preset, changes of the chip by the words of its hardware, and GPUs per node.
+The system of a row is a preset with the GPUs per node and the chip described by the row's hardware.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
     if chip:
         chip = {"base": gpu.name} | chip
         said = ", ".join(f"{key} {value}" for key, value in chip.items())
-        notes.append(f"chip as the column hardware says: {said}")
+        notes.append(f"chip by the column hardware: {said}")
     rest = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
     names = {*gpu.name.split("-"), *f"{gpu.model} {gpu.form}".lower().split(), *_USED}
     unused = [word for word in re.findall(r"\w+", rest) if word.lower() not in names]
@@ -124,7 +124,7 @@ def _preset(row: StepRow) -> str:
     for names, preset in _PRESETS:
         if any(name in word for name in names):
             return preset
-    raise InputError(f"hardware {row.hardware!r}: no preset is like it")
+    raise InputError(f"hardware {row.hardware!r}: no matching preset")
 
 
 def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _said(row: StepRow, gpu: Gpu) -> dict[str, Any]:
         if rate is None:
             raise InputError(
                 f"hardware {row.hardware!r}: {gpu.name} has {there / 2**30:.0f} GiB, not {size[1]} GB; name another"
-                " chip, or say the rate of its memory (TB/s)"
+                " chip, or add its memory rate (TB/s)"
             )
         result["memory"] = f"{size[1]}GB"
     return result
@@ -225,13 +225,13 @@ def case_of(row: StepRow) -> StepCase:
     notes = [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
     for name, text in row.unread:
         if name in NEEDED or name == "step_s":
-            raise InputError(f"{name} {text[:40]!r}: is no number that it can be")
+            raise InputError(f"{name} {text[:40]!r}: must be a valid number")
     for name in ("seq", "global_batch"):
         if not getattr(row, name):
             raise InputError(f"{name} is not given")
     machines = machines_of(row, notes)
     if not row.measured_s and not row.tflops_per_gpu:
-        raise InputError("no time of a step, and no tokens or TFLOP/s that give one")
+        raise InputError("no time of a step, and no tokens or TFLOP/s to compute it from")
     sizes = _sizes(row, notes)
     spec: dict[str, Any] = {
         "name": row.id or row.where,
@@ -249,7 +249,7 @@ def case_of(row: StepRow) -> StepCase:
     }
     whole = spec["data"]["kind"] not in ("fsdp", "zero3")
     if "Megatron-Bridge" in row.framework and spec["precision"].startswith("fp8") and whole:
-        notes.append("weights in 8 bits alone assumed, as Megatron-Bridge's fp8_param_gather")
+        notes.append("only weights in 8 bits assumed, as Megatron-Bridge's fp8_param_gather")
         spec["primary_weights"] = "fp8"
     if _megatron(row) == "megatron-deepspeed":
         # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
@@ -260,7 +260,7 @@ def case_of(row: StepRow) -> StepCase:
     if row.tensor > 1:
         said = along.startswith(("yes", "no")) and not along.startswith("not")
         if not said:
-            notes.append("sequence parallelism not said: assumed with Megatron")
+            notes.append("sequence parallelism not given: assumed with Megatron")
         wanted = along.startswith("yes") if said else _megatron(row) == "megatron"
         spec["tensor"] = {"sequence_parallel": wanted}
     nodes, ranks = machines.placed(row.n_gpus)
@@ -282,16 +282,16 @@ def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
     data, rest = divmod(row.n_gpus, others)
     if rest or not data:
         raise InputError(
-            f"{row.n_gpus} GPUs are no multiple of {others}, what its parallelism needs"
+            f"{row.n_gpus} GPUs are not a multiple of {others}, as its parallelism needs"
         )
     if row.data and row.data != data:
-        notes.append(f"data {row.data} does not go with the number of GPUs: {data} simulated")
+        notes.append(f"data {row.data} contradicts the number of GPUs: {data} simulated")
     return {**result, "data": data}
 
 
 def _micro(row: StepRow, notes: list[str]) -> int:
     if not row.micro_batch:
-        notes.append("microbatch not said: 1 assumed")
+        notes.append("microbatch not given: 1 assumed")
     return row.micro_batch or 1
 
 
@@ -301,7 +301,7 @@ def _precision(row: StepRow, notes: list[str]) -> str:
     if result:
         return min(result, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
     if word in ("", "not stated", "unknown"):
-        notes.append("precision not said: bf16 assumed")
+        notes.append("precision not given: bf16 assumed")
         return "bf16"
     raise InputError(f"precision {row.precision!r} is not modelled")
 
@@ -311,7 +311,7 @@ def _attention(row: StepRow, notes: list[str]) -> str:
     if "plain" in word or "eager" in word:
         return "plain"
     if not word or word == "unknown":
-        notes.append("attention not said: fused assumed")
+        notes.append("attention not given: fused assumed")
     return "flash"
 
 
@@ -328,7 +328,7 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
     if row.framework.lower().startswith("nemo container 24.0"):
         # Before Transformer Engine adopted FlashAttention 3.
         library = "flash2" if row.context > 1 else "cudnn"
-        notes.append(f"attention not said: {library} assumed, as it is older than FlashAttention 3")
+        notes.append(f"attention not given: {library} assumed, older than FlashAttention 3")
         return {"attention_library": library}
     named = [name for name in _LIBRARIES if name in word.replace("attention-", "")]
     if named and "not stated" not in word:
@@ -363,9 +363,9 @@ def _recompute(row: StepRow, notes: list[str]) -> str:
         if word.startswith(name):
             return name
     if _nemo_scripts(row):
-        notes.append("recomputation not said: none, as in the scripts of NeMo-Framework-Launcher")
+        notes.append("recomputation not given: none, as in the scripts of NeMo-Framework-Launcher")
         return "none"
-    notes.append("recomputation not said: the least that fits into memory")
+    notes.append("recomputation not given: the least that fits into memory")
     return "none"
 
 
@@ -405,12 +405,12 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
     if word in ("", "unknown", "not stated"):
         if "llm-foundry" in row.framework:
             kind = "zero2" if _foundry_sweeps(row, _FOUNDRY_GRADIENTS) else "fsdp"
-            notes.append(f"sharding not said: {kind}, as LLM Foundry's benchmark scripts had it")
+            notes.append(f"sharding not given: {kind}, as LLM Foundry's benchmark scripts had it")
             return {"kind": kind}
         if _megatron(row) == "megatron":
-            notes.append("sharding not said: distributed optimiser assumed")
+            notes.append("sharding not given: distributed optimiser assumed")
             return {"kind": "distributed-optimizer", "overlap": overlap}
-        notes.append("sharding not said: plain data parallelism assumed")
+        notes.append("sharding not given: plain data parallelism assumed")
     # Megatron-DeepSpeed reduces its gradients after the last backward pass.
     return {"kind": "ddp", "overlap": overlap and _megatron(row) != "megatron-deepspeed"}
 

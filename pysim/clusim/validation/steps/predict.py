@@ -1,14 +1,14 @@
 """Predicted step of a measured row, from the fewest nodes that determine it.
 
-**Model** Steps of up to two nodes are simulated unchanged. Beyond, replicas do the same work concurrently:
-with plain data parallelism or sharded optimisers the step time grows with ``1 - 1/d`` for `d` replicas, the share
-of a ring that other ranks hold; it is extrapolated in this term from one and two replicas. Where one node holds
-several replicas, and with sharded weights, whose gathers load the links between any two nodes equally, two nodes
-represent all. Each further microbatch, and in sharded models each further layer, adds the same time once there are a
-few: steps with many are extrapolated linearly. **Not modelled** Contention of many nodes in the network between them.
+**Model** Steps of up to two nodes are simulated unchanged. Beyond, replicas do the same work concurrently: with plain
+data parallelism or sharded optimisers the step time grows with ``1 - 1/d`` for `d` replicas, the share of a ring that
+other ranks hold; it is extrapolated in this term from one and two replicas. Where one node holds several replicas, and
+with sharded weights, whose gathers load the links between any two nodes equally, two nodes represent all. Each further
+microbatch, and in sharded models each further layer, adds the same time once there are a few: steps with many are
+extrapolated linearly. **Not modelled** Contention of many nodes in the network between them.
 
-A time given as TFLOP/s per GPU requires the operations of a step as the source of the row counts them.
-Sources differ in their counting (formulas and code read at these releases):
+A time given as TFLOP/s per GPU requires the operations of a step as the source of the row counts them. Sources differ
+in their counting (formulas and code read at these releases):
 
 - Megatron-LM of 2021 counts full recomputation and unmasked attention: ``96 B s l h^2 (1 + s / 6h + V / 16 l h)``
   (arXiv 2104.04473, section 5.1).
@@ -19,7 +19,7 @@ Sources differ in their counting (formulas and code read at these releases):
 
 Rates of other frameworks are rejected.
 
-Errors of predicted steps in percent, and rank correlation of layouts of one model.
+Scores are errors in percent, and the rank correlation of layouts of one model.
 """
 
 from __future__ import annotations
@@ -205,17 +205,17 @@ def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[floa
     known = "megatron" in framework and "deepspeed" not in framework
     if not known or getattr(model, "experts", True):  # only transformers have the field
         raise InputError(
-            f"{row.framework} of {row.model}: how operations were counted is not known; give the step's time"
+            f"{row.framework} of {row.model}: unknown count of operations; set the step's time"
         )
     size, layers, seq = model.hidden, model.layers, row.seq
     whole = row.global_batch * seq * layers * size**2
     if "2021" in framework or "including recompute" in row.notes:
         counted = 96 * whole * (1 + seq / (6 * size) + model.vocab / (16 * layers * size))
-        return counted, "with full recomputation and whole attention"
+        return counted, "with full recomputation and complete attention"
     wide = model.intermediate / size * (1.5 if model.gated else 1.0)
     attention = 1 + model.kv_heads / model.heads + seq / size
     counted = 12 * whole * (attention + wide + model.vocab / (2 * layers * size))
-    return counted, "without recomputation, with whole attention"
+    return counted, "without recomputation, with complete attention"
 
 
 MOST_GPUS = 128
@@ -273,13 +273,15 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
         return Unpredicted(row, str(error))
     if run.full_flops / measured_s > run.peak_flops:
         share = run.full_flops / measured_s / run.peak_flops
-        return Unpredicted(row, f"{share:.0%} of the peak: less was computed than the row says")
+        return Unpredicted(
+            row, f"{share:.0%} of the peak: the row states more work than was computed"
+        )
     return StepPoint(row, measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
 
 
 def _fitting(case: StepCase) -> StepCase:
     """Return a case with the least recomputation that fits into memory, if not given."""
-    if not any(note.startswith("recomputation not said") for note in case.notes):
+    if not any(note.startswith("recomputation not given") for note in case.notes):
         return case
     fabric = case.machines.setup(case.nodes).known
     for kind in ("none", "selective", "full"):

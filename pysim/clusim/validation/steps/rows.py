@@ -1,6 +1,6 @@
 """Measured training steps: rows of a CSV table, one column per known property of a run.
 
-Model of a measured row: dimensions from its columns and the public model card.
+The model of a row has its dimensions from the columns and from the public model card.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
         reader = csv.DictReader(io.StringIO(read_text(path)))
         missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
         if missing:
-            raise InputError(f"{path}: column {missing[0]!r} is missing; this is no table of steps")
+            raise InputError(f"{path}: column {missing[0]!r} is missing; not a table of steps")
         rows += [_row(values, f"{path}:{reader.line_num}") for values in reader]
     if not rows:
         raise InputError("no rows: the tables are empty")
@@ -210,7 +210,7 @@ def model_spec(row: StepRow) -> dict[str, Any]:
         raise InputError(f"model {row.model!r}: its dimensions are not known")
     result: dict[str, Any] = {"base": card.base, **card.changes}
     if not (row.layers and row.hidden) and not {"layers", "hidden"} <= card.changes.keys():
-        raise InputError(f"model {row.model!r}: give its layers and hidden size")
+        raise InputError(f"model {row.model!r}: set layers and hidden size")
     for key in ("layers", "hidden", "heads", "kv_heads", "vocab"):
         if getattr(row, key):
             result[key] = getattr(row, key)

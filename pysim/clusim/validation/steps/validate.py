@@ -1,10 +1,7 @@
 """Predictions and measurements of steps, and the rows without a prediction.
 
-JSON form of predictions of measured steps (`clusim.validation.steps.validate`).
-
-Writer of the file of expected step errors, from a validation.
-
-Validation of training steps as terminal lines, and as a section of the accuracy page.
+A validation is written as terminal lines, as JSON, as a section of the accuracy page, and as the file of expected step
+errors.
 """
 
 from __future__ import annotations
@@ -246,7 +243,7 @@ def write_step_data(report: StepReport, target: Path, measurements: Sequence[Pat
         if said.n >= LEAST and said.mean_abs_pct is not None and said.bias_pct is not None:
             classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])
     if not classes:
-        raise InputError("too few rows were predicted to say what error to expect")
+        raise InputError("too few predicted rows for an expected error")
     about = {
         "written_by": "clusim validate --data",
         "version": version(),
@@ -266,7 +263,7 @@ HEADING = "## Steps that others published"
 
 MEANING = (
     "error of the time of a step in %: mean and median of the absolute error; bias: mean, + is predicted too long; tau:"
-    " Kendall's, of the throughput of plans of one model on one number of GPUs; rows that calibrated a figure are apart"
+    " Kendall's, of the throughput of layouts of one model on one number of GPUs; calibration rows are separate"
 )
 
 _WIDTH = 46
@@ -348,11 +345,11 @@ def section(report: StepReport, command: str) -> str:
     parts = [
         HEADING,
         "",
-        f"Written by `{command}`, from a table of steps that others measured, which is not part of clusim;",
-        "[training.md](training.md#against-measurements) says what such a table holds. Errors are those of the time of",
-        "a step, in percent; bias is the mean of the signed ones, + is predicted too long; tau is Kendall's, of the",
-        "throughput of plans of one model on one number of GPUs. Rows behind a figure (calibration rows) are scored",
-        "apart; every group has held-out rows only.",
+        f"Written by `{command}`, from a table of published steps, which is not part of clusim;",
+        "[training.md](training.md#against-measurements) describes the columns of such a table. Errors are of the time",
+        "of a step, in percent; bias is the mean of the signed errors, + is predicted too long; tau is Kendall's, of",
+        "the throughput of layouts of one model on one number of GPUs. Calibration rows are scored separately; every",
+        "group has held-out rows only.",
         "",
         "| | rows | mean | median | bias | tau |",
         "|---|---|---|---|---|---|",
@@ -364,7 +361,7 @@ def section(report: StepReport, command: str) -> str:
     names = sorted({name for point in report.calibration for name in point.calibrated})
     parts += ["", "Calibration rows:", ""]
     parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]
-    parts += ["", "What was assumed, and what has no prediction:", ""]
+    parts += ["", "Assumptions, and rows without a prediction:", ""]
     parts += [f"- {_plain(line)}" for line in _remarks(report)]
     return "\n".join(parts) + "\n"
 

@@ -105,7 +105,7 @@ class _Config:
             most = MOST_LAYERS if what == "layers" else LARGEST
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise self.wrong(
-                    f"{key!r} is {value!r:.40}; must be a whole number, {least} to {most:,}"
+                    f"{key!r} is {value!r:.40}; must be an integer, {least} to {most:,}"
                 )
             return value
         return None
@@ -122,7 +122,7 @@ class _Config:
         names = WORDS["activation"]
         value = next((self.data[key] for key in names if self.data.get(key)), None)
         if value is None:
-            raise self.missing(names, "it says whether the feed-forward block is gated")
+            raise self.missing(names, "it defines whether the feed-forward block is gated")
         if not isinstance(value, str):
             raise self.wrong(f"activation {value!r:.40}: must be a name such as 'silu'")
         return value.lower()
@@ -145,7 +145,7 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
     head_size = own.find("head_size")
     if head_size is None and hidden % heads:
         raise own.wrong(
-            f"hidden size {hidden} is no multiple of {heads} heads, and there is no 'head_dim'"
+            f"hidden size {hidden} is not a multiple of {heads} heads, and 'head_dim' is missing"
         )
     inner = _inner(own, kind, hidden)
     activation = own.activation()
@@ -183,11 +183,9 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
 def _check_kind(own: _Config, kind: str) -> None:
     """Raise an error for models that are not transformers with equal layers."""
     if own.flag("is_encoder_decoder"):
-        raise own.wrong(
-            f"{kind or 'this'} has an encoder and a decoder; only one of them can be read"
-        )
+        raise own.wrong(f"{kind or 'this'} has an encoder and a decoder; only one can be read")
     if "text_config" in own.data and own.data.get("hidden_size") is None:
-        raise own.wrong("a model of several parts; save its 'text_config' as a file of its own")
+        raise own.wrong("a model of several parts; save its 'text_config' as a separate file")
     if (own.data.get("decoder_sparse_step") or 1) != 1 or own.data.get("mlp_only_layers"):
         raise own.wrong(
             "'decoder_sparse_step' and 'mlp_only_layers': every layer must have experts"
@@ -218,7 +216,9 @@ def _experts(own: _Config, inner: int) -> dict[str, int]:
     size = own.find("expert_size") or inner
     shared, shared_size = own.find("shared") or 0, own.find("shared_size") or 0
     if shared_size % size:
-        raise own.wrong(f"'shared_expert_intermediate_size' {shared_size} is no multiple of {size}")
+        raise own.wrong(
+            f"'shared_expert_intermediate_size' {shared_size} is not a multiple of {size}"
+        )
     return {
         "experts": experts,
         "top_k": own.need("top_k"),

@@ -1,19 +1,17 @@
-"""Models by name; dimensions from the papers and published configurations.
+"""Models by name, with dimensions of papers and published configurations; LSTM and DLRM.
 
-Recurrent networks: layers of LSTM cells between an embedding and a head, over a sequence of tokens.
-
+**Recurrent networks**: LSTM cells between an embedding and a head, over a sequence of tokens.
 **Hardware** cuDNN multiplies the inputs of all steps at once; the recurrent product and the cell wait
 for the previous step. Backwards likewise, with the weight gradients of all steps at the end. Layers of
 several GPUs work as a wave over (layer, time): the sequence is split into pieces, and a layer processes
-a piece while the next one processes the previous piece.
-**Model** The same; two biases per layer as in cuDNN. **Not modelled** Waves over layers of one GPU;
-persistent kernels, which keep recurrent weights in registers; dropout.
+a piece while the next one processes the previous piece. **Model** The same; two biases per layer as in
+cuDNN. **Not modelled** Waves over layers of one GPU; persistent kernels, which keep recurrent weights
+in registers; dropout.
 
-DLRM: embedding tables spread over the ranks, dense layers on all of them (arXiv 1906.00091).
-
-**Model** Each rank looks up its tables for the complete batch; an all-to-all provides every rank with
-all tables for its part of the batch, during the bottom layers. A second all-to-all returns the gradient.
-**Not modelled** Row-wise split tables, caches.
+**DLRM** (arXiv 1906.00091): embedding tables distributed over the ranks, dense layers on all. **Model**
+Each rank looks up its tables for the complete batch; an all-to-all provides every rank with all tables
+for its part of the batch, during the bottom layers. A second all-to-all returns the gradient. **Not
+modelled** Row-wise split tables, caches.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Checkpoints inside steps: weights and states over each GPU's link to its host, then to storage.
+"""Transfers between GPUs and hosts inside steps: checkpoints and offloading.
 
-**Hardware** Ranks with the same states share the writing (PyTorch's distributed checkpoints,
-Megatron-LM's fully parallel saving). Synchronous writing stops the job until all data are written, and
-streams: a piece is written while the next one is copied. Asynchronous writing stops a rank until its
-part is copied to host memory (``async_save``). Copies may also overlap the passes of the next step,
-which read the same weights, and the optimiser waits for them (CheckFreq, FAST 2021; DataStates-LLM, HPDC
-2024). **Model** The same: copies use each GPU's part of the path to host memory, in sequence with the
-copies of offloading; storage receives the writes of all GPUs together. Copies during passes are divided
-into one piece per pass of a layer, so that offloaded activations can interleave. **Not modelled**
-Allocation of pinned memory; serialisation; the planning of a checkpoint; other traffic on PCIe.
+**Checkpoints** of weights and states over each GPU's link to its host, then to storage. **Hardware**
+Ranks with the same states share the writing (PyTorch's distributed checkpoints, Megatron-LM's fully
+parallel saving). Synchronous writing stops the job until all data are written, and streams: a piece is
+written while the next one is copied. Asynchronous writing stops a rank until its part is copied to host
+memory (``async_save``). Copies may also overlap the passes of the next step, which read the same
+weights, and the optimiser waits for them (CheckFreq, FAST 2021; DataStates-LLM, HPDC 2024). **Model**
+The same: copies use each GPU's part of the path to host memory, in sequence with the copies of
+offloading; storage receives the writes of all GPUs together. Copies during passes are divided into one
+piece per pass of a layer, so that offloaded activations can interleave. **Not modelled** Allocation of
+pinned memory; serialisation; the planning of a checkpoint; other traffic on PCIe.
 
-Offload to the host: the optimiser with its gradients and weights, and activations.
-
-**Hardware** ZeRO-Offload (arXiv 2101.06840): states and master weights are in host memory; the CPU steps
-over a tile of parameters while the gradients of the next tile arrive and the weights of the previous one
-leave. **Model** The same, a tile for each bucket of data parallelism; the duration of the CPU's step is
-that of its memory traffic, at the GPU's part of host memory bandwidth. Activations (Transformer Engine's
+**Offloading** of the optimiser with its gradients and weights, and of activations. **Hardware**
+ZeRO-Offload (arXiv 2101.06840): states and master weights are in host memory; the CPU steps over a tile
+of parameters while the gradients of the next tile arrive and the weights of the previous one leave.
+**Model** The same, a tile for each bucket of data parallelism; the duration of the CPU's step is that
+of its memory traffic, at the GPU's part of host memory bandwidth. Activations (Transformer Engine's
 offloading) of all layers of a pass except the last are copied out after their forward pass; a layer
 waits for the copy of the second layer before it, so that two are resident. They return while the
 following layer is in its backward pass. **Not modelled** Copies of gradients during the backward pass;
@@ -162,7 +162,7 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
             if plan.workload.checkpoint is not None
             else ("reliability", "checkpoint")
         )
-        message = f"{result.bytes:,} bytes take {result.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
+        message = f"{result.bytes:,} bytes need {result.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
         raise complain(plan.workload, (*place, "write"), message)
     return result
 

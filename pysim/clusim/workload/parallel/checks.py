@@ -1,8 +1,7 @@
 """Checks for contradictions of a workload with its settings, model or topology.
 
-Each error names its place in the file.
-
-Expert imbalance: tokens of each rank's experts, and the all-to-all with uneven parts.
+Each error names its place in the file. The module also computes expert imbalance: tokens of each rank's
+experts, and the all-to-all with uneven parts.
 """
 
 from __future__ import annotations
@@ -117,9 +116,7 @@ def check_kind(workload: Workload, model: Model) -> None:
         message = f"{model.name} normalises no batches"
         raise complain(workload, ("data", "batchnorm"), message)
     if own.schedule == "wavefront" and not isinstance(model, Recurrent):
-        message = (
-            f"wavefront: {model.name} is no recurrent network; its layers need whole sequences"
-        )
+        message = f"wavefront: {model.name} is not recurrent; its layers need complete sequences"
         raise complain(workload, ("pipeline", "schedule"), message)
     if own.pieces > 1 and own.schedule != "wavefront":
         raise complain(workload, ("pipeline", "pieces"), "pieces need schedule wavefront")
@@ -155,15 +152,15 @@ def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
         message = "checkpoints are described twice; leave one of the two out"
         raise complain(workload, ("reliability", "checkpoint"), message)
     if spec.every is not None and spec.every_s is not None:
-        raise complain(workload, (*place, "every_s"), "give every (steps) or every_s, not both")
+        raise complain(workload, (*place, "every_s"), "set every (steps) or every_s, not both")
     if spec.overlap and not spec.asynchronous:
-        message = "what is copied under passes is written later; needs asynchronous"
+        message = "copies concurrent with passes are written later; set asynchronous"
         raise complain(workload, (*place, "overlap"), message)
     message = ""
     if workload.data.kind == "parameter-server":
-        message = "servers have the states; give it in reliability, which has a formula for it"
+        message = "states are on the servers; set checkpoint in reliability, which computes it"
     if workload.pipeline.schedule == "pipedream" and workload.parallel.pipeline > 1:
-        message = "pipedream has no moment between two steps; give it in reliability, which has a formula for it"
+        message = "pipedream steps overlap; set checkpoint in reliability, which computes it"
     if message and (own is not None or spec.overlap):
         raise complain(workload, place, message)
     try:
@@ -200,7 +197,7 @@ def check_servers(workload: Workload, fabric: Fabric) -> None:
         message = f"{data.servers} servers on {workers} workers: at most one on each"
         raise complain(workload, ("data", "servers"), message)
     if not data.colocated and data.servers >= fabric.num_ranks:
-        message = f"{data.servers} servers leave none of the {fabric.num_ranks} GPUs to workers"
+        message = f"{data.servers} servers use all of the {fabric.num_ranks} GPUs; workers need at least one"
         raise complain(workload, ("data", "servers"), message)
 
 
@@ -246,8 +243,8 @@ def check_turns(workload: Workload, crew: Crew, microbatches: int) -> None:
     for stage, workers in enumerate(crew.replicas):
         if microbatches % workers:
             message = (
-                f"{microbatches} microbatches are no multiple of the {workers} GPUs of stage {stage}, which"
-                " take turns"
+                f"{microbatches} microbatches are not a multiple of the {workers} GPUs of stage {stage}, which"
+                " alternate"
             )
             raise complain(workload, ("batch", "global"), message)
 
@@ -296,6 +293,6 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model)
     machines = len(next(iter(shapes)))
     pool = model.experts * min(own.machines or machines, machines) // machines
     if pool < model.top_k:
-        message = f"{own.machines} nodes have {pool} experts, a token goes to {model.top_k}"
+        message = f"{own.machines} nodes have {pool} experts; a token needs {model.top_k}"
         raise complain(workload, ("experts", "machines"), message)
     return machines

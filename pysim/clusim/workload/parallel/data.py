@@ -1,28 +1,26 @@
-"""Data parallelism with complete weights on every rank: gradient buckets of DDP, ZeRO 1 and 2.
+"""Data parallelism with complete weights on every rank: DDP, ZeRO 1 and 2, 1F1B-RR, servers.
 
-**Hardware** DDP (VLDB 2020) fills buckets with parameters in reverse order, 25 MiB each and the first 1
-MiB; when the gradients of a bucket are complete, its all-reduce starts during the rest of the backward
-pass. ZeRO 1 and the distributed optimiser of Megatron-LM replace it by a reduce-scatter, and gather the
-weights after the step; ZeRO 2 keeps only its part of the gradients and therefore reduces every
-microbatch. With fewer shards than replicas (instances of the distributed optimiser) a rank's part of a
-sum is reduced over the copies, once a step. **Model** The same; gradients of a layer are complete when
-its backward pass ends. **Not modelled** Copies into buckets; buffers of unused parameters.
+**Gradient buckets.** **Hardware** DDP (VLDB 2020) fills buckets with parameters in reverse order, 25
+MiB each and the first 1 MiB; when the gradients of a bucket are complete, its all-reduce starts during
+the rest of the backward pass. ZeRO 1 and the distributed optimiser of Megatron-LM replace it by a
+reduce-scatter, and gather the weights after the step; ZeRO 2 keeps only its part of the gradients and
+therefore reduces every microbatch. With fewer shards than replicas (instances of the distributed
+optimiser) a rank's part of a sum is reduced over the copies, once a step. **Model** The same; gradients
+of a layer are complete when its backward pass ends. **Not modelled** Copies into buckets; buffers of
+unused parameters.
 
-Gradient sums over the workers of a replicated stage, as in PipeDream (1F1B-RR).
+**Replicated stages** (1F1B-RR). **Hardware** PipeDream (SOSP 2019): the workers of a stage process its
+microbatches in turn; PyTorch's DDP sums the gradients of a round, one microbatch of each worker, during
+their backward passes, and every worker steps when it has all sums. **Model** The same: a bucket is
+summed when the last worker of the round has computed it. **Not modelled** Versions of weights that
+differ while a microbatch is in flight: they cost memory but no time.
 
-**Hardware** PipeDream (SOSP 2019): the workers of a stage process its microbatches in turn; PyTorch's
-DDP sums the gradients of a round, one microbatch of each worker, during their backward passes, and every
-worker steps when it has all sums. **Model** The same: a bucket is summed when the last worker of the
-round has computed it. **Not modelled** Versions of weights that differ while a microbatch is in flight:
-they cost memory but no time.
-
-Parameter servers: workers push gradients and pull weights; each server has a part of them.
-
-**Hardware** Li et al., OSDI 2014. In a bulk-synchronous step a server sums the gradients of all workers,
-steps once, and answers all; asynchronously it steps for every worker and answers it at once. **Model** A
-bucket of gradients is divided evenly over the servers; pushes start when its gradients are complete.
-Servers are separate ranks, or workers in a second role. **Not modelled** Stale gradients: time does not
-depend on their values.
+**Parameter servers**: workers push gradients and pull weights; each server has a part. **Hardware** Li
+et al., OSDI 2014. In a bulk-synchronous step a server sums the gradients of all workers, steps once,
+and answers all; asynchronously it steps for every worker and answers it at once. **Model** A bucket of
+gradients is divided evenly over the servers; pushes start when its gradients are complete. Servers are
+separate ranks, or workers in a second role. **Not modelled** Stale gradients: time does not depend on
+their values.
 """
 
 from __future__ import annotations

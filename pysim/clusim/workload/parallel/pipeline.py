@@ -354,7 +354,7 @@ class StepWriter:
         """Return the bytes of a message of one rank before it is split."""
         if action.kind == "F":
             made = self.layout.next(self.crew.stage(target), action.chunk, -1)
-            assert made is not None, "what is received was made"
+            assert made is not None, "received activations come from a previous chunk"
             return max(16, self.plan.stages[source][made[1]][-1].output_bytes)
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
 

@@ -210,17 +210,15 @@ class ParallelPlan:
             if where.get("shard", "inside") in ("inside", "none"):
                 return []
             return [
-                f"states are cut over groups of {mesh.shards} GPUs that are not inside nodes, so that weights are"
-                f" gathered across; a machine has {fits}"
+                f"states are sharded over groups of {mesh.shards} GPUs that span nodes, so weights are"
+                f" gathered between nodes; a node has {fits}"
             ]
         if mesh.tensor <= fits and fits % mesh.tensor == 0:
             return [
-                f"tensor parallelism goes across nodes, though groups of {mesh.tensor} fit inside; put tensor first"
+                f"tensor parallelism spans nodes, though groups of {mesh.tensor} fit inside; put tensor first"
                 " in parallel.order"
             ]
-        return [
-            f"tensor parallelism goes across nodes: {mesh.tensor} GPUs in a group, {fits} in a machine"
-        ]
+        return [f"tensor parallelism spans nodes: {mesh.tensor} GPUs in a group, {fits} per node"]
 
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
@@ -276,7 +274,7 @@ def model_of(spec: ModelSpec) -> Model:
     """Return the model a workload names, with the dimensions it changes."""
     if (spec.base is None) == (spec.huggingface is None):
         raise InputError(
-            "give either 'base', the name of a model, or 'huggingface', the path of a config.json"
+            "set either 'base', the name of a model, or 'huggingface', the path of a config.json"
         )
     model: Model = (
         read_config(spec.huggingface)
@@ -291,7 +289,7 @@ def model_of(spec: ModelSpec) -> Model:
     known = {item.name for item in fields(model)}
     for name in changes:
         if name not in known:
-            raise InputError(f"{name!r} is no dimension of {model.name}")
+            raise InputError(f"{name!r} is not a dimension of {model.name}")
     if (
         isinstance(model, Transformer)
         and not {"head_size"} & changes.keys()
@@ -300,7 +298,7 @@ def model_of(spec: ModelSpec) -> Model:
         hidden, heads = changes.get("hidden", model.hidden), changes.get("heads", model.heads)
         if hidden % heads:
             raise InputError(
-                f"hidden size {hidden} is no multiple of {heads} heads; give head_size"
+                f"hidden size {hidden} is not a multiple of {heads} heads; set head_size"
             )
         changes["head_size"] = hidden // heads
         if model.kv_heads == model.heads:
@@ -381,7 +379,7 @@ def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
         return ("sequence",)
     if workload.pipeline.layers is not None and message.startswith("layers ["):
         return ("pipeline", "layers")
-    if "recompute:" in message or message.startswith(("give one of layers", "groups of layers")):
+    if "recompute:" in message or message.startswith(("choose one of layers", "groups of layers")):
         return ("recomputation",)
     return ("parallel",) if workload.parallel.model_fields_set else ("model",)
 
@@ -393,7 +391,7 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     model_size = own.tensor * own.context * own.pipeline
     if server_kind and model_size > 1:
         raise complain(
-            workload, ("data", "kind"), "parameter servers go with data parallelism only"
+            workload, ("data", "kind"), "parameter servers support only data parallelism"
         )
     check_servers(workload, fabric)
     have = len(own.ranks) if own.ranks is not None else fabric.num_ranks - extra
@@ -415,8 +413,8 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     if own.ranks is None and wanted + extra < fabric.num_ranks:
         more = f" and {extra} servers" if extra else ""
         message = (
-            f"{sizes} x data {replicas} = {wanted} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; leave"
-            " 'data' out to use all of them, or name those to use in parallel.ranks"
+            f"{sizes} x data {replicas} = {wanted} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; omit"
+            " 'data' to use all GPUs, or list the GPUs in parallel.ranks"
         )
         raise complain(workload, ("parallel",), message)
     check_chunks(workload)

@@ -1,17 +1,14 @@
-"""Layers of each part of each pipeline stage.
+"""Layers of each part of each pipeline stage: partition by the workload, or computed.
 
-Partition of layers by a workload, and its traffic, by framework.
-
-Partition of a row of layers into parts, with the slowest part as fast as possible.
-
-**Hardware** PipeDream (SOSP 2019), section 3.1: the best time of the first j layers on m workers is the
-minimum, over the place i of the last cut and the m' workers of the last stage, of the maximum of three
-times: the best time of the first i layers on m - m' workers; the messages across the cut (the output of
-layer i and its gradient); and the last stage, the longer of its layers' time and of the sum of their
-gradients over m' workers, divided by m', as the workers alternate. **Model** The same, with 2 (m' -
-1)/m' of the gradients for a sum over m' (a ring), and a worker's rate inside or across nodes: workers
-are in order, so m determines which of the two a stage or a cut uses. **Not modelled** A separate copy of
-the pipeline in every node (PipeDream's levels); memory.
+The computed partition minimises the time of the slowest part. **Hardware** PipeDream (SOSP 2019),
+section 3.1: the best time of the first j layers on m workers is the minimum, over the place i of the
+last cut and the m' workers of the last stage, of the maximum of three times: the best time of the first
+i layers on m - m' workers; the messages across the cut (the output of layer i and its gradient); and
+the last stage, the longer of its layers' time and of the sum of their gradients over m' workers,
+divided by m', as the workers alternate. **Model** The same, with 2 (m' - 1)/m' of the gradients for a
+sum over m' (a ring), and a worker's rate inside or across nodes: workers are in order, so m determines
+which of the two a stage or a cut uses. **Not modelled** A separate copy of the pipeline in every node
+(PipeDream's levels); memory.
 """
 
 from __future__ import annotations
@@ -136,12 +133,12 @@ def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepE
     """Return the sharding of layers, with the kernels of the framework."""
     style, along = workload.tensor.style, workload.tensor.sequence_parallel
     if workload.tensor.overlap and not along:
-        message = "what is overlapped is cut along the sequence; needs sequence_parallel"
+        message = "overlap splits along the sequence; set sequence_parallel"
         raise complain(workload, ("tensor", "overlap"), message)
     if along and style != "paired":
         raise complain(
             *(workload, ("tensor", "style")),
-            f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
+            f"{style} with sequence_parallel: sequence shards require paired matrices; use paired",
         )
     sums, eager = kernels_by(workload.host)
     return Shard(
@@ -278,13 +275,13 @@ def divide(
         counts = [base + (part < more) for part in range(parts)]
     if len(counts) != parts or sum(counts) != len(blocks):
         raise InputError(
-            f"layers {list(counts)}: must be {parts} numbers, whose sum is {len(blocks)}"
+            f"layers {list(counts)}: must be {parts} numbers with the sum {len(blocks)}"
         )
     result = _cut(blocks, counts)
     result[0] = first + result[0]
     result[-1] = result[-1] + last
     if not all(result):
-        raise InputError(f"layers {list(counts)}: a part has no layer at all")
+        raise InputError(f"layers {list(counts)}: a part is empty; each needs a layer")
     return result
 
 

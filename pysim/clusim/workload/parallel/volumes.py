@@ -1,10 +1,10 @@
-"""Traffic of collectives: bytes sent by all ranks of a group together, by algorithm.
+"""Traffic of collectives, and exchanges in two legs, between nodes and inside each node.
 
-**Model** Payload that leaves the GPUs on the shortest path: copies through the memory of another GPU to
-reach a NIC are not counted, nor are the flags of LL and LL128. In-switch reduction moves N + 1 times the
-size for an all-reduce, a ring 2 (N - 1) times.
-
-Exchanges in two legs: between ranks at the same place of several nodes, and inside each node.
+Traffic is the bytes sent by all ranks of a group together, by algorithm. **Model** Payload that leaves
+the GPUs on the shortest path: copies through the memory of another GPU to reach a NIC are not counted,
+nor are the flags of LL and LL128. In-switch reduction moves N + 1 times the size for an all-reduce, a
+ring 2 (N - 1) times. The legs of an exchange are between ranks at the same place of several nodes, and
+inside each node.
 """
 
 from __future__ import annotations
