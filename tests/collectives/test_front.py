@@ -22,7 +22,7 @@ from clusim.topology import load
         (("allreduce", "zigzag", 64), "no algorithm 'zigzag' besides nccl.*; there are ring"),
         (("allreduce", "ring", 0), "size 0 bytes; must be at least 1"),
         (("allreduce", "ring", -4), "size -4 bytes"),
-        (("allreduce", "ring", "1MiB"), "size '1MiB'; must be a whole number of bytes"),
+        (("allreduce", "ring", "1MiB"), "size '1MiB'; must be an integer of bytes"),
         (("allreduce", "ring", 1e6), "must be a whole number of bytes"),
         (("allreduce", "ring", 2**40 + 4), "at most 1 TiB"),
         (("allreduce", "ring", 6), "no whole number of float32"),
