@@ -87,7 +87,7 @@ def test_presets_are_not_doubted(name: str) -> None:
 def test_groups_and_rates_without_a_unit_are_doubted_too() -> None:
     graph = '{"nodes": [{"id": "a"}, {"id": "b"}], "links": [{"source": "a", "target": "b", "bandwidth": 100}]}'
     (doubt,) = doubts_of(topologies.import_text(graph, "g.json").fabric())
-    assert "bandwidths: Gb/s (attribute 'bandwidth' has no unit)" in doubt
+    assert "bandwidths: Gb/s (attribute 'bandwidth' is without unit)" in doubt
     assert doubt.endswith("a unit in its name (bandwidth_GBps) settles it")
     groups = Path(__file__).parents[1] / "formats" / "topologies" / "samples" / "groups.xml"
     found = topologies.import_file(groups)

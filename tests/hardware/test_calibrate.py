@@ -120,7 +120,7 @@ def test_an_unknown_gpu_needs_a_chip(record: dict[str, Any]) -> None:
         ({"products": []}, "'products' is no list"),
         ({"memory": [{"bytes": 1, "us": 0}]}, r"memory\[0\]: us is 0"),
         ({"long": {"short_us": 1, "long_us": "2"}}, "long: long_us is '2'"),
-        ({"launch": None}, "launch: is no mapping"),
+        ({"launch": None}, "launch: must be a mapping"),
         (
             {"products": [{"m": 1, "n": 1, "k": 1, "us": 1}]},
             r"products\[0\]: kind is None; must be a word",

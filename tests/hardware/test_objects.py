@@ -104,7 +104,7 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
         (
             "architecture: volta",
             "base: t9",
-            "base is 't9', which is no other GPU",
+            "base is 't9', which is not another GPU",
         ),
         ("architecture: volta", "form: card", "duplicate key 'form'"),
         ("10de:1eb9", "10de:1eb8", "PCI id 10de:1eb8 is taken by t4.yaml"),
@@ -112,7 +112,7 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
         ("figures:", "figures: [", "while parsing a flow"),
         ("{value: 40,", "{value: forty,", "sms: 'forty' is no whole number"),
         ("{value: 40,", "{value: [1],", "sms: value is [1]; it must be a number"),
-        ("links: {value: 0,", "links: {value: 0.5,", "links: 0.5 must be a whole number"),
+        ("links: {value: 0,", "links: {value: 0.5,", "links: 0.5 must be an integer"),
         ("sources: {", "sources: 3 #{", "sources is 3; it must be a mapping"),
         ("pci_ids: [", "pci_ids: 7 #[", "pci_ids is 7; it must be a list"),
         ("pcie: 3", "planes: [a]", "planes is ['a']; it must be a list of integers"),
@@ -158,7 +158,7 @@ def test_what_identifies_a_chip_is_not_inherited() -> None:
 
 
 def test_links_and_their_type_go_together() -> None:
-    with pytest.raises(InputError, match="link is '', but the figure 'links' says 4"):
+    with pytest.raises(InputError, match="link is '', but the figure 'links' is 4"):
         replace(gpu("p100-sxm2"), link="")
 
 

@@ -118,7 +118,7 @@ def test_gpus_of_several_architectures_need_the_key() -> None:
         "links: [{from: gpu0, to: gpu1, type: nvlink4}]\n"
     )
     with pytest.raises(
-        TopologyError, match=r"say whose protocols all ranks use: 'architecture: am"
+        TopologyError, match=r"choose the protocols of all ranks with 'architecture: am"
     ):
         loads(text)
     assert loads("architecture: ampere\n" + text).p2p == "read"

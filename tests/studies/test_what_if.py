@@ -89,7 +89,7 @@ def test_slower_links_slow_down_and_what_no_plan_looks_at_says_so() -> None:
 
 
 def test_a_dead_nic_that_makes_a_run_faster_explains_itself() -> None:
-    """NCCL searches anew and finds 22 channels for 16; the plan of the whole machine suffers from the NIC."""
+    """NCCL searches anew and finds 22 channels for 16; the plan of all hardware suffers from the NIC."""
     found = asked("run dgx-h100 --nodes 2 --size 1MiB", "--fault 'nic n0/nic0 down'")
     base, (row,) = found["baseline"][0], found["rows"]
     assert row["planned"]["time_ps"] < base["time_ps"] < row["held"]["time_ps"]

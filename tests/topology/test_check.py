@@ -46,7 +46,7 @@ def test_nothing_to_say_about_a_sound_machine() -> None:
     infos = found(text, "info")
     assert "every endpoint has 450 GB/s of nvlink, 62.85 GB/s of pcie in each direction" in infos
     assert "routes cannot deadlock: buffer dependencies are acyclic" in infos
-    assert "bisection 900 GB/s one way, 100% of what half of the endpoints can send" in infos
+    assert "bisection 900 GB/s one way, 100% of the rate of half of the endpoints" in infos
     assert "PCIe switches (2): 188.5 GB/s below and 62.85 GB/s towards the host, 3:1" in infos
 
 
@@ -131,7 +131,7 @@ def test_oversubscription_and_bisection_of_a_network() -> None:
     infos = found(NETWORK, "info")
     assert "leaf switches (2): 100 GB/s down, 50 GB/s up, 2:1 oversubscribed" in infos
     assert "spine switches (1): 100 GB/s down" in infos
-    half = "bisection of the network 50 GB/s one way, 50% of what half of the nodes can send"
+    half = "bisection of the network 50 GB/s one way, 50% of the rate of half of the nodes"
     assert half in infos
     net = loads(NETWORK)
     assert network_bisection_Bps(arrays_of(net)) == pytest.approx(50e9)
@@ -162,7 +162,7 @@ def test_oversubscription_and_bisection_of_a_network() -> None:
         (
             "na0..1, pair: zip, type: pcie-gen5-x16",
             "na0..1, pair: zip, type: pcie-gen4-x16",
-            "na0, na1: 50 GB/s of network behind 31.42 GB/s of PCIe",
+            "na0, na1: 50 GB/s of network over 31.42 GB/s of PCIe",
         ),
         (
             "to: spine, type: roce-400, length: 50 m",

@@ -239,7 +239,7 @@ def test_machines_that_cannot_be_joined(tmp_path: Path, box: str) -> None:
         ("cluster: {node: dgx-a100, nodes: 2}\nrings: [[0]]", "rings: belongs to one node"),
         ("cluster: {node: nowhere.yaml, nodes: 2}", "nowhere.yaml"),
         ("cluster: {node: 7, nodes: 2}", "cluster.node: 7"),
-        ("name: x", "'nodes' is missing; give for example nodes: {gpu0..7"),
+        ("name: x", "'nodes' is missing; write for example nodes: {gpu0..7"),
     ],
 )  # fmt: skip
 def test_files_say_where_they_are_wrong(tmp_path: Path, text: str, words: str) -> None:

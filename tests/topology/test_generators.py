@@ -124,14 +124,14 @@ def test_defaults_are_those_of_packet_level_comparisons() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("fat-tree:k=7", "k=7: must be even; give for example k=8"),
+        ("fat-tree:k=7", "k=7: must be even, for example k=8"),
         ("fat-tree", "needs k; for example fat-tree:k=8"),
         ("fat-tree:k=200", "the limit is 65536"),
         ("mesh", "needs sizes; for example mesh:8x8"),
         ("mesh:8xx8", "must be a whole number above 0"),
         ("mesh:1", "at least 2 hosts"),
         ("torus:0x4", "must be a whole number above 0"),
-        ("ring:n=4", "host_latency; sizes have no name: ring:8"),
+        ("ring:n=4", "host_latency; sizes are not named: ring:8"),
         ("ring:-3", "must be a whole number above 0"),
         ("star:4,rat=3", "unknown option 'rat'; did you mean 'rate'?"),
         ("star:4,rate=3", "rate: '3': a rate needs a unit"),

@@ -141,7 +141,7 @@ GOLDEN = [
     ),
     (
         GOOD + "logs: {buses: [1, 1]}\n",
-        "7:15: logs.buses: 1 different numbers for 2 GPUs; give the bus of each, or none",
+        "7:15: logs.buses: 1 different numbers for 2 GPUs; list the bus of each, or no bus",
     ),
     (GOOD + "gpu: 4\n", "7:1: gpu: unknown key; did you mean 'nodes'?"),
     (GOOD + "chanels: {ring: 3}\n", "7:1: chanels: unknown key; did you mean 'channels'?"),
@@ -174,7 +174,7 @@ GOLDEN = [
     ),
     (
         replaced("kind: switch, ", ""),
-        "4:7: nodes.sw: 'kind' is missing; give kind: gpu, host, memory, switch or nic",
+        "4:7: nodes.sw: 'kind' is missing; set kind: gpu, host, memory, switch or nic",
     ),
     (
         replaced(", chip: h100-sxm5", ""),
@@ -186,15 +186,15 @@ GOLDEN = [
     ),
     (
         replaced(", type: nvlink4", ""),
-        "6:5: links[0]: 'rate' is missing; give it or a type, such as nvlink1",
+        "6:5: links[0]: 'rate' is missing; set it or a type, such as nvlink1",
     ),
     (
         replaced("type: nvlink4", "type: nvlink4, rate: 0 GB/s"),
-        "6:50: links[0].rate: zero bandwidth; give a rate above 0",
+        "6:50: links[0].rate: zero bandwidth; set a rate above 0",
     ),
     (
         replaced("type: nvlink4", "type: nvlink4, count: [1, 2]"),
-        "6:51: links[0].count: 2 counts for 1 nodes in 'to'; give one or one each",
+        "6:51: links[0].count: 2 counts for 1 nodes in 'to'; write one or one each",
     ),
     (
         replaced("type: nvlink4", "type: nvlink4, count: true"),
@@ -202,7 +202,7 @@ GOLDEN = [
     ),
     (
         replaced("type: nvlink4", "rate: 25 GB/s, latency: 1us"),
-        "6:5: links[0]: 'format' is missing; give it or a type, such as nvlink1",
+        "6:5: links[0]: 'format' is missing; set it or a type, such as nvlink1",
     ),
     (replaced("type: nvlink4", "type: nvlink4, pair: zip"), "links[0].pair: zip of 2 with 1 nodes"),
     (
@@ -211,7 +211,7 @@ GOLDEN = [
     ),
     (
         replaced("latency: 100ns", "relay: true"),
-        "4:22: nodes.sw.relay: a switch has no relay; leave it out",
+        "4:22: nodes.sw.relay: unknown key relay of a switch; omit it",
     ),
     (
         GOOD + "architecture: hoper\n",
@@ -224,7 +224,7 @@ GOLDEN = [
     ),
     (
         GOOD + "link_types: {a: {base: b}, b: {base: a}}\n",
-        "link_types.b.base: 'a' is its own base; name another",
+        "link_types.b.base: 'a' is based on itself; name another",
     ),
     (GOOD + "chips: {c: {sms: true}}\n", "7:18: chips.c.sms: True: must be a valid integer"),
     (
@@ -243,7 +243,7 @@ GOLDEN = [
     ),
     (
         "nodes: {a: {kind: switch}, b: {kind: switch}}\n",
-        "has no GPU or host; add nodes of kind gpu or host",
+        "without GPU or host; add nodes of kind gpu or host",
     ),
     (
         "nodes: {gpu0..9999999: {kind: gpu, chip: gb200}}",

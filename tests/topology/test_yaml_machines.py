@@ -133,7 +133,7 @@ GOLDEN = [
     ),
     (
         replaced("  sw:", "  n: {kind: nic, nic: cx7-ndr, chip: gb200}\n  sw:"),
-        "4:32: nodes.n.chip: a nic has no chip; leave it out",
+        "4:32: nodes.n.chip: unknown key chip of a nic; omit it",
     ),
     (
         replaced("  sw:", "  m: {kind: memory}\n  sw:"),
@@ -141,7 +141,7 @@ GOLDEN = [
     ),
     (
         replaced("  sw:", "  m: {kind: memory, chip: ddr4-3200x8, relay: true}\n  sw:"),
-        "4:40: nodes.m.relay: a memory has no relay; leave it out",
+        "4:40: nodes.m.relay: unknown key relay of a memory; omit it",
     ),
     (
         replaced("kind: switch", "kind: switch, switch: pex8809"),
@@ -186,7 +186,7 @@ GOLDEN = [
     ),
     (
         replaced("type: nvlink4", "type: nvlink4, pfc: {xon: 1KiB}"),
-        "links[0].pfc: 'xoff' is missing; give the bytes at which it pauses",
+        "links[0].pfc: 'xoff' is missing; set the bytes at which it pauses",
     ),
     (
         replaced("type: nvlink4", "type: nvlink4, pfc: {xoff: 4KiB, xon: 8KiB}"),
@@ -234,7 +234,7 @@ GOLDEN = [
     ),
     (
         GOOD + "switches: {s: {look: 1us}}\n",
-        "switches.s.look: '1us': a look at a line takes at most 500ns",
+        "switches.s.look: '1us': a look at a line lasts at most 500ns",
     ),
     (
         GOOD + "formats: {f: {limit: {fetsch: 128B}}}\n",
@@ -247,7 +247,7 @@ GOLDEN = [
     (GOOD + "faults: [3]\n", "7:10: faults[0]: 3: must be a valid string"),
     (
         GOOD.replace("to: sw", "to: [sw]"),
-        "links[0].to: a list: must be a node or a range of them, such as gpu1..3",
+        "links[0].to: a list: must be a node or a range of nodes, such as gpu1..3",
     ),
     (
         GOOD + "p2p_level: pxx\n",

@@ -100,7 +100,7 @@ _SETS = (
     RowSet(
         "azure-hopper",
         "all-reduce on 8 H100 and 8 H200 with -g 8 (Azure's guide), and NVLS of 8 H100 with -t 8"
-        " (aiconfigurator), which was looked at beside it",
+        " (aiconfigurator), checked as well",
         (
             _rows(source="AI-benchmarking-guide", system=("dgx-h100", "dgx-h200")),
             _rows(
@@ -214,7 +214,7 @@ _SETS = (
     RowSet("npkit-gh200", "timings of single primitives on GH200 (spcl/atlahs, npkit)"),
     RowSet("nccl-tuning", "latencies and rates that NCCL's tuner counts with (tuning.cc, topo.h)"),
     RowSet("copy-benchmarks", "copies and reads of memory, of links and of PCIe by copy engines"),
-    RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
+    RowSet("matrix-benchmarks", "isolated matrix products and attention kernels"),
     RowSet("deepep-h100", "DeepEP's exchanges on 8 H100 with one token, or 4 SMs (aiconfigurator)"),
     RowSet(
         "deepep-low-latency-h100",
@@ -226,7 +226,7 @@ _SETS = (
     ),
     RowSet(
         "matrix-loops",
-        "matrix products in long runs: half of those on H100 (vidur) and on B200 (SimuMax)",
+        "half of the matrix products in long runs on H100 (vidur) and on B200 (SimuMax)",
     ),
     RowSet(
         "training-runs",

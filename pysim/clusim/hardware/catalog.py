@@ -85,7 +85,7 @@ def _paths() -> dict[str, Path]:
     own = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
     for folder in (FOLDER / "gpus", *own):
         if not folder.is_dir():
-            raise InputError(f"CLUSIM_GPUS: {folder} is no directory")
+            raise InputError(f"CLUSIM_GPUS: {folder} is not a directory")
         for path in sorted(folder.glob("*.py")):
             raise InputError(f"{path.name}: GPUs are YAML files; write {path.stem}.yaml")
         for path in sorted(folder.glob("*.yaml")):
@@ -107,7 +107,7 @@ def _read(
         if start is not None:
             if start not in paths or start in (*above, name):
                 near = suggest(str(start), [item for item in paths if item not in (*above, name)])
-                raise InputError(f"base is {start!r}, which is no other GPU{near}")
+                raise InputError(f"base is {start!r}, which is not another GPU{near}")
             base = _read(start, paths, known, (*above, name))
         known[name] = gpu_of(name, entry, FAMILIES, base)
     except InputError as error:

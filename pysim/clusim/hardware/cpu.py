@@ -175,7 +175,9 @@ class HostCosts:
         yield from (figure for _, figure in self.named_figures())
 
 
-_TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, by which it takes rates and distances"
+_TOPO = (
+    "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, which set rates and distances"
+)
 
 
 def cpu_of(name: str, entry: Entry) -> Cpu:
@@ -188,7 +190,7 @@ def cpu_of(name: str, entry: Entry) -> Cpu:
     root = {
         **figures(entry.pop("figures")),
         "cpu": published(entry.pop("cpu"), _TOPO),
-        "store_and_forward": assumed(False, f"{title}: TLPs are forwarded as they come"),
+        "store_and_forward": assumed(False, f"{title}: TLPs are forwarded unchanged"),
         "tier": assumed("root", "tier in reports"),
     }
     ordered = {key: root[key] for key in _UNITS if key in root} | root

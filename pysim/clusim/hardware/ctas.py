@@ -64,7 +64,7 @@ DEEPEP: dict[str, Figure] = {
 _ALONE = "Tree Simple: 25 us for every 512 KiB more in a single chunk on the way up and down"
 _BOTH = "Tree Simple: 66 us for every 512 KiB of many chunks"
 _LINES = "Tree LL128: 77 us for every 480 KiB of many chunks"
-_WHOLE = "Tree LL128: 11 us from 4 to 16 KiB, as a CTA that does nothing else"
+_WHOLE = "Tree LL128: 11 us from 4 to 16 KiB, as a CTA without other work"
 
 
 def _tree(warps: float, source: str) -> Figure:
@@ -84,20 +84,20 @@ CTAS: Preset = {
     "tree ll128 down": _tree(8, _LINES),
     "local copy": calibrated(
         1.4,
-        "what a warp copies inside its GPU's memory, in what it sends to another GPU: NVLS all-reduce of 2 to 256 MiB"
+        "copy rate of a warp in its GPU's memory over its send rate to another GPU: NVLS all-reduce of 2 to 256 MiB"
         " on 8 H100 (AI-benchmarking-guide)",
         "azure-hopper",
     ),
     "nvls flags": calibrated(
         1.5,
-        "slices whose fixed cost a loop of copies takes for the flags of all heads: loops of 2, 4 and 8 MiB on 8 H100"
-        " take 12, 20 and 32 us (AI-benchmarking-guide)",
+        "fixed cost of a loop of copies for the flags of all heads, in slices: loops of 2, 4 and 8 MiB on 8 H100"
+        " last 12, 20 and 32 us (AI-benchmarking-guide)",
         "azure-hopper",
     ),
     "messages pushed": calibrated(
         2,
-        "slices of pushed messages that share the fixed cost of one of a collective's: 1.0 us for a receive where a"
-        " slice takes 2.4 us (npkit on GH200, spcl/atlahs)",
+        "slices of pushed messages per fixed cost of a slice of a collective: 1.0 us for a receive where a"
+        " slice lasts 2.4 us (npkit on GH200, spcl/atlahs)",
         "npkit-gh200",
     ),
 }
@@ -108,5 +108,5 @@ def cta_figure(name: str) -> float:
     """Return the value of a figure of `CTAS`."""
     value = CTAS[name].value
     if not isinstance(value, int | float):  # pragma: no cover - the table is ours
-        raise TypeError(f"{name}: {value!r} is no number")
+        raise TypeError(f"{name}: {value!r} is not a number")
     return value

@@ -114,15 +114,15 @@ def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[
 
 def _check(key: str, figure: Figure, unit: str) -> None:
     if not figure.source.strip():
-        raise InputError(f"{key}: {figure.value!r} has no source; say where it is from")
+        raise InputError(f"{key}: {figure.value!r} is without source; add it")
     parse = _QUANTITIES.get(unit)
     if parse is None:
         if isinstance(figure.value, str) and unit != "word":
-            raise InputError(f"{key}: {figure.value!r} is a text; give a number [{unit}]")
+            raise InputError(f"{key}: {figure.value!r} is a text; write a number [{unit}]")
         return
     text = str(figure.value)
     if text.isdecimal() and int(text):
-        raise InputError(f"{key}: {text!r} has no unit; write it with the number [{unit}]")
+        raise InputError(f"{key}: {text!r} is without unit; write it with the number [{unit}]")
     try:
         parse(text)
     except UnitError as error:

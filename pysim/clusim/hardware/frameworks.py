@@ -28,7 +28,7 @@ pass of a microbatch.
 
 LAUNCH_QUEUE: Figure = published(
     1024,
-    "launches that a CUDA stream takes until a launch blocks (NVIDIA developer forums, CUDA 12)",
+    "launches in a CUDA stream until a launch blocks (NVIDIA developer forums, CUDA 12)",
 )
 """Kernels that a host can be ahead of its GPU."""
 
@@ -95,14 +95,14 @@ class Framework:
 _ROWS = "hosts-vtrain"
 _DECODE = (
     "8.4 ms for a decode step of Llama 3.1 8B in eager PyTorch on an H100 machine: 24 us for each of 11 kernels of 32"
-    " layers (cloudai.pt), as many cycles on this core, and what autograd notes"
+    " layers (cloudai.pt), the same number of cycles on this core, and autograd's notes"
 )
 
 _PYTORCH = Framework(
     name="pytorch",
     operator=calibrated("40us", _DECODE, "host-operators"),
     again=assumed("4us", "states of random numbers, saved and restored once per layer: 50 us"),
-    node=assumed("30us", "AddmmBackward0 takes two thirds of what addmm takes per kernel (HTA's traces)"),
+    node=assumed("30us", "AddmmBackward0 needs two thirds of addmm's time per kernel (HTA's traces)"),
     collective=calibrated(
         "50us", "71 to 98 us for c10d's operators under a profiler (HTA's traces); half of such times is the profiler",
         "host-operators",
@@ -120,10 +120,10 @@ _LEGACY = Framework(
     operator=calibrated("70us", "3.0 ms a layer and microbatch of one sample without tensor parallelism", _ROWS),
     again=assumed("7us", "states of random numbers, saved and restored once per layer: 90 us"),
     node=assumed("57us", "four fifths of an operator, with which it was calibrated together"),
-    collective=calibrated("60us", "rows with two tensor-parallel ranks take 0.35 ms more a layer, for 6", _ROWS),
+    collective=calibrated("60us", "rows with two tensor-parallel ranks need 0.35 ms more a layer, for 6", _ROWS),
     message=assumed("150us", "batched sends and receives, and a synchronisation"),
-    tensor=calibrated("12us", "what rows with more layers take more per step", _ROWS),
-    microbatch=calibrated("1.5ms", "what rows of 12 and 24 layers take besides their layers", _ROWS),
+    tensor=calibrated("12us", "additional time per step of rows with more layers", _ROWS),
+    microbatch=calibrated("1.5ms", "time of rows of 12 and 24 layers in addition to their layers", _ROWS),
     step=assumed("2ms", "loss scale, norm, learning rate and log"),
     unfused=6,
     waits="pass",

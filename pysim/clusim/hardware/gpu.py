@@ -47,7 +47,7 @@ _UNITS = {
 
 
 _ENGINE_START = assumed(
-    "0.6us", "a node of a graph on Hopper (simllm), whose kernels begin at once"
+    "0.6us", "a node of a graph on Hopper (simllm), where kernels begin at once"
 )
 
 
@@ -240,11 +240,11 @@ class Gpu:
         check_figures(self.figures, FIGURES, _OPTIONAL)
         for key in ("sms", "links"):
             if type(self.figures[key].value) is not int:
-                raise InputError(f"{key}: {self.figures[key].value!r} must be a whole number")
+                raise InputError(f"{key}: {self.figures[key].value!r} must be an integer")
         if not self.products:
-            raise InputError("products is empty; give the name that its driver prints")
+            raise InputError("products is empty; add the name that its driver prints")
         if bool(self.link) != bool(self.links):
-            raise InputError(f"link is {self.link!r}, but the figure 'links' says {self.links}")
+            raise InputError(f"link is {self.link!r}, but the figure 'links' is {self.links}")
         family = published(self.architecture.name, f"architecture of {self.products[0]}")
         object.__setattr__(self, "preset", {"architecture": family, **self.figures})
 
@@ -315,7 +315,7 @@ def _latencies(link: str) -> dict[str, Figure]:
 
 def _cta_slots(sms: Figure) -> Figure:
     if not isinstance(sms.value, int) or isinstance(sms.value, bool):
-        raise InputError(f"sms: {sms.value!r} is no whole number of SMs or CUs")
+        raise InputError(f"sms: {sms.value!r} must be an integer number of SMs or CUs")
     return assumed(
         min(sms.value, 256),
         "as many concurrent CTAs of collectives as SMs; NCCL uses up to 64 channels",

@@ -110,7 +110,7 @@ _VOLTA = _control(
 )
 
 GPU_FORMATS: dict[str, Preset] = {
-    "nvlink1": _nvlink(_control(8, 5.8, assumed(0, "as V100, whose links differ in rate"))),
+    "nvlink1": _nvlink(_control(8, 5.8, assumed(0, "as V100, with links of another rate"))),
     "nvlink2": _nvlink(_VOLTA),
     "nvlink3": _nvlink(
         _control(

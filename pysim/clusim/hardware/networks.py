@@ -61,7 +61,7 @@ NETWORK_FORMATS: dict[str, Preset] = {
     "efa": _format(
         assumed(
             "110B",
-            "preamble and gap 20, Ethernet 14 + 4, IPv4 20, UDP 8, and 44 B for SRD, whose header is not published",
+            "preamble and gap 20, Ethernet 14 + 4, IPv4 20, UDP 8, and 44 B for SRD (its header is not published)",
         ),
         published({"sm": 4096, "ce": 4096, "nic": 4096}, "ibv_devinfo of EFA: active_mtu 4096"),
         assumed({"write": 24}, "SRD acknowledges out of order: 96 B per 4 packets"),
@@ -144,7 +144,7 @@ def _roce(gbps: int) -> Preset:
         ),
         "pfc": assumed(
             {"xoff": f"{xoff}B", "xon": f"{xoff - 4 * _MTU_BYTES}B"},
-            "static threshold of 2 KiB per Gb/s, above what ECN marks; switches use dynamic thresholds",
+            "static threshold of 2 KiB per Gb/s, above ECN's; switches use dynamic thresholds",
         ),
         "ecn": assumed(
             {"min": f"{gbps * 1000}B", "max": f"{gbps * 4000}B", "probability": 0.2},
@@ -162,7 +162,7 @@ def _own_class(gbps: int, name: str, latency: Figure) -> Preset:
         "format": published(name, "packet format of this network"),
         "buffer": assumed(
             f"{size_kib}KiB",
-            f"credits stand for its congestion control: twice rate x round trip of {_FABRIC_LENGTH_M} m of fibre",
+            f"credits replace its congestion control: twice rate x round trip of {_FABRIC_LENGTH_M} m of fibre",
         ),
         "class": assumed(name, "class in reports"),
     }

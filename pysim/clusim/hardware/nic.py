@@ -120,11 +120,11 @@ def transport_of(name: str, entry: Entry) -> Transport:
         "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
         "post": assumed(
             "500ns",
-            "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end)",
+            "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes last 0.9-1.0 us end to end)",
         ),
         "completion": assumed("750ns", f"completion entry and its poll 0.25 us, and {_THREAD}"),
         "flush": assumed("1us", "a read of GPU memory by the NIC, there and back"),
-        "adaptive": assumed(False, "one path per connection unless asked for"),
+        "adaptive": assumed(False, "one path per connection unless requested"),
         **figures(entry.get("figures", {})),
     }
     late = frozenset(entry.get("late", ()))

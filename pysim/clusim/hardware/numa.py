@@ -33,7 +33,7 @@ _NO_CONTROL = assumed({}, "responses and credits travel in the header of other p
 
 NUMA_FORMATS: dict[str, Preset] = {
     "qpi": _format(
-        published("8B", "QPI: flits of 80 bits, 64 of them counted in the rate"),
+        published("8B", "QPI: flits of 80 bits, 64 counted in the rate"),
         published("8B", "QPI: one header flit per data packet of 8 flits"),
         _LINE,
         assumed({"write": 8, "read_response": 8}, "completion of one flit per cache line"),
@@ -68,9 +68,9 @@ NUMA_FORMATS: dict[str, Preset] = {
     ),
     "dram": _format(
         assumed("1B", "no padding"),
-        assumed("1B", "commands have wires of their own; a format has at least 1 B"),
+        assumed("1B", "commands have separate wires; a format has at least 1 B"),
         None,
-        assumed({}, "commands have wires of their own"),
+        assumed({}, "commands have separate wires"),
     ),
 }
 """Packet formats by name."""
@@ -82,7 +82,7 @@ def _socket(rate: Figure, form: str, latency: Figure, cls: str = "numa") -> dict
         "latency": latency,
         "format": published(form, "the packet format of this link"),
         "buffer": assumed("32KiB", "more than rate x credit round trip (64 GB/s x 0.2 us = 13 KB)"),
-        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred whatever the number of its hops"),
+        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred for any number of hops"),
         "class": assumed(cls, "class in reports"),
     }
 
@@ -178,7 +178,7 @@ def _memory(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
     one = assumed(1.0, "every byte that is delivered or fetched crosses the channels once")
     return {
         "sms": assumed(1, "runs no kernels; the processes that serve a NIC are its CTAs"),
-        "cta_slots": assumed(256, "as many flows as the engine takes"),
+        "cta_slots": assumed(256, "the number of flows of the engine"),
         "write_latency": assumed("60ns", "accepted by the memory controller"),
         "read_latency": assumed("90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})"),
         "response_latency": assumed("50ns", "through the CPU's mesh into a core"),
@@ -203,7 +203,7 @@ def _dram(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
         "latency": assumed("10ns", "between mesh and memory controller"),
         "format": published("dram", "no packets"),
         "buffer": assumed("128KiB", "queues of the memory controllers"),
-        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred whatever the number of its hops"),
+        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred for any number of hops"),
         "class": assumed("dram", "class in reports"),
     }
 

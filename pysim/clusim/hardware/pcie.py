@@ -84,7 +84,7 @@ def _framed(generation: int, mps: int, width: str) -> Preset:
     return {
         "flit": published(
             "1B" if generation < 3 else "4B",
-            f"{spec}: {'symbols' if generation < 3 else 'TLPs are whole double words'}",
+            f"{spec}: {'symbols' if generation < 3 else 'TLPs are multiples of double words'}",
         ),
         "header": published(
             header,
@@ -137,7 +137,7 @@ def _flits(mps: int) -> Preset:
 def _payload(mps: int) -> Figure:
     return assumed(
         {"sm": f"{mps}B", "ce": f"{mps}B", "nic": "4096B"},
-        "SMs and copy engines make packets of the MPS; a NIC's packets are cut by `limit` on these wires",
+        "SMs and copy engines send packets of the MPS; a NIC's packets are cut by `limit` on these wires",
     )
 
 
@@ -175,7 +175,7 @@ _DEVICE_LATENCY = assumed(
 _GPU_LATENCY = calibrated(
     "250ns",
     "way through the GPU between SMs and its PCIe port: NCCL's LL step over PCIe of 1.0 us (tuning.cc) less flag,"
-    " switch and memory, halved; GDR and PCIe stores take 0.3-0.8 us longer than those of hosts",
+    " switch and memory, halved; GDR and PCIe stores need 0.3-0.8 us longer than hosts' stores",
     "nccl-tuning",
 )
 
@@ -195,7 +195,7 @@ def _link(generation: int, lanes: int, form: str, latency: Figure) -> Preset:
         "latency": latency,
         "format": published(form, "the packet format of this generation"),
         "buffer": _buffer(generation, lanes),
-        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred whatever the number of its hops"),
+        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred for any number of hops"),
         "class": assumed("pcie", "class in reports"),
     }
 

@@ -109,7 +109,7 @@ The FIFO is per connection and channel (nccl src/include/device.h).
 _FIXED = {
     "simple": (
         2.4,
-        "npkit steps of 4 to 32 KiB take 1.0 (recv) to 2.4 us (recvReduceCopySend) without flight; all-gather and"
+        "npkit steps of 4 to 32 KiB last 1.0 (recv) to 2.4 us (recvReduceCopySend) without flight; all-gather and"
         " reduce-scatter of 4 MiB on 4 GH200 and 4 H100 need 2.2 to 2.6 us a slice (simllm, waynehacking8)",
     ),
     "ll": (
@@ -150,13 +150,13 @@ _TAIL = {
     "simple": _FENCE,
     "ll": _NO_FENCE,
     "ll128": _LINES,
-    "direct": published("0", "relaxed flags, and loads that wait for nothing else"),
+    "direct": published("0", "relaxed flags, and loads without further waits"),
 }
 
 
 _MESSAGE_START = calibrated(
     "0.8us",
-    "all-to-all of 512 B to 8 KiB on B200 takes 0.6 us (2 GPUs) to 1.5 us (8) more than launch and steps"
+    "all-to-all of 512 B to 8 KiB on B200 needs 0.6 us (2 GPUs) to 1.5 us (8) more than launch and steps"
     " (aiconfigurator): the kernel of sends and receives deals works, channels and warps first (sendrecv.h)",
     "aiconfigurator-b200",
 )
@@ -166,8 +166,8 @@ _CROWDING = calibrated(
     " beside 15",
     "xxrjun-sendrecv",
 )
-_MESSAGE_START_ELSEWHERE = assumed("0.8us", "as Blackwell, whose all-to-all says it")
-_CROWDING_ELSEWHERE = assumed(0.9, "as Hopper, whose sends and receives say it")
+_MESSAGE_START_ELSEWHERE = assumed("0.8us", "as Blackwell (its all-to-all)")
+_CROWDING_ELSEWHERE = assumed(0.9, "as Hopper (its sends and receives)")
 _NO_CROWDING = assumed(
     0.0, "the rate of LL and LL128 is of 24 CTAs at once; kernels by loads and stores likewise"
 )
@@ -263,7 +263,7 @@ def ideal_protocols() -> dict[str, Preset]:
 
 CTA_SKEW: Figure = calibrated(
     "100ns",
-    "8 B all-reduces on 2 to 8 A100 take 1.3 to 2.7 us more than base plus steps (kernel start skew);"
+    "8 B all-reduces on 2 to 8 A100 need 1.3 to 2.7 us more than base plus steps (kernel start skew);"
     " spread over 24 CTAs",
     "simllm-a100",
     "superbench-a100",

@@ -89,7 +89,7 @@ class FabricArrays:
         if not len(result):
             name = self.fabric.nodes[index].name
             raise InputError(
-                f"{name!r}: packets cannot be steered there; give an endpoint or a NIC"
+                f"{name!r}: packets cannot be steered there; choose an endpoint or a NIC"
             )
         return int(result[0])
 

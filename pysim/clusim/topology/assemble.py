@@ -106,7 +106,9 @@ def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) ->
     """Report PCI buses that cannot be those of the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
-        what = f"{len(set(buses))} different numbers for {gpus} GPUs; give the bus of each, or none"
+        what = (
+            f"{len(set(buses))} different numbers for {gpus} GPUs; list the bus of each, or no bus"
+        )
         problems.add(("logs", "buses"), what)
 
 
@@ -116,12 +118,12 @@ def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> 
     for name, links in topology.told.items():
         for other in (name, *links):
             if other not in gpus and (other != "switch" or other == name):
-                problems.add(("told", name), f"{other!r} is no GPU of this machine")
+                problems.add(("told", name), f"unknown GPU {other!r}")
     slots = {node.name for node in nodes if node.kind in ("gpu", "nic")}
     for name in topology.told_pcie.keys() - slots:
-        problems.add(("told_pcie", name), f"{name!r} is no GPU or NIC of this machine")
+        problems.add(("told_pcie", name), f"unknown GPU or NIC {name!r}")
     for name in topology.nic_names.keys() - slots:
-        problems.add(("nic_names", name), f"{name!r} is no NIC of this node")
+        problems.add(("nic_names", name), f"unknown NIC {name!r}")
 
 
 _IDEAL = "host"
@@ -153,7 +155,8 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
         what = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
         which = " or ".join(gpus)
         problems.add(
-            ("nodes",), f"chip {what}; say whose protocols all ranks use: 'architecture: {which}'"
+            ("nodes",),
+            f"chip {what}; choose the protocols of all ranks with 'architecture: {which}'",
         )
     else:
         return given or next(iter(gpus), _IDEAL)
@@ -228,7 +231,7 @@ def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     problems = state.problems
     for key, kinds in _NOT_FOR.items():
         if spec.kind in kinds and key in spec.model_fields_set:
-            problems.add((*path, key), f"a {spec.kind} has no {key}; leave it out", key=True)
+            problems.add((*path, key), f"unknown key {key} of a {spec.kind}; omit it", key=True)
     if spec.kind == "switch":
         return _switch(state, spec, path)
     if spec.kind == "nic":
@@ -244,7 +247,7 @@ def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
         _look_at_architecture(state, name, endpoint, path)
     if endpoint.mem_quantum_ps << 16 < endpoint.mem_cost16:
         problems.add(
-            (*path, "chip"), "memory moves less than a byte per memory_quantum; give a longer one"
+            (*path, "chip"), "memory moves less than a byte per memory_quantum; set a longer one"
         )
     latency = spec.latency or 1
     return Node(
@@ -263,9 +266,11 @@ def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path:
         hint = did_you_mean(known, ARCHITECTURES)
         state.problems.add((*place, "architecture"), f"unknown architecture {known!r}{hint}")
     elif not own:
-        state.problems.add(place, f"{name!r} is no GPU; the presets are {', '.join(_gpu_chips())}")
+        state.problems.add(
+            place, f"unknown GPU {name!r}; the presets are {', '.join(_gpu_chips())}"
+        )
     else:
-        what = f"'architecture' is missing; give a base, or one of {', '.join(ARCHITECTURES)}"
+        what = f"'architecture' is missing; set a base, or one of {', '.join(ARCHITECTURES)}"
         state.problems.add(place, what, key=True)
 
 
@@ -307,7 +312,7 @@ def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
             result[name] = make_protocol(name, spec)
             if result[name].step_bytes < 16:
                 state.problems.add(
-                    path, "a slot holds less than 16 bytes; give a larger buffer or fewer slots"
+                    path, "a slot holds less than 16 bytes; set a larger buffer or fewer slots"
                 )
     return result
 
@@ -364,7 +369,7 @@ def _pairs(
     if len(counts) != len(targets):
         state.problems.add(
             (*path, "count"),
-            f"{len(counts)} counts for {len(targets)} nodes in 'to'; give one or one each",
+            f"{len(counts)} counts for {len(targets)} nodes in 'to'; write one or one each",
         )
         return []
     if len(sources) * len(targets) > MAX_LINKS and spec.pair == "all":
@@ -408,13 +413,13 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec 
     for key in ("rate", "latency", "format"):
         if getattr(merged, key) is None:
             state.problems.add(
-                path, f"{key!r} is missing; give it or a type, such as {', '.join(list(LINKS)[:5])}"
+                path, f"{key!r} is missing; set it or a type, such as {', '.join(list(LINKS)[:5])}"
             )
             return None
     if merged.rate is not None and merged.rate.num == 0:
         own_rate = "rate" in spec.model_fields_set
         state.problems.add(
-            (*path, "rate") if own_rate else path, "zero bandwidth; give a rate above 0"
+            (*path, "rate") if own_rate else path, "zero bandwidth; set a rate above 0"
         )
         return None
     if state.resolve("formats", str(merged.format), (*path, "format")) is None:

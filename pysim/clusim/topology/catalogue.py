@@ -193,9 +193,7 @@ class Catalogue:
         missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
         if missing:
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            what = (
-                f"has no base and does not say {shown}; give a base, for example 'base: h100-sxm5'"
-            )
+            what = f"without base and {shown}; add a base, for example 'base: h100-sxm5'"
             self.problems.add(("chips", name), what, key=True)
 
     def _derive(self, section: Section, name: str, own: Spec, seen: tuple[str, ...]) -> Any:
@@ -209,7 +207,7 @@ class Catalogue:
             base = _preset(section, name)
             self._note(section, name)
         elif base_name in (*seen, name):
-            self.problems.add(place, f"{base_name!r} is its own base; name another")
+            self.problems.add(place, f"{base_name!r} is based on itself; name another")
             return own
         else:
             base = self.resolve(section, base_name, place, (*seen, name))

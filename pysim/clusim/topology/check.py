@@ -254,7 +254,7 @@ def errors(fabric: Fabric) -> list[Finding]:
     """Return the reasons why a topology cannot be simulated."""
     result: list[Finding] = []
     if fabric.num_ranks < 1:
-        return [Finding("error", "has no GPU or host; add nodes of kind gpu or host")]
+        return [Finding("error", "without GPU or host; add nodes of kind gpu or host")]
     idle = [f"{link.a}-{link.b}" for link in fabric.links if link.rate.num == 0]
     if idle:
         result.append(Finding("error", f"zero bandwidth on {listed(idle)}; give a rate above 0"))
@@ -312,7 +312,7 @@ def _memory(fabric: Fabric) -> list[Finding]:
     ]
     if not lost:
         return []
-    what = f"{listed(lost)}: no host memory; data that PCIe peers may not exchange have nowhere to be staged"
+    what = f"{listed(lost)}: no host memory; data that PCIe peers may not exchange cannot be staged"
     return [Finding("warning", what)]
 
 

@@ -133,10 +133,8 @@ def _machine(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     width = bisection_Bps(arrays)
     injected = float(endpoint_rates_Bps(arrays)[homes == 0][: ranks // 2].sum())
     share = width / injected if injected else 0.0
-    where = "bisection of a machine" if fabric.num_zones > 1 else "bisection"
-    what = (
-        f"{where} {format_rate(width)} one way, {share:.0%} of what half of the endpoints can send"
-    )
+    where = "bisection of a node" if fabric.num_zones > 1 else "bisection"
+    what = f"{where} {format_rate(width)} one way, {share:.0%} of the rate of half of the endpoints"
     yield Finding("info", what)
 
 
@@ -162,7 +160,7 @@ def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
         and fabric.nodes[fabric.node_index[other]].zone == NETWORK
     )
     share = width / injected if injected else 0.0
-    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of what half of the nodes can send"
+    what = f"bisection of the network {format_rate(width)} one way, {share:.0%} of the rate of half of the nodes"
     yield Finding("info", what)
 
 

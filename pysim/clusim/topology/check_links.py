@@ -175,7 +175,7 @@ def _adapters(
             host = sum(rate for cls, rate in rates.items() if cls in HOST_CLASSES)
             net = sum(rate for cls, rate in rates.items() if cls not in HOST_CLASSES)
             if net and host and net > host * TOLERANCE:
-                yield f"{format_rate(net)} of network behind {format_rate(host)} of PCIe", node.name
+                yield f"{format_rate(net)} of network over {format_rate(host)} of PCIe", node.name
             if fabric.num_zones > 1 and not net:
                 yield "on no network; link to a switch or leave out", node.name
 

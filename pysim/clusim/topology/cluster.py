@@ -124,7 +124,7 @@ def draw_fat_tree(drawing: Drawing) -> None:
     room = ports if count * used <= ports else int(ports / (1 + _up_share(drawing)) + 1e-9)
     down = room // used * used if room >= used else room
     if not down:
-        raise TopologyError(f"a leaf has {ports} ports, none is left for NICs; oversubscribe less")
+        raise TopologyError(f"a leaf has {ports} ports, without ports for NICs; oversubscribe less")
     down = min(down, (drawing.parts.spec.unit or down) * used)
     leaves = [drawing.switch(f"leaf{i}", "leaf") for i in range(ceil(count * used / down))]
     nics = (nic for machine in drawing.nics for nic in machine)
@@ -348,7 +348,7 @@ def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fa
     elif not any(node.kind == "nic" for node in machine.nodes):
         problems.add(
             ("cluster", "node"),
-            f"{name!r} has no NICs, so that nodes of this kind cannot be joined; add nodes of kind nic",
+            f"{name!r} is without NICs, so its nodes cannot be joined; add nodes of kind nic",
         )
     problems.raise_if_any()
     return machine

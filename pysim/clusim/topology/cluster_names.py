@@ -209,7 +209,7 @@ def _set(network: dict[str, Any], key: str, text: str) -> None:
 
 def _number(key: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6):
-        raise TopologyError(f"{key}={text[:20]!r}: must be a whole number, at most 999999")
+        raise TopologyError(f"{key}={text[:20]!r}: must be an integer, at most 999999")
     return int(text)
 
 

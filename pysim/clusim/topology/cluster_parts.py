@@ -284,7 +284,7 @@ def _groups(drawing: Drawing) -> _Groups:
     groups = spec.groups or ceil(count / machines)
     if groups * machines < count:
         raise TopologyError(
-            f"groups={groups}: {amount(size, 'switch', 'switches')} in each take {groups * machines} nodes,"
+            f"groups={groups}: {amount(size, 'switch', 'switches')} in each hold {groups * machines} nodes,"
             f" needs {count}"
         )
     links = spec.global_links or (nics if groups > 1 else 0)

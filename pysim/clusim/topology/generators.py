@@ -110,7 +110,7 @@ def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
     """
     k, oversub = args["k"], args["oversub"]
     if k % 2:
-        raise TopologyError(f"k={k}: must be even; give for example k={k + 1}")
+        raise TopologyError(f"k={k}: must be even, for example k={k + 1}")
     half = k // 2
     per_edge = half * oversub
     _limit(k * half * per_edge + 2 * k * half + half * half)
@@ -255,7 +255,7 @@ def _flag(text: object) -> bool:
 def _rate(text: object) -> Rate:
     rate = parse_rate(_text(text))
     if rate.num == 0:
-        raise TopologyError(f"{text!r}: zero bandwidth; give a rate above 0")
+        raise TopologyError(f"{text!r}: zero bandwidth; set a rate above 0")
     return rate
 
 
@@ -361,7 +361,7 @@ def _known_option(generator: _Generator, key: str, *, sized: bool = True) -> Non
     if key not in _OPTIONS:
         known = [*generator.arguments, *_OPTIONS]
         unsized = generator.grid is not None and not sized
-        sizes = f"; sizes have no name: {generator.example}" if unsized else ""
+        sizes = f"; sizes are not named: {generator.example}" if unsized else ""
         raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}{sizes}")
 
 
@@ -402,7 +402,7 @@ def _arguments(
 def _integer(name: str, text: str) -> int:
     text = text.strip()
     if not (text.isascii() and text.isdigit() and text.strip("0")):
-        raise TopologyError(f"{name}={text!r}: must be a whole number above 0")
+        raise TopologyError(f"{name}={text!r}: must be an integer above 0")
     if len(text) > 6:
         raise TopologyError(f"{name}={text[:20]}: too large; the limit is {MAX_NODES} nodes")
     return int(text)

@@ -138,7 +138,7 @@ def from_networkx(
         raise TopologyError("graph is directed; links are duplex: pass graph.to_undirected()")
     names = {label: _label(label) for label in graph.nodes}
     if len(set(names.values())) != len(names):
-        raise TopologyError("graph has nodes whose names look alike as text; relabel them")
+        raise TopologyError("graph has nodes with the same name as text; relabel them")
     data = {
         key: value
         for key, value in graph.graph.items()

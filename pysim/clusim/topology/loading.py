@@ -70,7 +70,7 @@ def names_machine(word: str) -> bool:
 def _load(name: str, nodes: int | None) -> Fabric:
     shown = _printable(name)
     if not name or "\0" in name:
-        raise TopologyError(f"topology {shown!r}: not a name; give a preset or a file")
+        raise TopologyError(f"topology {shown!r}: not a name; choose a preset or a file")
     if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
         raise TopologyError(f"nodes={nodes}: must be at least 1")
     from clusim.topology.cluster_names import is_cluster_name
@@ -82,9 +82,7 @@ def _load(name: str, nodes: int | None) -> Fabric:
         return _named_cluster(name, shown, nodes)
     if is_generator(name):
         if nodes not in (None, 1):
-            raise TopologyError(
-                f"{shown}: is no machine with NICs; give nodes for a preset or file"
-            )
+            raise TopologyError(f"{shown}: nodes need a preset or file with NICs")
         return generate(name)
     if preset is not None:
         return _load_file(preset, preset.name, name, nodes)
@@ -169,7 +167,7 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
     except OSError as error:
         reason = (error.strerror or "error").lower()
         raise TopologyError(
-            f"{where}: cannot be read: {reason}; give a readable YAML file"
+            f"{where}: cannot be read: {reason}; choose a readable YAML file"
         ) from None
     others = importer_hook.reader()
     if others.detect(text) is not None:

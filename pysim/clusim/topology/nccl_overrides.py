@@ -60,7 +60,7 @@ def told_lines(fabric: Fabric) -> list[str]:
     for (slot, there), names in slots.items():
         shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         result.append(
-            f"NCCL is told of other PCIe slots than are there: {shown} at {slot}, not {there}"
+            f"NCCL reads other PCIe slots than the hardware has: {shown} at {slot}, not {there}"
         )
     return result
 
@@ -71,7 +71,7 @@ def _lines(fabric: Fabric) -> Iterator[str]:
         own = there.get(gpu, Counter())
         if dict(told) == {to: n for to, n in own.items() if n}:
             continue
-        yield f"NCCL is told of other NVLinks than are there: {gpu} has {_shown(told)}, not {_shown(own)}"
+        yield f"NCCL reads other NVLinks than the hardware has: {gpu} has {_shown(told)}, not {_shown(own)}"
 
 
 def _shown(links: object) -> str:

@@ -36,7 +36,7 @@ def _latency(value: Any) -> int:
 def _line_time(value: Any) -> int:
     time_ps = parse_time(value)
     if time_ps > 500_000:
-        raise UnitError(f"{value!r}: a look at a line takes at most 500ns")
+        raise UnitError(f"{value!r}: a look at a line lasts at most 500ns")
     return time_ps
 
 

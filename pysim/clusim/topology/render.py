@@ -76,7 +76,7 @@ def _node(node: Node) -> str:
             text += f", {node.peer_payload_bytes} B packets between PCIe peers"
         if node.host is not None:
             host = node.host
-            text += f", a thread takes {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)} a message"
+            text += f", thread {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)} a message"
             text += f", {format_time(host.look_ps)} a line of LL"
         if node.buffer_bytes:
             text += f", {format_size(node.buffer_bytes)} packet memory"

@@ -307,7 +307,7 @@ _Skew = Annotated[int, read_with(parse_time), Field(ge=0, lt=2**40), example("10
 def _of_one_line(text: str) -> str:
     if one_line(text) != text:
         raise PydanticCustomError(
-            "one_line", "a character that does not print; give one line of text"
+            "one_line", "a character that does not print; write one line of text"
         )
     return text
 

@@ -49,7 +49,7 @@ def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
     if len(view.machines) > 1:
         names = ranges(f"n{m.zone}" for m in group)
         yield f"machine n{machine.zone}" + (
-            f" ({len(group)} alike: {names})" if len(group) > 1 else ""
+            f" ({len(group)} identical: {names})" if len(group) > 1 else ""
         )
     else:
         yield "machine"
@@ -59,7 +59,7 @@ def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
         more = ""
         if rest:
             names = ranges(_short(branch.node.name) for branch in (root, *rest))
-            more = f"  ({1 + len(rest)} alike: {names})"
+            more = f"  ({1 + len(rest)} identical: {names})"
         yield from _branch(root, "", number == len(shown) - 1, ranks, more)
     if machine.side_links:
         yield "between CPUs"

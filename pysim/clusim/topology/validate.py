@@ -128,7 +128,7 @@ def _explain(item: Any, problems: Problems) -> None:
     elif kind == "unit":
         problems.add(path, item["msg"])
     elif path[-1] in ("from", "to") and isinstance(item["input"], list):
-        problems.add(path, "a list: must be a node or a range of them, such as gpu1..3")
+        problems.add(path, "a list: must be a node or a range of nodes, such as gpu1..3")
     else:
         problems.add(path, f"{_show(item['input'])}: {_lower(item['msg'])}")
 
@@ -153,14 +153,14 @@ def _lower(message: str) -> str:
 
 def _example(key: str) -> str:
     examples = {
-        "nodes": "give for example nodes: {gpu0..7: {kind: gpu, chip: h100-sxm5}}",
-        "kind": "give kind: gpu, host, memory, switch or nic",
-        "xoff": "give the bytes at which it pauses",
-        "max": "give the bytes from which on every packet is marked",
-        "from": "give the node, or the range of nodes, the links start at",
-        "to": "give the node, or the range of nodes, the links end at",
+        "nodes": "write for example nodes: {gpu0..7: {kind: gpu, chip: h100-sxm5}}",
+        "kind": "set kind: gpu, host, memory, switch or nic",
+        "xoff": "set the bytes at which it pauses",
+        "max": "set the bytes from which on every packet is marked",
+        "from": "name the node, or the range of nodes, the links start at",
+        "to": "name the node, or the range of nodes, the links end at",
     }
-    return examples.get(key, "give a value")
+    return examples.get(key, "set a value")
 
 
 def _unwrap(annotation: Any) -> Any:
@@ -236,9 +236,9 @@ def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        raise TopologyError(f"{where}: is a directory; give a YAML file")
+        raise TopologyError(f"{where}: is a directory; choose a YAML file")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise TopologyError(f"{where}: is no regular file; give a YAML file")
+        raise TopologyError(f"{where}: not a regular file; choose a YAML file")
     if is_input:
         note_input(path)
     with path.open("rb") as file:
@@ -249,7 +249,7 @@ def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise TopologyError(f"{where}:{line}:1: not UTF-8 text; give a YAML file") from None
+        raise TopologyError(f"{where}:{line}:1: not UTF-8 text; choose a YAML file") from None
 
 
 def describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:

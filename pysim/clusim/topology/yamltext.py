@@ -119,7 +119,7 @@ class _Reader:
             value, size = self.anchors[event.anchor]
             self.count += size
             if self.count > MAX_NODES:
-                raise self.fail(place, f"aliases that stand for more than {MAX_NODES} values")
+                raise self.fail(place, f"aliases of more than {MAX_NODES} values")
             return value
         if event.tag is not None:
             raise self.fail(place, f"tag {event.tag} is not supported; write plain values")

@@ -144,7 +144,7 @@ BROKEN = {
     'type="re"': ('type="radd"', r"plan.xml:5: step type 'radd': unknown"),
     'srcbuf="s"': ('srcbuf="x"', r"plan.xml:5: srcbuf='x': must be i, o or s"),
     'srcoff="0"': ('srcoff="99"', r"plan.xml:5: gpu 0 thread block 0: chunks 99..99 of buffer s"),
-    'cnt="1"': ('cnt="many"', r"plan.xml:5: cnt='many' of <step>: must be a whole number"),
+    'cnt="1"': ('cnt="many"', r"plan.xml:5: cnt='many' of <step>: must be an integer"),
     'deps="1"': (
         'deps="7"',
         r"plan.xml:5: waits for step 7 of thread block 1, which does not exist",
@@ -350,8 +350,8 @@ def test_options_that_do_not_fit_are_refused(clusim: Clusim) -> None:
     for args, message in (
         (["--channels", "4"], "--channels is not for"),
         (["--collective", "alltoall"], "is allreduce, not alltoall"),
-        ([], "a plan for 4 GPUs, and 8 take part; choose 4 with --ranks"),
-        (["--ranks", "0-3", "--size", "6"], "not a multiple of float32"),
+        ([], "a plan for 4 GPUs, not 8; choose 4 with --ranks"),
+        (["--ranks", "0-3", "--size", "6"], "no whole number of float32"),
     ):
         code, _, err = clusim("run", "dgx-a100", "--algorithm", path, *args)
         assert code == 2

@@ -197,9 +197,9 @@ BROKEN = {
     '"ppkt"': ('"pppkt"', r"operation 'pppkt': unknown"),
     '"type": "i"': ('"type": "q"', r"type='q': must be i, o or s"),
     '"index": 1': ('"index": 9', r"chunks 9..9 of buffer 'i' of gpu 0, which has 4"),
-    '"size": 1': ('"size": 0', r"size=0: must be a whole number 1\.\."),
-    '"buffer_id": 2': ('"buffer_id": 99', r"buffer_id=99: must be a whole number 0\.\.8"),
-    '"buffer_id": 2,': ('"buffer_id": "x",', r"buffer_id='x': must be a whole number"),
+    '"size": 1': ('"size": 0', r"size=0: must be an integer 1\.\."),
+    '"buffer_id": 2': ('"buffer_id": 99', r"buffer_id=99: must be an integer 0\.\.8"),
+    '"buffer_id": 2,': ('"buffer_id": "x",', r"buffer_id='x': must be an integer"),
     '"collective": "allreduce"': ('"collective": "allmix"', r"collective='allmix': unknown"),
     '"protocol": "LL"': ('"protocol": "LL64"', r"protocol='LL64': unknown; Simple or LL"),
     '"scratch_chunks": 8': ('"scratch_chunks": 2', r"chunks \d..\d of buffer 's' of gpu \d"),
@@ -269,7 +269,7 @@ def test_a_deadlock_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(
         re.sub('"nop", "src_buff.*?channel_type', '"nop", "channel_type', text)
     )
-    with pytest.raises(DeadlockError, match="in respkt for packets that nobody stores"):
+    with pytest.raises(DeadlockError, match="in respkt for packets that no GPU stores"):
         load(path, None, 4096)
 
 

@@ -76,7 +76,7 @@ def test_addresses_that_are_no_gpus_are_switches() -> None:
 def test_what_nvlinks_can_do() -> None:
     found = import_text(able("Tesla V100-SXM2-32GB", 6, 6, of=6), "x")
     assert (found.kind, found.counts["nvlink_links"]) == ("smi-nvlink", 6)
-    assert any("-c does not say which are up" in item.why for item in found.assumptions)
+    assert any("active links are not in the output of -c" in item.why for item in found.assumptions)
     less = import_text(able("NVIDIA A100-SXM4-80GB", 12, 12, 10, 12), "x")
     assert less.counts["nvlink_links"] == 46
     assert "gpu2: 10 links (2 more cannot be used between GPUs)" in map(str, less.assumptions)
@@ -126,13 +126,13 @@ def test_htsim_trees_have_its_counts(sample: Sample) -> None:
     ("old", "new", "message"),
     [
         ("Nodes 8", "Nodes 9", "hosts of a pod: 4 do not divide 9"),
-        ("Nodes 8", "Nodes x", "x.topo:2: 'Nodes x': must be a word and a whole number"),
+        ("Nodes 8", "Nodes x", "x.topo:2: 'Nodes x': must be a word and an integer"),
         ("Tiers 3", "Tiers 1", "Tiers 1; must be 2 or 3"),
         ("Tiers 3", "Tiers 2", "with 2 tiers it is Nodes"),
         ("Bundle 2", "Bundle 3", "the Bundle of tier 2: 3 do not divide 4"),
         ("Tier 2", "Tier 7", "Tier 7: must be 0, 1 or 2"),
-        ("Radix_Up 2", "", "Tier 0 has no Radix_up"),
-        ("Radix_Down 4", "Radix_Down 8", "2 pods take 4 ports"),
+        ("Radix_Up 2", "", "Radix_up of Tier 0 is missing"),
+        ("Radix_Down 4", "Radix_Down 8", "2 pods need 4 ports"),
         ("Podsize 4", "Colour 4", "'Colour' is not known here"),
         ("Bundle 2", "Bundle 0", "begin at 1"),
         ("Nodes 8", "Nodes 999999", "must be 1 to 65536"),

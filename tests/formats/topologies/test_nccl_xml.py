@@ -104,7 +104,7 @@ def test_ranks_follow_rank_and_names_follow_dev(sample: Sample) -> None:
 def test_what_is_odd_in_a_dump_is_said(sample: Sample) -> None:
     found = sample("dump.xml")
     assert said(found, "nic0") == ["16 lanes"]
-    assert said(found, "pcie1") == ["its link to the CPU runs at generation 2, as the file says"]
+    assert said(found, "pcie1") == ["its link to the CPU runs at generation 2, as in the file"]
     assert said(found, "0000:08:00.0") == ["a part of the switch above it"]
     assert said(found, "0000:20:00.0") == ["left out"]
 
@@ -143,7 +143,7 @@ def test_xgmi_meshes_have_rings_and_odd_counts_are_said(sample: Sample) -> None:
     assert found.counts["xgmi_links"] == 5
     assert found.data["rings"] == [[0, 1, 2, 3], [0, 3, 2, 1]]
     assert said(found, "gpu0-gpu1") == ["2 links"]
-    assert said(found, "gpu2") == ["1 links to 0000:99:00.0 left out"]
+    assert said(found, "gpu2") == ["1 links to 0000:99:00.0 ignored"]
     assert found.data["nodes"]["nic0"] == {"kind": "nic", "nic": "cx6-hdr-no-gdr"}
     assert found.fabric().nodes[4].nic.gpudirect is False  # type: ignore[union-attr]
 
@@ -154,7 +154,7 @@ def test_gpus_that_name_themselves_are_bridged_pairs() -> None:
     found = system(cpu(body))
     assert links(found)["gpu0", "gpu1"] == (12, "nvlink3")
     assert ("gpu1", "gpu2") not in links(found)
-    assert said(found, "gpu2") == ["12 links left out"]
+    assert said(found, "gpu2") == ["12 links ignored"]
 
 
 def test_coherent_links_and_power_links_lead_to_the_cpu() -> None:
@@ -259,7 +259,7 @@ def test_a_graph_gives_a_machine_its_channels_fit_on(sample: Sample) -> None:
         ("gpu0", "gpu3"): 1,
         ("gpu1", "gpu3"): 1,
     }
-    assert found.assumptions[0].where == "the whole machine"
+    assert found.assumptions[0].where == "all hardware"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_another_machine_is_told() -> None:
     found = said("dgx-h100", SAMPLE)
     assert "it is another, or links run slower than described" in found[0]
     assert any("faster than this machine" in text for text in said("dgx-1v", SAMPLE))
-    assert said("a100x4-mesh", SAMPLE)[0].endswith("8 GPUs; the machine has 4")
+    assert said("a100x4-mesh", SAMPLE)[0].endswith("8 GPUs; the system has 4")
 
 
 def test_tables(tmp_path: Path) -> None:

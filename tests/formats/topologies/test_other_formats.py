@@ -101,7 +101,7 @@ def test_a_table_of_what_works_is_a_weak_hint(sample: Sample) -> None:
     found = sample("p2p.txt")
     assert distance(found, "gpu0", "gpu1") == "PXB"
     assert distance(found, "gpu0", "gpu2") == "PHB"
-    assert found.assumptions[0].where == "the whole machine"
+    assert found.assumptions[0].where == "all hardware"
 
 
 def test_rocm_tables_give_xgmi_links_and_numa_nodes(sample: Sample) -> None:
@@ -229,7 +229,7 @@ def test_as_many_nvlinks_as_two_chips_have() -> None:
         return next((a.what, a.why) for a in found.assumptions if a.what.startswith("chip "))
 
     assert chip(table)[0] == "chip h800-sxm5"
-    assert "a800-sxm4-80gb has as many, --chip says which" in chip(table)[1]
+    assert "a800-sxm4-80gb has the same number; choose with --chip" in chip(table)[1]
     assert chip(f"our A800 nodes\n{table}")[0] == "chip a800-sxm4-80gb"
     assert chip(f"root@h800:~# nvidia-smi topo -m\n{table}")[0] == "chip h800-sxm5"
 
@@ -243,11 +243,11 @@ def test_as_many_nvlinks_as_two_chips_have() -> None:
         ("      GPU0 GPU1\n", "x: no table with GPU0 in its first line"),
         (
             "     GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\nGPU2 SYS SYS X\n",
-            "x:4: row GPU2 has no column: is the table cut",
+            "x:4: row GPU2 does not match a column: is the table cut",
         ),
         (
             "     GPU0 GPU1 NIC0\nNIC1\nGPU0 X SYS PIX\nGPU1 SYS X SYS\nNIC0 PIX SYS X\nNIC1 SYS PIX SYS\n",
-            "x:6: row NIC1 has no column: is the table cut off, or its first line broken in two",
+            "x:6: row NIC1 does not match a column: is the table cut off, or its first line broken in two",
         ),
         (
             "     GPU0 GPU1 GPU2\nGPU0 X SYS SYS\n",
@@ -359,7 +359,7 @@ def test_ns3_files_have_hosts_and_switches(sample: Sample) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("4 1 3\n9\n0 3 1Gbps 1us 0\n", "x.txt:2: '9' is no node; they are 0 to 3"),
+        ("4 1 3\n9\n0 3 1Gbps 1us 0\n", "x.txt:2: unknown node '9'; choose 0 to 3"),
         ("4 1 1\n3\n0 3 1Foo 1us 0\n", "x.txt:3:"),
         ("4 1 1\n3\n0 0 1Gbps 1us 0\n", "x.txt:3: links 0 to itself"),
         ("4 1 1\n3\n0 3 1Gbps\n", "x.txt:3: a link must have"),
@@ -454,6 +454,6 @@ def test_a_row_that_is_missing_is_told() -> None:
     )
     told = [str(item) for item in less.assumptions if "row is missing" in item.why]
     assert told == [
-        "gpu1: its paths, as the rows of the others say (its row is missing in the table)"
+        "gpu1: its paths, from the rows of the others (its row is missing in the table)"
     ]
     assert not [item for item in whole.assumptions if "row is missing" in item.why]

@@ -68,7 +68,7 @@ def test_a_vendors_file_takes_links_chips_and_rates_from_a_preset(tmp_path: Path
                 assert other is not None
                 assert (mine.type, mine.rate) == (other.type, other.rate)
     notes = [str(item) for item in found.assumptions]
-    assert "8 gpus: those of azure-ndv4, in the order of their addresses" in notes[0]
+    assert "8 gpus: identified with azure-ndv4's in the order of addresses" in notes[0]
     assert found.data["sources"]["onto"] == "azure-ndv4"
 
 
@@ -94,7 +94,7 @@ def test_slots_of_the_file_are_told_and_those_of_the_machine_are_there(tmp_path:
     found = onto(tmp_path, cloud(link_speed="8 GT/s", link_width=16), "azure-ndv4")
     notes = [str(item) for item in found.assumptions]
     assert (
-        "0001:00:00.0: NCCL is told of speed 8 GT/s (azure-ndv4 has 16.0 GT/s PCIe, which data take)"
+        "0001:00:00.0: NCCL reads speed 8 GT/s (azure-ndv4 has 16.0 GT/s PCIe, which data use)"
         in notes
     )
     machine, real = found.fabric(), topology.load("azure-ndv4")
@@ -133,8 +133,8 @@ def test_nvlinks_of_the_file_are_told_and_those_of_the_machine_are_there(tmp_pat
     found = onto(tmp_path, text, "azure-ndv4")
     assert found.data["told"] == {"gpu0": {"switch": 2}}
     assert found.counts["nvlink_links"] == 96
-    assert [item.why for item in found.assumptions if item.what == "NCCL is told of 2 NVLinks"] == [
-        "azure-ndv4 has 12, which data take"
+    assert [item.why for item in found.assumptions if item.what == "NCCL reads 2 NVLinks"] == [
+        "azure-ndv4 has 12, which data use"
     ]
 
 

@@ -35,7 +35,7 @@ class JsonNode(dict[str, Any]):
         """Return an integer; it is required if the default is None."""
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.bad(f"{name}={_shown(value)}: must be a whole number {low}..{high}")
+            raise self.bad(f"{name}={_shown(value)}: must be an integer {low}..{high}")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -67,7 +67,7 @@ class JsonNode(dict[str, Any]):
             for item in value
         )
         if not whole:
-            raise self.bad(f"{name}={_shown(value)}: must be a list of whole numbers {low}..{high}")
+            raise self.bad(f"{name}={_shown(value)}: must be a list of integers {low}..{high}")
         return list(value)
 
 

@@ -88,7 +88,7 @@ def start(
     group = tuple(range(count)) if wanted.ranks is None else tuple(wanted.ranks)
     if len(group) != layout.gpus:
         raise InputError(
-            f"{layout.where}: a plan for {layout.gpus} GPUs, and {len(group)} take part; choose {layout.gpus} with"
+            f"{layout.where}: a plan for {layout.gpus} GPUs, not {len(group)}; choose {layout.gpus} with"
             " --ranks"
         )
     rooted = layout.operation in ROOTED
@@ -139,7 +139,7 @@ def _check_root(layout: PlanLayout, group: Sequence[int], root: int | None, root
     if root is None:
         return
     if root not in group:
-        raise InputError(f"root {root}: is not among the ranks that take part")
+        raise InputError(f"root {root}: is not a rank of this collective")
     if rooted and group.index(root) != layout.root:
         raise InputError(
             f"{layout.where}: its root is GPU {layout.root}, which rank {group[layout.root]} plays"

@@ -138,7 +138,7 @@ class _Program:
 
     def _check_own(self, step: MscclStep, key: Key, number: int) -> None:
         if step.after is not None and step.after[1] >= number:
-            raise self._bad(step, key, f"waits for step {step.after[1]} of its own thread block")
+            raise self._bad(step, key, f"waits for step {step.after[1]} of the same thread block")
 
     def _bad(self, step: MscclStep, key: Key, what: str) -> InputError:
         return InputError(

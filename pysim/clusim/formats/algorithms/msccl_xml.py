@@ -143,7 +143,7 @@ def _number(element: XmlElement, name: str, low: int, high: int, default: int | 
     if value is None or not low <= value <= high:
         raise _bad(
             element,
-            f"{name}={text[:40]!r} of <{element.tag}>: must be a whole number {low}..{high}",
+            f"{name}={text[:40]!r} of <{element.tag}>: must be an integer {low}..{high}",
         )
     return value
 
@@ -167,7 +167,7 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
     for element in root.all("gpu"):
         number = _number(element, "id", 0, ranks - 1)
         if number in gpus:
-            raise _bad(element, f"gpu {number} is there twice")
+            raise _bad(element, f"duplicate gpu {number}")
         gpus[number] = _gpu(element, number, ranks)
     missing = next((number for number in range(ranks) if number not in gpus), None)
     if missing is not None:
@@ -192,7 +192,7 @@ def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
     for child in element.all("tb"):
         own = _number(child, "id", 0, 1023)
         if own in blocks:
-            raise _bad(child, f"thread block {own} of gpu {number} is there twice")
+            raise _bad(child, f"duplicate thread block {own} of gpu {number}")
         send, recv = (_number(child, name, -1, ranks - 1, -1) for name in ("send", "recv"))
         if number in (send, recv):
             raise _bad(child, f"gpu {number} talks to itself; use cpy")
@@ -269,7 +269,7 @@ def _check_ends(plan: MscclPlan) -> None:
                     raise InputError(
                         f"{plan.where}:{block.line}: thread block {own} of gpu {number} {key[0]} gpu"
                         f" {key[2]} on channel {block.channel}, as thread block {other} of line {line} does;"
-                        " both would use the same slots from the first one on, so what arrives is undefined;"
-                        " give one another channel"
+                        " both would use the same slots, so the received data are undefined;"
+                        " use another channel for one of them"
                     )
                 seen[key] = own, block.line

@@ -155,7 +155,7 @@ def read_plan(path: str | Path) -> MscclppPlan:
     root = read_json(path)
     if "colltype" in root or ("gpus" in root and "collective" not in root):
         raise root.bad(
-            'a plan in the format before MSCCL++ 0.7, which has no "collective"; make it anew with a later release'
+            'a plan in the format before MSCCL++ 0.7, without "collective"; generate it again with a later release'
         )
     if "gpus" not in root or "collective" not in root:
         raise root.bad('no plan of MSCCL++, which has "collective" and "gpus"')
@@ -358,7 +358,7 @@ class _Block:
         result = []
         for at, item in enumerate(node.nodes(name)):
             if not letters:
-                raise node.bad(f"{name}: {node.text('name')} has none")
+                raise node.bad(f"{name}: not used by {node.text('name')}")
             result.append(self._ref(item, letters[min(at, len(letters) - 1)], where))
         if len(result) < len(letters):
             raise node.bad(f"{name}: {node.text('name')} needs at least {len(letters)}")
@@ -423,7 +423,7 @@ def _check_barriers(plan: MscclppPlan) -> None:
                 if op.name == "barrier" and len(users[op.barrier[0]]) != op.barrier[1]:
                     raise InputError(
                         f"{plan.where}:{op.line}: barrier {op.barrier[0]} of gpu {number} is for {op.barrier[1]} thread"
-                        f" blocks, and {len(users[op.barrier[0]])} come to it"
+                        f" blocks, and {len(users[op.barrier[0]])} reach it"
                     )
 
 

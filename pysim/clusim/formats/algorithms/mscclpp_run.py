@@ -159,7 +159,7 @@ class MscclppRun(Knowledge):
             return f"semaphore {op.semaphores[0]}"
         if op.name == "barrier":
             return f"thread blocks at barrier {op.barrier[0]}"
-        return "packets that nobody stores"
+        return "packets that no GPU stores"
 
     def _ready(self, block: MscclppBlock) -> bool:
         """Return True if the next operation of a thread block can be executed."""

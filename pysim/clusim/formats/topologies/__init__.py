@@ -144,7 +144,7 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
     if cpu is not None and results not in WITH_CPUS:
-        raise TopologyError(f"{where}: --cpu: {KINDS[results]} has no processors; leave it out")
+        raise TopologyError(f"{where}: --cpu: {KINDS[results]} does not use processors; omit it")
     draft = Draft(where, _name(where), cpu=named_processor(cpu) if cpu is not None else None)
     if draft.cpu is not None:
         draft.source("cpu", f"{draft.cpu.name}, given with --cpu")
@@ -165,7 +165,7 @@ def is_measured(text: str) -> bool:
 
 def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
     if group is not None and kind != "nccl-xml":
-        raise fail(draft.where, 0, "has no groups; leave out the choice of one")
+        raise fail(draft.where, 0, "the file does not have groups; omit the group")
     if kind in ("nccl-xml", "nccl-graph"):
         from clusim.formats.topologies.nccl_files import read_nccl
 

@@ -53,12 +53,12 @@ def read_astra(text: str, draft: Draft, chip: str | None) -> None:
         draft.assume(
             "all GPUs",
             "they forward packets of others in 100ns, dimension by dimension",
-            "the file has no switches for it; ASTRA-sim counts hops only",
+            "not in the file; ASTRA-sim counts hops only",
         )
     draft.assume(
         "links",
         "bandwidth per link and direction in GB/s, latency in ns",
-        "ASTRA-sim's units; packets as on Ethernet, its files have none",
+        "ASTRA-sim's units; packets as on Ethernet, not in its files",
     )
     for axis in range(len(dims)):
         _add_dim(dims, axis, draft, tagged=relay)
@@ -105,7 +105,7 @@ def _dims(data: dict[str, Any], draft: Draft) -> list[_Dim]:
 def _list(data: dict[str, Any], name: str, draft: Draft) -> list[Any]:
     value = data.get(name)
     if value is None:
-        raise fail(draft.where, 0, f"{name!r} is missing; give one entry per dimension")
+        raise fail(draft.where, 0, f"{name!r} is missing; write one entry per dimension")
     value = value if isinstance(value, list) else [value]
     if not 1 <= len(value) <= 8:
         raise fail(draft.where, 0, f"{name}: {len(value)} dimensions; must be 1 to 8")
@@ -135,7 +135,7 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
 def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
     name = named_chip(draft, chip) if chip else None
     if name is None:
-        name, why, settles = hinted_chip(draft, "the file does not say")
+        name, why, settles = hinted_chip(draft, "not in the file")
         draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why, settles=settles)
     name = known_chip(draft, name, "all GPUs")
     keys: dict[str, Any] = {"relay": True, "latency": "100ns"} if relay else {}

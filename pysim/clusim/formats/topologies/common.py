@@ -40,7 +40,7 @@ def topology_text(data: dict[str, Any], title: str, assumptions: Iterable[object
 def _lines(data: dict[str, Any], title: str, assumptions: list[object]) -> Iterator[str]:
     yield f"# {one_line(str(data['name']))}: imported from {title}.\n"
     if assumptions:
-        yield "#\n# What the file does not say, and what was taken instead:\n"
+        yield "#\n# Missing in the file, and assumed:\n"
     for assumption in assumptions:
         yield textwrap.fill(
             one_line(str(assumption)), WIDTH, initial_indent="# - ", subsequent_indent="#   "
@@ -310,19 +310,19 @@ def set_usage(draft: Draft, gpus: list[str], chip: str) -> None:
     rings = find_rings(len(gpus), mesh) if mesh and len(gpus) <= MAX_RING_GPUS else []
     if switched:
         links = gpu(chip).links
-        _channels(draft, 24 if links >= 8 else 12, "what NCCL uses with NVSwitches")
+        _channels(draft, 24 if links >= 8 else 12, "NCCL's choice with NVSwitches")
     elif rings:
         draft.settings["rings"] = rings
         draft.assume(
             "rings",
             f"{len(rings)}, along the direct links of GPUs",
-            "found as NCCL does; the file has none",
+            "found as NCCL does; not in the file",
         )
         _channels(draft, min(32, 2 * len(rings)), "two for each ring, as NCCL does")
     elif mesh and len(gpus) == 2:
         _channels(draft, min(32, 2 * mesh[0, 1]), "two for each link, as NCCL does")
     else:
-        _channels(draft, 2, "what NCCL uses over PCIe")
+        _channels(draft, 2, "NCCL's choice over PCIe")
     _peer_level(draft, gpus, chip)
 
 
@@ -338,7 +338,7 @@ def _peer_level(draft: Draft, gpus: list[str], chip: str) -> None:
         draft.assume(
             "peer to peer",
             "over NVLink only",
-            "NVIDIA's driver has none over PCIe for GeForce cards",
+            "NVIDIA's driver does not support it over PCIe for GeForce cards",
         )
     elif len(gpus) <= 2 and roots and all(root.startswith("epyc") for root in roots):
         draft.settings["p2p_level"] = "sys"

@@ -113,7 +113,7 @@ def read_node_link(text: str, draft: Draft) -> TextGraph:
     for index, item in enumerate(nodes):
         name = _label(item.get("id", item.get("name")) if isinstance(item, dict) else item)
         if name is None:
-            raise fail(draft.where, 0, f"nodes[{index}]: has no id")
+            raise fail(draft.where, 0, f"nodes[{index}]: id is missing")
         if name in graph.nodes:
             raise fail(draft.where, 0, f"nodes[{index}]: two nodes have the id {printable(name)!r}")
         own = {k: v for k, v in item.items() if k != "id"} if isinstance(item, dict) else {}
@@ -124,7 +124,9 @@ def read_node_link(text: str, draft: Draft) -> TextGraph:
             for key in ("source", "target")
         ]
         if any(end is None or end not in graph.nodes for end in ends):
-            raise fail(draft.where, 0, f"links[{index}]: source or target is no node of the graph")
+            raise fail(
+                draft.where, 0, f"links[{index}]: source or target is not a node of the graph"
+            )
         own = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
         graph.edges.append((str(ends[0]), str(ends[1]), own))
     return graph
@@ -238,13 +240,15 @@ class _Reader:
             for label in self.kinds:
                 self.kinds[label] = "host"
             ends = list(self.kinds)
-            self.draft.assume("all nodes", "hosts", "nothing says which of them are endpoints")
+            self.draft.assume("all nodes", "hosts", "the graph does not mark endpoints")
         relay = len(ends) == len(self.kinds) and 2 * len(self.graph.edges) < len(ends) * (
             len(ends) - 1
         )
         if relay:
             self.draft.assume(
-                "all endpoints", "they forward packets of others", "the graph has no switches"
+                "all endpoints",
+                "they forward packets of others",
+                "the graph does not have switches",
             )
         for label, attributes in self.graph.nodes.items():
             self._node(label, attributes, relay)
@@ -270,14 +274,14 @@ class _Reader:
         result = _kind_of(label)
         if result:
             self.draft.assume(
-                self.names[label], f"a {result}", "its name says so, no attribute does"
+                self.names[label], f"a {result}", "by its name; no attribute sets its kind"
             )
             return result
         result = "host" if self.degree[label] <= 1 else "switch"
         self.draft.assume(
             self.names[label],
             f"a {result}",
-            "nothing says what it is; nodes with one link are hosts, others switches",
+            "kind unknown; nodes with one link are hosts, others switches",
         )
         return result
 
@@ -296,7 +300,7 @@ class _Reader:
             switch = "nvswitch3" if kind == "nvswitch" else "generic"
             if latency is None and kind != "nvswitch":
                 latency = "300ns"
-                self.draft.assume(name, "forwards after 300ns", "the graph gives no latency of it")
+                self.draft.assume(name, "forwards after 300ns", "no latency in the graph")
             keys = {"switch": switch} if kind == "nvswitch" else {"switch": switch, "tier": tier}
             self.draft.node(name, "switch", **keys, **({"latency": latency} if latency else {}))
 
@@ -318,7 +322,7 @@ class _Reader:
         """Return duplex links; the two directions of a directed graph are merged."""
         edges = [(a, b, keys) for a, b, keys in self.graph.edges if a != b]
         if len(edges) < len(self.graph.edges):
-            self.draft.assume("links of a node to itself", "left out", "they lead nowhere")
+            self.draft.assume("links of a node to itself", "ignored", "both ends are the same node")
         if not self.graph.directed:
             return edges
         waiting: dict[tuple[str, str], list[Attributes]] = {}
@@ -333,7 +337,7 @@ class _Reader:
                     self.draft.assume(
                         f"{self.names[b]}-{self.names[a]}",
                         "the slower of its two directions for both",
-                        "links are duplex and alike in both directions",
+                        "links are duplex, with the same rate in both directions",
                     )
                 continue
             waiting.setdefault((a, b), []).append(keys)
@@ -355,19 +359,17 @@ class _Reader:
         keys: Attributes = {"type": kind}
         if unit:
             self.draft.assume(
-                "bandwidths", "Gb/s", f"attribute {unit!r} has no unit",
+                "bandwidths", "Gb/s", f"attribute {unit!r} is without unit",
                 settles=f"a unit in its name ({unit}_GBps)",
             )  # fmt: skip
         if rate is not None:
             keys["rate"] = rate
         else:
-            self.draft.assume(f"{one}-{two}", f"the rate of {kind}", "the graph gives no bandwidth")
+            self.draft.assume(f"{one}-{two}", f"the rate of {kind}", "no bandwidth in the graph")
         if latency is not None:
             keys["latency"] = latency
         else:
-            self.draft.assume(
-                f"{one}-{two}", f"the latency of {kind}", "the graph gives no latency"
-            )
+            self.draft.assume(f"{one}-{two}", f"the latency of {kind}", "no latency in the graph")
         count = next((number(attributes[key]) for key in _COUNTS if key in attributes), None)
         if count is not None:
             if not (count == int(count) and 1 <= count <= 65_536):
@@ -426,10 +428,12 @@ class _Reader:
             unit = (match[1] or "ns").lower()
             text = str(value) if plain is None else f"{plain:.12g}{unit}"
             if plain is not None and not match[1]:
-                self.draft.assume("latencies", "ns", f"attribute {printable(key)!r} has no unit")
+                self.draft.assume(
+                    "latencies", "ns", f"attribute {printable(key)!r} is without unit"
+                )
             try:
                 if parse_time(text) < 1:
-                    self.draft.assume(name, "latency 1ps", "the graph says 0, which no wire has")
+                    self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
                     return "1ps"
             except UnitError as error:
                 raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None

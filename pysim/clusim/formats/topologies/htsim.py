@@ -71,7 +71,7 @@ class _Tree:
             key = words[0].lower()
             value = int(words[1]) if len(words) > 1 and re.fullmatch("[0-9]{1,9}", words[1]) else -1
             if not 0 <= value <= _MOST:
-                raise fail(where, number, f"{printable(raw)!r}: must be a word and a whole number")
+                raise fail(where, number, f"{printable(raw)!r}: must be a word and an integer")
             if key == "tier":
                 if value > 2 or value in self.tiers:
                     raise fail(where, number, f"Tier {value}: must be 0, 1 or 2, each once")
@@ -92,7 +92,9 @@ class _Tree:
         needed += ["radix_up"] if number < self.num_tiers - 1 else []
         for key in needed:
             if not tier.get(key):
-                raise fail(self.draft.where, tier.line, f"Tier {number} has no {key.capitalize()}")
+                raise fail(
+                    self.draft.where, tier.line, f"{key.capitalize()} of Tier {number} is missing"
+                )
         if not tier.get("bundle", 1) or not tier.get("oversubscribed", 1):
             raise fail(
                 self.draft.where, tier.line, f"Tier {number}: Bundle and Oversubscribed begin at 1"
@@ -120,7 +122,7 @@ class _Tree:
             raise fail(
                 self.draft.where,
                 spine.line,
-                f"Radix_Down {spine.get('radix_down')}: {self.leaves} switches of tier 0 in a pod take {ports} ports",
+                f"Radix_Down {spine.get('radix_down')}: {self.leaves} switches of tier 0 in a pod need {ports} ports",
             )
         self.cores = self.groups = 0
         if self.num_tiers == 3:
@@ -135,7 +137,7 @@ class _Tree:
                 raise fail(
                     self.draft.where,
                     core.line,
-                    f"Radix_Down {core.get('radix_down')}: {self.pods} pods take {ports} ports",
+                    f"Radix_Down {core.get('radix_down')}: {self.pods} pods need {ports} ports",
                 )
         switches = self.pods * (self.leaves + self.spines) + self.cores
         links = self.nodes + self.pods * self.spines * (self.leaves + self.groups)
@@ -165,7 +167,7 @@ def read_htsim(text: str, draft: Draft, chip: str | None) -> None:
         for at in range(counts[number]):
             draft.node(f"{word}{at}", "switch", **keys)
     _join(tree, draft)
-    draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "the file does not say")
+    draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "not in the file")
     if any(tier.get(key) for tier in tree.tiers.values() for key in ("queue_up", "queue_down")):
         draft.assume(
             "switches",

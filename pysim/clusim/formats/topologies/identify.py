@@ -222,12 +222,12 @@ def processor(arch: str, vendor: str, family: int | None, model: int | None) -> 
     if "amd" in vendor or "hygon" in vendor:
         number = _AMD.get(family or 0)
         result = _by_cpuid("amd", number, 0 if model is None and number != 0x17 else model)
-        said = "the file gives no family" if family is None else f"AMD family {family} is not known"
+        said = "no family in the file" if family is None else f"unknown AMD family {family}"
         known = number is not None
         return result or _usual("amd"), "" if known else f"{said}; taken as EPYC Rome"
     if "intel" in vendor:
         result = _by_cpuid("intel", 6, model)
-        said = "the file gives no model" if model is None else f"Intel model {model} is not known"
+        said = "no model in the file" if model is None else f"unknown Intel model {model}"
         return result or _usual("intel"), "" if result else f"{said}; taken as Ice Lake"
     return _usual("other"), "the file does not name the processor; --cpu does"
 
@@ -297,14 +297,14 @@ def identify(
     if forced is not None:
         differs = known is not None and known.name != forced
         said = known.name if known is not None else printable(gpu.product, 60)
-        return forced, f"as asked for; the file says {said}" if differs or (
+        return forced, f"requested; the file names {said}" if differs or (
             said and not known
         ) else ""
     if known is not None:
         return known.name, ""
     if gpu.product:
         what = unknown_gpu(gpu.product)
-        raise fail(where, device.line, f"{what}; --chip NAME says what to simulate instead")
+        raise fail(where, device.line, f"{what}; choose a simulated GPU with --chip NAME")
     return _unnamed(machine, device, gpu)
 
 
@@ -312,7 +312,7 @@ def _unnamed(machine: ImportedMachine, device: ImportedDevice, gpu: ImportedGpu)
     """Return the chip of a GPU without a known identity or product name, and the reason."""
     hint = gpu_by_words(machine.hint)
     named = hint[0] if hint else None
-    words = f"the file's name or text says {hint[1]!r}" if hint else ""
+    words = f"{hint[1]!r} in the file's name or text" if hint else ""
     said = f"gcn {printable(gpu.gcn, 16)}" if gpu.gcn else f"sm {gpu.sm}"
     usual = gpu_by_gfx(gpu.gcn, gpu.sm) if gpu.gcn else gpu_by_capability(gpu.sm)
     if named is not None and (gpu.gcn or gpu.sm is not None):
@@ -330,7 +330,7 @@ def _unnamed(machine: ImportedMachine, device: ImportedDevice, gpu: ImportedGpu)
         return _card(device), why
     if machine.guess is not None:
         return machine.guess[0], f"{aside}{machine.guess[1]}"
-    why = f"{aside}the file does not say; a card of its PCIe generation, --chip names another"
+    why = f"{aside}not in the file; a card of its PCIe generation, --chip names another"
     return _card(device), why
 
 

@@ -178,7 +178,7 @@ class _File:
                 raise self.fail((*at, "name"), f"two devices are called {printable(name)!r}")
             self.devices[name] = (at, device)
         if not self.devices:
-            raise self.fail(path, "devices is missing; give at least one")
+            raise self.fail(path, "devices is missing; add at least one")
 
     def _links(self, data: Mapping[str, Any], path: Path) -> dict[str, InfraLink]:
         result = {}
@@ -204,7 +204,7 @@ class _File:
         units = [name for name in own if name != "choice"]
         unit = str(own.get("choice") or (units[0] if len(units) == 1 else ""))
         if unit not in own:
-            raise self.fail(path, f"choice {printable(unit)!r} has no value of this name")
+            raise self.fail(path, f"choice {printable(unit)!r} needs a value of this name")
         value = number(own[unit])
         if value is None or not 0 < value < 1e9:
             raise self.fail((*path, unit), "must be a number above 0")
@@ -247,7 +247,7 @@ class _File:
             }
             counts = {name: (name, 1) for name in self.devices if name not in inner}
             self.graph.notes.append(
-                (", ".join(counts), "one instance of each", "the file has no instances", "")
+                (", ".join(counts), "one instance of each", "no instances in the file", "")
             )
         for name, (device, count) in counts.items():
             for index in range(count):
@@ -291,7 +291,9 @@ class _File:
     def _kind(self, row: Mapping[str, Any], at: Path) -> str:
         kind = self.text(row, at, "choice")
         if kind not in KINDS:
-            raise self.fail((*at, "choice"), f"{printable(kind)!r} is none of {', '.join(KINDS)}")
+            raise self.fail(
+                (*at, "choice"), f"unknown {printable(kind)!r}; choose one of {', '.join(KINDS)}"
+            )
         custom = row.get("custom")
         if kind == "custom" and isinstance(custom, dict):
             return self.text(custom, (*at, "custom"), "type", "custom")
@@ -344,8 +346,8 @@ class _File:
         """Note an edge to a missing component; the format's tools omit such edges as well."""
         line = self.document.place(place)[0]
         note = (
-            f"line {line}", "edges left out",
-            f"device {printable(device)} has no component {printable(name)!r}", "a corrected file",
+            f"line {line}", "edges ignored",
+            f"unknown component {printable(name)!r} of device {printable(device)}", "a corrected file",
         )  # fmt: skip
         if note not in self.graph.notes:
             self.graph.notes.append(note)
@@ -354,13 +356,13 @@ class _File:
     def _part(self, text: str, place: Path) -> tuple[str, str]:
         match = _PART.fullmatch(text)
         if match is None:
-            raise self.fail(place, f"{printable(text)!r} is no name with a slice, as xpu[0:4]")
+            raise self.fail(place, f"{printable(text)!r}: must be a name with a slice, as xpu[0:4]")
         return match[1], match[2] or ""
 
     def _chosen(self, text: str, count: int, place: Path) -> range:
         match = _SLICE.fullmatch(text)
         if match is None:
-            raise self.fail(place, f"[{printable(text)}] is no index and no slice")
+            raise self.fail(place, f"[{printable(text)}]: must be an index or a slice")
         if match[1] and not match[2]:
             index = int(match[1])
             if not 0 <= index < count:
@@ -368,7 +370,7 @@ class _File:
             return range(index, index + 1)
         first, last = (int(word) if word else None for word in (match[1], match[3]))
         if (last or 0) > count:
-            raise self.fail(place, f"[{printable(text)}] goes beyond the count of {count}")
+            raise self.fail(place, f"[{printable(text)}] exceeds the count of {count}")
         return range(count)[slice(first, last, int(match[4] or 1))]
 
     def _join(
@@ -381,7 +383,8 @@ class _File:
         scheme = self.text(edge, at, "scheme", "one2one")
         if scheme not in SCHEMES:
             raise self.fail(
-                (*at, "scheme"), f"{printable(scheme)!r} is none of {', '.join(SCHEMES)}"
+                (*at, "scheme"),
+                f"unknown {printable(scheme)!r}; choose one of {', '.join(SCHEMES)}",
             )
         pairs: Iterator[tuple[str, str]]
         if scheme == "one2one":

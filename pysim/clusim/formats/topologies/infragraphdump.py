@@ -67,14 +67,14 @@ def contracted(
             left[f"{node.device} {node.name}"] += 1
         del roles[label]
         _remove(label, near)
-    notes = [(what, f"{count} components that join nothing") for what, count in left.items()]
+    notes = [(what, f"{count} components without links") for what, count in left.items()]
     kept = {id(edge): edge for edges in near.values() for edge in edges}
     edges = sorted(kept.values(), key=lambda edge: edge.order)
     joined = {end for edge in edges for end in (edge.a, edge.b)}
     for label in [label for label in roles if label not in joined]:
         if roles[label] not in ("gpu", "host"):
             del roles[label]
-            notes.append((label, "nothing is joined to it"))
+            notes.append((label, "no edges to it"))
     return edges, notes
 
 
@@ -200,7 +200,7 @@ class _Writer:
         choice = _CHOICES.get(node.kind, "")
         if choice not in KINDS:
             raise InputError(
-                f"{self.fabric.name}: {node.name}: a {node.kind} has no place in InfraGraph"
+                f"{self.fabric.name}: {node.name}: InfraGraph cannot describe a {node.kind}"
             )
         return choice, GPUS[chip].products[0] if chip in GPUS else chip
 

@@ -85,7 +85,7 @@ class _Reader:
         self._find_roles()
         self.edges, notes = contracted(graph, self.roles)
         for where, why in notes:
-            draft.assume(where, "left out", why)
+            draft.assume(where, "ignored", why)
         self._split_switches()
         self._drop_control()
         self._name()
@@ -109,7 +109,7 @@ class _Reader:
             among_hosts = node.instance in hosting and role in ("switch", "nvswitch", "pcie")
             self.roles[label] = "fabric" if among_hosts else role
         if not machines:
-            raise fail(self.draft.where, 0, "no component with choice xpu: there are no GPUs")
+            raise fail(self.draft.where, 0, "no component with choice xpu, so no GPUs")
 
     def _role(self, label: str, node: InfraNode, machine: bool, computing: set[str]) -> str:
         text = f"{node.name} {node.description}"
@@ -137,7 +137,7 @@ class _Reader:
             alone = "gpu" in near[label] and near[label] <= {"gpu", "switch"}
             self.roles[label] = "nvswitch" if alone else "pcie"
             what = "an NVSwitch" if alone else "a PCIe switch"
-            self.draft.assume(label, what, "by what is joined to it; its words do not say")
+            self.draft.assume(label, what, "by its neighbours; not in its description")
 
     def _drop_control(self) -> None:
         """Drop links without data between GPUs, and the components that only these links join."""
@@ -147,11 +147,11 @@ class _Reader:
         if len(kept) < len(self.edges):
             count = len(self.edges) - len(kept)
             why = "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
-            self.draft.assume(f"{count} links", "left out", why)
+            self.draft.assume(f"{count} links", "ignored", why)
         for label in dict.fromkeys(dropped):
             if label not in joined and self.roles[label] not in ("gpu", "host"):
                 del self.roles[label]
-                self.draft.assume(label, "left out", "no path of data leads to it")
+                self.draft.assume(label, "ignored", "no path of data leads to it")
         self.edges = kept
 
     def _carries_data(self, edge: Edge) -> bool:
@@ -209,7 +209,7 @@ class _Reader:
             return named_chip(self.draft, self.chip)
         result = gpu_by_words(node.description) or gpu_by_words(node.device)
         if result is not None and result[0] is not None:
-            self.draft.assume(name, f"chip {result[0].name}", f"its description says {result[1]!r}")
+            self.draft.assume(name, f"chip {result[0].name}", f"{result[1]!r} in its description")
             return result[0].name
         aside = f"{result[1]!r} is not known; " if result else ""
         why = f"{aside}the file names no GPU; --chip does"
@@ -239,11 +239,11 @@ class _Reader:
 
         best = max(PROCESSORS.values(), key=alike)
         if alike(best):
-            return best, f"its description says {printable(text, 60)!r}"
+            return best, f"{printable(text, 60)!r} in its description"
         vendor = next((v for v in ("amd", "intel", "nvidia") if v in words), "")
         arch = "arm64" if words & {"arm", "arm64", "aarch64", "nvidia"} else ""
         result, why = processor(arch, vendor, None, None)
-        return result, why or f"its description says {printable(text, 60)!r}"
+        return result, why or f"{printable(text, 60)!r} in its description"
 
     def _memory(self, label: str, name: str, node: InfraNode) -> str:
         if node.description in MEMORY:
@@ -268,7 +268,7 @@ class _Reader:
                 str(keys["chip"]) for keys in self.draft.nodes.values() if keys["kind"] == "gpu"
             ]
             switch = next((GPUS[chip].switch for chip in chips if GPUS[chip].switch), "nvswitch3")
-            self.draft.assume(name, f"switch {switch}", "that of the usual machine of its GPUs")
+            self.draft.assume(name, f"switch {switch}", "as in usual nodes with its GPUs")
             return {"switch": switch}
         if role == "pcie":
             self.draft.assume(name, "PCIe switch pcie-switch", "the file does not name the switch")
@@ -340,14 +340,14 @@ class _Reader:
             if abs(each - usual) > 1e-5 * usual:
                 keys["rate"] = f"{each / 1e9:.12g} GB/s"
         elif not edge.transfers:
-            self.draft.assume(where, f"the rate of {keys['type']}", "the file gives no bandwidth")
+            self.draft.assume(where, f"the rate of {keys['type']}", "no bandwidth in the file")
         if edge.latency:
             if parse_time(edge.latency) != parse_time(
                 str(keys.get("latency", own["latency"].value))
             ):
                 keys["latency"] = edge.latency
         else:
-            self.draft.assume(where, f"the latency of {keys['type']}", "the file gives no latency")
+            self.draft.assume(where, f"the latency of {keys['type']}", "no latency in the file")
         return keys
 
     def _nvlink(self, edge: Edge) -> dict[str, Any]:
@@ -397,7 +397,7 @@ class _Reader:
             generation = max((GPUS[chip].pcie for chip in chips), default=4)
             what = f"PCIe generation {generation}"
             name = f"{self.names[edge.a]}-{self.names[edge.b]}"
-            self.draft.assume(name, what, "the file does not say; that of its GPUs")
+            self.draft.assume(name, what, "not in the file; as its GPUs")
         link = pcie_type(generation, width)
         return gpu_pcie(link) if gpus else link
 
@@ -445,7 +445,7 @@ class _Reader:
         if alone and result is not None and "network" not in self.roles.values():
             self.draft.settings["network"] = result[0]
             words = ", ".join(f"{key} {value}" for key, value in result[0].items())
-            why = "the file describes one node; what such NICs are usually used with"
+            why = "the file describes one node; the usual network of such NICs"
             self.draft.assume(result[1], f"with --nodes, joined by {words}", why)
 
 

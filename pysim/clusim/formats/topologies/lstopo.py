@@ -222,7 +222,7 @@ class _Host:
         states = {m[1]: v for k, v in told.items() if (m := _PORT.fullmatch(k))} or {"1": "4"}
         up = [port for port, state in states.items() if whole(state) == _ACTIVE]
         for port in states.keys() - set(up):
-            self.draft.assume(f"{name} port {port}", "left out", "it is not active")
+            self.draft.assume(f"{name} port {port}", "ignored", "it is not active")
         guid = told.get("NodeGUID", "")
         return [
             Net(f"{name}:{p}" if len(states) > 1 else name, guid=guid, line=element.line)
@@ -274,7 +274,7 @@ class _Host:
                     continue
                 self._add_links(device, other, rate)
         if left:
-            self.draft.assume("NVLinks of GPUs to CPUs", "left out", "no figures of such links")
+            self.draft.assume("NVLinks of GPUs to CPUs", "ignored", "no figures of such links")
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""

@@ -33,7 +33,7 @@ RING = 4
 """The ``pattern`` of rings."""
 
 _PORTS_Gbps = (10, 25, 56, 100, 200, 400, 800)
-_WHY = "an NCCL graph says which rings and trees were found, not what the machine is"
+_WHY = "an NCCL graph contains rings and trees, not the hardware"
 
 
 @dataclass(slots=True)
@@ -54,19 +54,17 @@ def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
     graphs = [_channels(element) for element in root.all("graph")]
     used = [graph for graph in graphs if graph.gpus]
     if not used:
-        raise fail(
-            draft.where, root.line, "an NCCL graph file without channels; nothing to rebuild"
-        )
+        raise fail(draft.where, root.line, "an NCCL graph file without channels; cannot be rebuilt")
     best = next((graph for graph in used if graph.ring), used[0])
     gpus = sorted({dev for graph in used for channel in graph.gpus for dev in channel})
     nets = sorted({dev for graph in used for channel in graph.nets for dev in channel})
     if len(gpus) > 4096 or len(nets) > 4096:
         raise fail(draft.where, root.line, "more than 4096 GPUs or NICs; that is the limit")
     draft.assume(
-        "the whole machine",
+        "all hardware",
         f"{len(gpus)} GPUs and {len(nets)} NICs, joined so that {len(best.gpus)} channels of"
         f" {best.speed:g} GB/s fit ({best.intra or 'LOC'} inside, {best.inter or 'LOC'} to NICs)",
-        f"{_WHY}; import the topology XML of the same run instead if there is one",
+        f"{_WHY}; import the topology XML of the same run instead if possible",
     )
     machine = _machine(best, gpus, nets, draft)
     wire_machine(machine, draft, chip)
@@ -96,7 +94,7 @@ def _dev(element: XmlElement) -> int:
     raise fail(
         element.where,
         element.line,
-        f"<{element.tag}> without dev; give the number of the device",
+        f"<{element.tag}> without dev; add the number of the device",
     )
 
 

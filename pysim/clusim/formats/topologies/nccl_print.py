@@ -108,7 +108,7 @@ class _Reader:
                     self.path = []
                 continue
             if not self.machine.cpus:
-                raise fail(self.where, 0, f"{node.name} comes before any CPU")
+                raise fail(self.where, 0, f"{node.name} precedes all CPUs")
             while self.path and self.path[-1][0] >= node.depth:
                 self.path.pop()
             self._node(node, kind)

@@ -35,13 +35,13 @@ def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) ->
         top = _pick(groups, draft, group)
         machine.hint = f"{top.get('name')} {machine.hint}"
     elif group is not None:
-        raise fail(draft.where, root.line, "has no groups; leave out the choice of one")
+        raise fail(draft.where, root.line, "the file does not have groups; omit the group")
     for element in top.all("cpu"):
         machine.cpus.append(_cpu(element, draft))
     loose = [_device(element, draft) for element in top.all("pci")]
     if loose:
         draft.assume(
-            "devices outside of any <cpu>", "they belong to a CPU of their own", "it is not named"
+            "devices outside of any <cpu>", "they belong to a separate CPU", "it is not named"
         )
         machine.cpus.append(ImportedCpu(devices=loose, line=top.line))
     if groups:
@@ -259,8 +259,8 @@ def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) ->
     if missing:
         draft.assume(
             sorted(missing, key=natural),
-            "left out",
-            "the group's name counts it, but the group does not say where it is",
+            "ignored",
+            "the group's name counts it, but its position is not in the group",
         )
 
 
@@ -276,5 +276,5 @@ def _fill_slots(device: ImportedDevice, draft: Draft) -> None:
         draft.assume(
             [slot.text for slot in slots],
             "of the slots of a switch, the first half are GPUs and the others NICs",
-            "the file gives slot numbers only",
+            "only slot numbers in the file",
         )

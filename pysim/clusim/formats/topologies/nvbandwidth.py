@@ -73,7 +73,7 @@ def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
         raise TopologyError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
     result = list(_of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where))
     if not result:
-        raise fail(where, 0, "no bandwidths of nvbandwidth; give what `nvbandwidth -j` prints")
+        raise fail(where, 0, "no bandwidths of nvbandwidth; use the output of `nvbandwidth -j`")
     return result
 
 
@@ -81,7 +81,7 @@ def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise fail(where, 0, f"is no JSON: {printable(error, 100)}") from None
+        raise fail(where, 0, f"invalid JSON: {printable(error, 100)}") from None
     top = data.get("nvbandwidth") if isinstance(data, dict) else None
     cases = top.get("testcases") if isinstance(top, dict) else None
     for case in cases if isinstance(cases, list) else []:
@@ -144,11 +144,11 @@ def compared(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
 def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
     size = len(test.rows[0])
     if size > paths.num_ranks:
-        yield Finding("warning", f"{test.name}: {size} GPUs; the machine has {paths.num_ranks}")
+        yield Finding("warning", f"{test.name}: {size} GPUs; the system has {paths.num_ranks}")
         return
     values = test.values
     if not values:
-        yield Finding("info", f"{test.name}: nothing was measured")
+        yield Finding("info", f"{test.name}: no measurements")
         return
     usual = median(values)
     shares: list[float] = []
@@ -164,17 +164,17 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
                 low.append(f"{name} {value:g}")
     share = median(shares)
     span = f"{min(values):g} to {max(values):g} GB/s" if len(values) > 1 else f"{values[0]:g} GB/s"
-    text = f"{test.name}: {span} measured, {share:.0%} of what the wires carry (median)"
+    text = f"{test.name}: {span} measured, {share:.0%} of the wires' payload rate (median)"
     yield Finding("info", text)
     if share > 1.01:
         yield Finding(
             "warning",
-            f"{test.name}: faster than this machine; it is another, or a link is described too slow",
+            f"{test.name}: faster than this system; it differs, or a link is described too slow",
         )
     elif share < _LOW:
         yield Finding(
             "warning",
-            f"{test.name}: {share:.0%} of what this machine carries; it is another, or links run slower than described",
+            f"{test.name}: {share:.0%} of this system's rate; it differs, or links run slower than described",
         )
     if low:
         yield Finding(

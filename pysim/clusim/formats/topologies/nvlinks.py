@@ -88,8 +88,8 @@ class _Links:
         else:
             self.draft.assume(
                 name,
-                f"{peer.count} links to {peer.text} left out",
-                "the file has no device of that address: a GPU that was not used",
+                f"{peer.count} links to {peer.text} ignored",
+                "no device of that address in the file: a GPU that was not used",
             )
 
     def hear(self, name: str, told: list[Peer]) -> None:
@@ -138,7 +138,7 @@ class _Links:
                 self.draft.assume(
                     name,
                     f"{full} links to NVSwitches",
-                    f"the file lists {listed or 'none'}, the chip has them: NCCL searches on what it is told",
+                    f"the file lists {listed or 'none'}, the chip has them; NCCL's search uses the file",
                 )
 
     def tell(self) -> None:
@@ -157,8 +157,8 @@ class _Links:
         if "told" in self.draft.settings:
             self.draft.assume(
                 list(self.draft.settings["told"]),
-                "NCCL is told of other NVLinks than are there",
-                "told: in the topology file; searches, channels and the tuner use it, data take the wires",
+                "NCCL reads other NVLinks than the hardware has",
+                "told: in the topology file sets NCCL's search, channels and tuner; data use the links",
             )
 
     def join_selves(self) -> None:
@@ -182,8 +182,8 @@ class _Links:
         for name in waiting:
             self.draft.assume(
                 name,
-                f"{self.selves[name]} links left out",
-                "it names itself as the other end, and no GPU is left to pair it with",
+                f"{self.selves[name]} links ignored",
+                "it names itself as the other end, and no other GPU can be paired with it",
             )
 
     def join_switches(self) -> None:
@@ -265,7 +265,7 @@ class _Links:
                     self.draft.link(a, b, **direct_keys(chip, xgmi=True))
             self.draft.assume(names, "an xGMI link between every two", why)
         elif chip.link:
-            self.draft.assume(names, "no links between GPUs", "the file names none")
+            self.draft.assume(names, "no links between GPUs", "none in the file")
 
     def _switch(self, name: str, chip: Gpu) -> None:
         kind = chip.switch or {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}.get(

@@ -42,7 +42,7 @@ def combine(text: str, where: str, machine: str, name: str) -> Combined:
     told, real = parse_xml(text, where), parse_xml(machine, name)
     for root, which in ((told, where), (real, name)):
         if root.tag != "system" or root.all("group"):
-            raise fail(which, root.line, "is no topology XML of one node: no <system>")
+            raise fail(which, root.line, "not a topology XML of one node: no <system>")
     work = _Overlay(told, real, name)
     work.run(where)
     return Combined("\n".join([*told.lines(), ""]), work.differences)
@@ -108,13 +108,13 @@ class _Overlay:
             others.sort(key=_place_of)
             self.same |= {id(o): m for o, m in zip(others, own, strict=True)}
             self.note(
-                f"{len(own)} {kind}s", f"those of {self.name}, in the order of their addresses",
+                f"{len(own)} {kind}s", f"identified with {self.name}'s in the order of addresses",
                 "no address of the file is one of the node",
             )  # fmt: skip
         if not self.same:
             raise fail(
                 where, 0,
-                f"has no GPU or NIC of {self.name}: no address is the same, and no device says its class",
+                f"no GPU or NIC of {self.name} in the file: addresses differ, and devices are without class",
             )  # fmt: skip
 
     # Devices in both.
@@ -129,10 +129,10 @@ class _Overlay:
                 if name in _TOLD:
                     # NCCL reads the value of the file; data use the link of the node.
                     mine.attributes[name], mine.attributes[_TOLD[name]] = value, own
-                what = f"NCCL is told of {_COMPARED[name]} {printable(own, 24)}"
+                what = f"NCCL reads {_COMPARED[name]} {printable(own, 24)}"
                 if name not in _TOLD:
-                    what = f"{_COMPARED[name]} {printable(own, 24)}, as the file says"
-                also = ", which data take" if name in _TOLD else ""
+                    what = f"{_COMPARED[name]} {printable(own, 24)}, as in the file"
+                also = ", which data use" if name in _TOLD else ""
                 self.note(mine.get("busid"), what, f"{self.name} has {printable(value, 24)}{also}")
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
@@ -160,8 +160,8 @@ class _Overlay:
             ]
             if counts[0] != counts[1]:
                 self.note(
-                    where, f"NCCL is told of {counts[0]} NVLinks",
-                    f"{self.name} has {counts[1]}, which data take",
+                    where, f"NCCL reads {counts[0]} NVLinks",
+                    f"{self.name} has {counts[1]}, which data use",
                 )  # fmt: skip
         mine.children += [c for c in other.children if c.tag in _LINKS or not mine.all(c.tag)]
 
@@ -195,7 +195,7 @@ class _Overlay:
             number = usual.most_common(1)[0][0] if usual else cpu.get("numaid")
             if number != cpu.get("numaid") and usual:
                 self.note(
-                    f"CPU {cpu.get('numaid')}", "its devices, as the file says",
+                    f"CPU {cpu.get('numaid')}", "its devices, as in the file",
                     f"{self.name} has them at CPU {number}",
                 )  # fmt: skip
             filled = real.get(number)
@@ -213,7 +213,7 @@ class _Overlay:
             if child.tag == "pci" and id(child) not in kept and not child.all("pci"):
                 element.children.remove(child)
                 self.note(
-                    child.get("busid"), "left out", f"{self.name} has no device of that address"
+                    child.get("busid"), "ignored", f"no device of that address in {self.name}"
                 )
 
     def _place(self, other: XmlElement) -> None:

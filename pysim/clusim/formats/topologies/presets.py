@@ -54,7 +54,7 @@ def product_chip(draft: Draft, text: str) -> str:
     """Return the chip of a product that the file names."""
     result = gpu_by_product(text)
     if result is None:
-        what = f"{unknown_gpu(text)}; --chip NAME says what to simulate instead"
+        what = f"{unknown_gpu(text)}; choose a simulated GPU with --chip NAME"
         raise fail(draft.where, 0, what)
     return result.name
 
@@ -63,8 +63,8 @@ def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
     """Return the assumed chip of unnamed GPUs, the reason (with `what`) and the remedy."""
     hint = gpu_by_words(Path(draft.where).name)
     if hint is not None and hint[0] is not None:
-        return hint[0].name, "the file's name says so", ""
-    aside = f"the file's name says {hint[1]!r}, which is not known; " if hint else ""
+        return hint[0].name, "by the file's name", ""
+    aside = f"unknown {hint[1]!r} in the file's name; " if hint else ""
     return unnamed_chip(), f"{aside}{what}; --chip does", CHIP_OPTION
 
 
@@ -72,7 +72,7 @@ def unnamed_chip() -> str:
     """Return the chip assumed for GPUs without any identification."""
     result = stand_in("anything")
     if result is None:
-        raise InternalError("no GPU stands for anything")
+        raise InternalError("no default GPU")
     return result.name
 
 
@@ -177,7 +177,7 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
     if kind in ("ib", "roce"):
         shown = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
         if not given:
-            why = f"the file gives neither NIC nor rate; usual with PCIe Gen{generation}"
+            why = f"no NIC or rate in the file; usual with PCIe Gen{generation}"
         elif not family:
             why = f"{shown}; the file does not name the NIC"
         elif min(abs(speed - rate) for speed in table) > 1:

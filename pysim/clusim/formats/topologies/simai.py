@@ -61,7 +61,7 @@ def read_simai(text: str, draft: Draft, chip: str | None) -> None:
         draft.settings["description"] = "imported from an ns-3 topology file"
         for row in file.rows:
             draft.link(names[row.a], names[row.b], **_keys(row, "ethernet400"))
-        draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "the file does not say")
+        draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "not in the file")
         return
     draft.settings["description"] = "imported from a SimAI topology file"
     _Servers(file, draft, names, zones).run()
@@ -98,14 +98,16 @@ def _parse(text: str, draft: Draft) -> _File:
         )
     rows = [_row(words, nodes, draft, i) for i, words in rest]
     if len(rows) != links:
-        draft.assume("links", f"{len(rows)}, as many as are listed", f"the first line says {links}")
+        draft.assume(
+            "links", f"{len(rows)}, the number of listed links", f"{links} in the first line"
+        )
     kind = head[5] if len(head) == 6 else ""
     return _File(nodes, per_server, ids[:nvswitches], ids[nvswitches:], rows, kind, hosts)
 
 
 def _id(word: str, nodes: int, draft: Draft, line: int) -> int:
     if not word.isdecimal() or len(word) > 7 or int(word) >= nodes:
-        raise fail(draft.where, line, f"{printable(word)!r} is no node; they are 0 to {nodes - 1}")
+        raise fail(draft.where, line, f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}")
     return int(word)
 
 
@@ -150,9 +152,7 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
         name = product_chip(draft, file.chip)
     if not name:
         name = unnamed_chip()
-        draft.assume(
-            "all GPUs", f"chip {name}", f"the file says {printable(file.chip) or 'nothing'}"
-        )
+        draft.assume("all GPUs", f"chip {name}", f"{printable(file.chip) or 'no GPU'} in the file")
     preset = known_chip(draft, name, "all GPUs")
     per = file.per_server or len(ends)
     many = len(ends) > per
@@ -247,7 +247,7 @@ class _Servers:
             self.draft.assume(
                 "network switches",
                 "type ethernet",
-                "the file gives no latency or radix of switches",
+                "no latency or radix of switches in the file",
             )
 
     def _net(self, row: _Row) -> str:
@@ -300,5 +300,5 @@ class _Servers:
         self.draft.assume(
             "CPUs and PCIe",
             f"a CPU for each node, a PCIe Gen{self.chip.pcie} switch for each GPU and its NICs",
-            "SimAI's files have neither",
+            "not in SimAI's files",
         )

@@ -112,7 +112,7 @@ def parse_rocm(text: str, where: str) -> tuple[Matrix, dict[tuple[str, str], int
                 table[words[0], other] = cell.upper()
     types = tables.get("Link Type", {})
     if not matrix.names or not types:
-        raise fail(where, 0, "no table 'Link Type between two GPUs'; give the output of --showtopo")
+        raise fail(where, 0, "no table 'Link Type between two GPUs'; use the output of --showtopo")
     return matrix, _links(matrix, types, tables.get("Hops", {}))
 
 
@@ -210,7 +210,7 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
             why = (
                 f"{unable} more cannot be used between GPUs"
                 if unable
-                else "-c does not say which are up"
+                else "active links are not in the output of -c"
             )
             draft.assume(f"gpu{number}", f"{links.count} links", why)
     half = -(-len(devices) // 2) if len(devices) > 2 else len(devices)
@@ -282,7 +282,7 @@ def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Li
         draft.assume(
             [f"gpu{number}" for number in found],
             f"links to {len(order)} NVSwitches",
-            "the addresses at their other ends are not those of the GPUs in the text",
+            "the addresses at their other ends differ from the GPUs' addresses",
         )
 
 
@@ -322,5 +322,5 @@ def _join(
         draft.assume(
             [f"gpu{number}" for number in devices],
             "the same number of links to every other GPU",
-            "the text says how many links are up, not where they lead; nvidia-smi nvlink -R and topo -m do",
+            "the text contains only the number of active links; nvidia-smi nvlink -R and topo -m contain their ends",
         )

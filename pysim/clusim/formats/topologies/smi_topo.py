@@ -86,10 +86,10 @@ def parse_matrix(text: str, where: str) -> Matrix:
             raise fail(
                 where,
                 number,
-                f"row {words[0]} has no column: is the table cut off, or its first line broken in two?",
+                f"row {words[0]} does not match a column: is the table cut off, or its first line broken in two?",
             )
     if not rows:
-        raise fail(where, 0, "no table with GPU0 in its first line; give the output of topo -m")
+        raise fail(where, 0, "no table with GPU0 in its first line; use the output of topo -m")
     _no_gaps(matrix, rows, where)
     return matrix
 
@@ -99,7 +99,7 @@ def _no_gaps(matrix: Matrix, rows: set[str], where: str) -> None:
     missing = [name for name in matrix.gpus if name not in rows]
     if len(missing) > 1:
         raise fail(
-            where, 0, f"the rows of {', '.join(missing[:4])} are missing: nothing says how these are joined; is the"
+            where, 0, f"the rows of {', '.join(missing[:4])} are missing, so their links are unknown; is the"
             " table cut off?"
         )  # fmt: skip
 
@@ -111,7 +111,7 @@ def _no_other(matrix: Matrix, lines: list[str], number: int, where: str) -> None
     other = parse_matrix("\n".join([""] * (number - 1) + lines[number - 1 :]), where)
     told = {pair: word for pair, word in other.words.items() if word not in P2P}
     if told and told != matrix.words:
-        raise fail(where, number, "another table begins here, of another machine: give one of them")
+        raise fail(where, number, "another table begins here, of another node: use one table only")
 
 
 def _is_path(word: str) -> bool:
@@ -126,7 +126,7 @@ def _header(line: str, where: str, number: int) -> list[str]:
     names = _AFFINITY.sub("", line).split()
     for name in names:
         if not _NAME.fullmatch(name):
-            raise fail(where, number, f"{printable(name)!r} in the first line is no device")
+            raise fail(where, number, f"unknown device {printable(name)!r} in the first line")
     if len(set(names)) != len(names):
         raise fail(where, number, "two columns have the same name")
     if len(names) > MAX_DEVICES:
@@ -206,7 +206,7 @@ def _symmetric(matrix: Matrix, draft: Draft) -> None:
     missing = [name.lower() for name in matrix.gpus if name not in rows]
     if missing and rows:
         draft.assume(
-            missing, "its paths, as the rows of the others say", "its row is missing in the table"
+            missing, "its paths, from the rows of the others", "its row is missing in the table"
         )
     for a, b in combinations(matrix.names, 2):
         one, two = matrix.words.get((a, b)), matrix.words.get((b, a))
@@ -218,7 +218,7 @@ def _symmetric(matrix: Matrix, draft: Draft) -> None:
         draft.assume(
             f"{a}-{b}".lower(),
             best,
-            f"asymmetric: the table says {one} one way and {two} the other",
+            f"asymmetric: the table has {one} one way and {two} the other",
         )
 
 
@@ -243,7 +243,7 @@ def _add_nvlinks(
         draft.assume(
             "gpu0-gpu1",
             "12 links between the two",
-            "a pair of bridged cards; two GPUs of a machine with NVSwitches look the same",
+            "a pair of bridged cards; two GPUs of a node with NVSwitches look the same",
         )
     for (a, b), count in counts.items():
         for one, other in ((a, b), (b, a)):
@@ -259,7 +259,7 @@ def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
         newest = max(same, key=lambda gpu: gpu.compute_capability, default=usual[max(usual)])
         chip = usual.get(links, newest)
         alike = [gpu.name for gpu in same if gpu.architecture is not chip.architecture]
-        others = f"; {' and '.join(alike)} has as many, --chip says which" if alike else ""
+        others = f"; {' and '.join(alike)} has the same number; choose with --chip" if alike else ""
         return chip.name, f"{links} NVLinks from every GPU to NVSwitches{others}"
     if links == 0:
         card = standing("card")[USUAL_PCIE]
@@ -290,9 +290,9 @@ def _from_p2p(matrix: Matrix, draft: Draft) -> None:
     for pair, word in matrix.words.items():
         matrix.words[pair] = "PXB" if word == "OK" else "PHB"
     draft.assume(
-        "the whole machine",
+        "all hardware",
         "GPUs that can reach each other share PCIe switches, the others only a CPU; no NVLinks",
-        "a table of topo -p2p says which pairs work, not how they are joined; import topo -m instead",
+        "a table of topo -p2p does not contain links; import topo -m instead",
     )
 
 
@@ -352,7 +352,7 @@ def _add_tree(
             draft.assume(
                 f"{other}-{name}".lower(),
                 f"both at the CPU of NUMA node {numa}",
-                "the table says SYS, but gives both the same NUMA node: host bridges of one CPU",
+                "SYS in the table, but the same NUMA node: host bridges of one CPU",
             )
         roots.join(other, name)
     clusters = _join_clusters(matrix, roots, draft)
@@ -364,7 +364,7 @@ def _add_tree(
         for part in (names[:half], names[half:]) if len(names) > 2 else (names,):
             for name in part[1:]:
                 roots.join(part[0], name)
-        draft.assume("CPUs", "half of the GPUs at each of two", "the table does not say")
+        draft.assume("CPUs", "half of the GPUs at each of two", "not in the table")
     for members in sorted(
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
     ):
@@ -384,7 +384,7 @@ def _add_tree(
     if unknown:
         draft.assume(
             unknown,
-            "a slot of its own at its CPU",
+            "a separate slot at its CPU",
             "the table shows NVLinks only, not where the GPU is in the PCIe tree",
         )
 
@@ -416,7 +416,7 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
         draft.assume(
             [name.lower() for name in apart],
             "at the last socket",
-            "the table says only that they are in no GPU's NUMA node",
+            "they are in no GPU's NUMA node",
         )
     return each
 
@@ -433,7 +433,7 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
     for name in gpus:
         other = first.setdefault(matrix.near[name], name)
         if roots.find(other) != roots.find(name):
-            far = "the table says SYS, but " if matrix.level(other, name) else ""
+            far = "SYS in the table, but " if matrix.level(other, name) else ""
             draft.assume(
                 f"{other}-{name}".lower(),
                 "both at one CPU",
@@ -448,7 +448,7 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
         draft.assume(
             [name.lower() for name in alone],
             "at the one CPU",
-            "the table says SYS, but all GPUs are near all processors",
+            "SYS in the table, but all GPUs are near all processors",
         )
     return True
 

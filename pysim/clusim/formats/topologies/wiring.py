@@ -104,7 +104,7 @@ class _Wiring:
             self.draft.assume(
                 f"{len(result)} GPUs",
                 "PCI devices of class 0x03 (display) and 0x12 (accelerator) are GPUs, in the order of the file",
-                "the file has no <gpu> elements; NCCL adds them when it runs",
+                "no <gpu> elements in the file; NCCL adds them when it runs",
             )
         ranks = [_gpu_of(device).rank for device in result]
         devs = [_gpu_of(device).dev for device in result]
@@ -154,7 +154,7 @@ class _Wiring:
             self.draft.assume(
                 device.text or "a device of class 0x02",
                 "a NIC with one port",
-                "the file has no <net> elements; NCCL adds them when it runs",
+                "no <net> elements in the file; NCCL adds them when it runs",
             )
         self.nets += [(net, device, cpu) for net in device.nets]
 
@@ -183,9 +183,7 @@ class _Wiring:
         hosts = list(dict.fromkeys(cpu.host for cpu in self.machine.cpus))
         unique = _distinct(numas)
         if -1 in numas:
-            self.draft.assume(
-                "numaid=-1", "a NUMA node of its own", "the file does not say which it is"
-            )
+            self.draft.assume("numaid=-1", "a separate NUMA node", "its number is not in the file")
         for index, cpu in enumerate(self.machine.cpus):
             self.cpu_names.append(f"cpu{cpu.numa if unique else index}")
             result, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
@@ -197,7 +195,7 @@ class _Wiring:
                 )
             if self.draft.cpu is not None:
                 known = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
-                why = f"as given; the file says {result.name}" if known else ""
+                why = f"given; the file names {result.name}" if known else ""
                 result = self.draft.cpu
             if why:
                 self.draft.assume(self.cpu_names[-1], f"processor {result.name}", why)
@@ -250,11 +248,13 @@ class _Wiring:
                 self._attach(child, name)
         elif not device.ignored:
             what = (
-                "a display adapter without <gpu>" if device.is_class(0x03) else "not a part of it"
+                "a display adapter without <gpu>"
+                if device.is_class(0x03)
+                else "not a GPU, NIC or switch"
             )
             self.draft.assume(
                 device.text or f"line {device.line}",
-                "left out",
+                "ignored",
                 f"{what}: PCI class 0x{device.cls or 0:06x}",
             )
 
@@ -318,16 +318,16 @@ class _Wiring:
         said = printable(device.speed, 24) if device.speed else ""
         if given is None:
             if said:
-                self.draft.assume(name, f"PCIe generation {gen}", f"speed {said!r} is none; {why}")
+                self.draft.assume(name, f"PCIe generation {gen}", f"unknown speed {said!r}; {why}")
             else:
-                self.draft.assume(name, f"PCIe generation {gen}", f"the file gives no speed; {why}")
+                self.draft.assume(name, f"PCIe generation {gen}", f"no speed in the file; {why}")
             given = gen
         elif gts(device.speed) != PCIE_GTS[given]:
             self.draft.assume(
                 name, f"PCIe generation {given}", f"the nearest to the file's {said!r}"
             )
         if not lanes or lanes < 0:
-            self.draft.assume(name, f"{width} lanes", f"the file gives no width; {why}")
+            self.draft.assume(name, f"{width} lanes", f"no width in the file; {why}")
             lanes = width
         elif lanes not in _WIDTHS:
             nearest = min(_WIDTHS, key=lambda w: (abs(w - (lanes or 0)), -w))
@@ -341,8 +341,9 @@ class _Wiring:
         if up[0] and below - up[0] >= 2:
             self.draft.assume(
                 name,
-                f"its link to the CPU runs at generation {up[0]}, as the file says",
-                f"devices below it run at generation {below}: an idle link may have been asleep when the file was made",
+                f"its link to the CPU runs at generation {up[0]}, as in the file",
+                f"devices below it run at generation {below}: an idle link may have been asleep"
+                " when the file was written",
             )
 
     # NICs, CPUs, network.
@@ -404,7 +405,7 @@ class _Wiring:
             self.draft.assume(
                 [self.cpu_names[i], self.cpu_names[j]],
                 f"joined to the other NUMA nodes by {count} x {keys['type']}",
-                "the file does not say how CPUs are joined; every pair, as NCCL takes it",
+                "links of CPUs are not in the file; every pair, as NCCL assumes",
             )
 
     def _network(self) -> None:
@@ -416,7 +417,7 @@ class _Wiring:
                 members,
                 "with --nodes, joined by "
                 + ", ".join(f"{key} {value}" for key, value in keys.items()),
-                "the file describes one node; what such NICs are usually used with",
+                "the file describes one node; the usual network of such NICs",
             )
 
 

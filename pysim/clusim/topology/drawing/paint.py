@@ -139,7 +139,7 @@ def place_machine(page: Page, group: list[OutlinedMachine], view: Outline, base:
     if len(view.machines) > 1:
         names = ranges(f"n{m.zone}" for m in group)
         title = f"machine n{machine.zone}" + (
-            f"  ({len(group)} alike: {names})" if len(group) > 1 else ""
+            f"  ({len(group)} identical: {names})" if len(group) > 1 else ""
         )
     height = 1.1 if machine.side_links else 0.4
     page.text(0.0, top + height, title, "title")

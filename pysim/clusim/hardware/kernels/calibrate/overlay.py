@@ -258,13 +258,13 @@ def check_record(data: Any, name: str) -> dict[str, Any]:
         raise InputError(f"{name}: no record of a GPU of the format {RECORD!r}")
     gpu = data.get("gpu")
     if not isinstance(gpu, dict) or not isinstance(gpu.get("name"), str):
-        raise InputError(f"{name}: 'gpu' does not say the name of the GPU")
+        raise InputError(f"{name}: 'gpu' must contain the name of the GPU")
     for key, numbers in _POSITIVE.items():
         _check(data.get(key), numbers, f"{name}: {key}")
     for key, numbers in _LISTS.items():
         rows = data.get(key)
         if not isinstance(rows, list) or not rows:
-            raise InputError(f"{name}: {key!r} is no list of measurements")
+            raise InputError(f"{name}: {key!r} must be a list of measurements")
         for index, row in enumerate(rows):
             where = f"{name}: {key}[{index}]"
             _check(row, numbers, where)
@@ -281,12 +281,12 @@ _WORDS: dict[str, dict[str, type]] = {
         **dict.fromkeys(("causal", "backward"), bool),
     },
 }
-_SAID = {str: "a word", int: "a whole number", bool: "true or false"}
+_SAID = {str: "a word", int: "an integer", bool: "true or false"}
 
 
 def _check(row: Any, numbers: tuple[str, ...], where: str) -> None:
     if not isinstance(row, Mapping):
-        raise InputError(f"{where}: is no mapping")
+        raise InputError(f"{where}: must be a mapping")
     for key in numbers:
         value = row.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
@@ -348,7 +348,7 @@ def _silicon(own: Gpu, kind: str, reached: float) -> Silicon:
     assert isinstance(peaks, dict)
     if _PEAKS[kind] not in peaks:
         raise InputError(
-            f"{own.name}: has no peak rate of {kind}, which the record has products of"
+            f"{own.name}: the peak rate of {kind} is missing, but the record has such products"
         )
     fraction = float(str(own.figures["gemm_fraction"].value))
     return Silicon(own.sms, float(peaks[_PEAKS[kind]]) * fraction, reached)

@@ -31,7 +31,9 @@ class Torch:
                 "clusim calibrate gpu measures through PyTorch, which is not there: pip install 'clusim-net[gpu]'"
             ) from error
         if not torch.cuda.is_available():
-            raise InputError("PyTorch sees no GPU; --from RECORD takes what was measured elsewhere")
+            raise InputError(
+                "PyTorch finds no GPU; use measurements of another node with --from RECORD"
+            )
         self.torch: Any = torch
         self.device: Any = torch.device("cuda")
 
