@@ -154,10 +154,10 @@ def test_a_pause_is_before_everything_that_waits(
     [
         (
             {"topology": "dgx-a100", "faults": ("link gpu3:nvl5 down",)},
-            "faults do not meet all alike",
+            "faults affect ranks differently",
         ),
         ({"topology": "dgx-a100", "nodes": 1}, "give --nodes 2"),
-        ({}, "tells the machine"),
+        ({}, "does not contain the system"),
     ],
 )
 def test_what_one_rank_cannot_tell(

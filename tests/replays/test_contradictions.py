@@ -34,7 +34,7 @@ def place(path: Path, text: str) -> str:
     ("old", "new", "only", "says", "marks"),
     [
         # Calls of all ranks, and of one: 7 calls a rank.
-        ("[nranks=8]", "[nranks=4]", "", "56 calls say another", ("rank 0 nranks 8", "[nranks=4]")),
+        ("[nranks=8]", "[nranks=4]", "", "56 calls have another", ("rank 0 nranks 8", "[nranks=4]")),
         ("[nranks=8]", "[nranks=16]", ":4103 ", "7 calls say another", ("rank 3 nranks 8", "[nranks=16]")),
         ("nranks 8 ", "nranks 4 ", ":4103 ", "taken as two", ("rank 0 nranks 8", "rank 3 nranks 4")),
         ("rank 3 nranks", "rank 2 nranks", "", "two processes are rank 2", (":4102 ", ":4103 ")),
@@ -65,7 +65,7 @@ def test_calls_of_lines_that_are_read_one_at_a_time_are_compared_too(tmp_path: P
     path = log(tmp_path, "] NCCL INFO", "] 1700000000000000 NCCL INFO")
     path.write_text(path.read_text().replace("[nranks=8]", "[nranks=4]"))
     (odd,) = [x for x in find_anomalies(read_logs([str(path)])) if x.kind == CONTRADICTION]
-    assert "56 calls say another number of ranks than the 8" in odd.text
+    assert "56 calls have another number of ranks than the 8" in odd.text
 
 
 def test_roots_and_peers_that_are_none_of_the_ranks_are_left_out_and_counted(

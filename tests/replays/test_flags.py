@@ -92,7 +92,7 @@ def test_environment_changes_what_is_chosen_and_says_so(request_: ReplayRequest)
     assert {call.channels for call in low.calls if call.operation == "allreduce"} == {2}
     assert any(note.startswith("--env NCCL_PROTO: algorithms are") for note in low.notes)
     few = replay(replace(request_, env=(("NCCL_MAX_NCHANNELS", "1"),)))
-    assert any("rings, trees and algorithms are chosen anew" in note for note in few.notes)
+    assert any("rings, trees and algorithms are re-planned" in note for note in few.notes)
     assert {call.channels for call in few.calls if call.algorithm == "Ring"} == {1}
 
 
@@ -184,4 +184,6 @@ def test_faults_that_come_later_have_the_clock_of_every_call(request_: ReplayReq
     late = replay(replace(request_, faults=("link gpu0:nvl1 down at 1s",)))
     assert per_call(late) == per_call(replay(request_))
     assert late.calls[0].from_log
-    assert any(note.startswith("faults have the clock of every call") for note in late.notes)
+    assert any(
+        note.startswith("fault times count from the start of each call") for note in late.notes
+    )

@@ -45,7 +45,7 @@ def test_a_table_is_predicted_as_it_was_made(
         if flag in ("-g", "-t", "-m", "-n") and (flag == "-n" or value != "1")
         for word in (flag, value)
     )
-    (note,) = [note for note in found.notes if "nccl-tests prints with" in note]
+    (note,) = [note for note in found.notes if "printed by nccl-tests with" in note]
     assert set(kept.split()) <= set(note.replace(",", "").split())
 
 

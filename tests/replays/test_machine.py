@@ -160,5 +160,5 @@ def test_a_topology_print_without_nvlink_is_a_pcie_box(tmp_path: Path) -> None:
 def test_two_low_bus_addresses_are_no_clue(tmp_path: Path) -> None:
     log = LogWriter(2)
     log.init(buses=(2, 3))
-    with pytest.raises(InputError, match="give --topology"):
+    with pytest.raises(InputError, match="set --topology"):
         guess(tmp_path, log.text())

@@ -98,12 +98,12 @@ def test_recorded_algorithms_are_used_on_the_own_machine_only() -> None:
 
 
 def test_the_machine_is_asked_for() -> None:
-    with pytest.raises(InputError, match=r"tells the machine; give --topology"):
+    with pytest.raises(InputError, match=r"does not contain the system; set --topology"):
         replay_recording(training(), replace(REQUEST, topology=None))
 
 
 def test_nothing_recorded() -> None:
-    with pytest.raises(InputError, match="nothing recorded"):
+    with pytest.raises(InputError, match="no recorded event"):
         replay_recording(Recording("kineto", "trace.json", 8), REQUEST)
 
 

@@ -49,7 +49,7 @@ class XmlElement:
             raise fail(
                 self.where,
                 self.line,
-                f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be a whole number",
+                f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be an integer",
             )
         return value
 
@@ -150,9 +150,7 @@ def parse_xml(text: str, where: str) -> XmlElement:
         line = error.getLineNumber() or 0
         raise fail(where, line, f"not valid XML: {printable(error.getMessage())}") from None
     except DefusedXmlException:
-        raise fail(
-            where, 0, "declares a document type or entities; a topology has none: remove them"
-        ) from None
+        raise fail(where, 0, "declares a document type or entities; remove them") from None
     except (SAXException, ValueError, LookupError) as error:
         raise fail(where, 0, f"not valid XML: {printable(error)}") from None
     if builder.root is None:

@@ -173,7 +173,7 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, tuple[tuple[int, ...
     block = apart * len(own)
     if not regular or size % block or (len(own) > 1 and span > block) or own[0] != 0:
         raise InputError(
-            f"groups of {len(ranks)} ranks, {stride} apart, do not divide nodes of {size} GPUs alike"
+            f"groups of {len(ranks)} ranks at stride {stride} do not divide nodes of {size} GPUs evenly"
         )
     parts = [
         tuple(first + gpu for gpu in own)
@@ -199,7 +199,7 @@ class _Machine:
             machines, parts = split_of(group.ranks, self.size)
         except InputError as error:
             raise InputError(
-                f"{event.where}: {group.name}: {error}: one rank cannot stand for all; --calls N replays the first"
+                f"{event.where}: {group.name}: {error}: one rank cannot represent all; --calls N replays the first"
                 " calls of all ranks"
             ) from None
         setup = replace(
@@ -226,7 +226,7 @@ class _Machine:
             return max(0, event.duration_ps)
         known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
         if not known:
-            raise InputError(f"{event.where}: the GPU's rate of operations is not known")
+            raise InputError(f"{event.where}: the GPU's rate of operations is unknown")
         return round(event.flops / known * 1e12)
 
 
@@ -237,11 +237,11 @@ def replay_alike(
     watch = watch or Watch()
     if request.topology is None:
         raise InputError(
-            f"{recording.name}: nothing in it ({recording.kind}) tells the machine; give --topology"
+            f"{recording.name}: {recording.kind} does not contain the system; set --topology"
         )
     if request.faults:
         raise InputError(
-            f"{recording.name}: one rank stands for all {recording.num_ranks}, and faults do not meet all alike;"
+            f"{recording.name}: one rank represents all {recording.num_ranks}, and faults affect ranks differently;"
             " --calls N replays the first calls of all ranks"
         )
     first = _machine(
@@ -264,9 +264,9 @@ def replay_alike(
     )
     result.notes = [
         *recording.assumed,
-        f"all {recording.num_ranks} ranks do the same: one stands for all, and the groups on the nodes of one"
-        " group for the others",
-        "what communicates takes SMs from kernels; groups of different kinds share no wires, which the bounds do not"
+        f"all {recording.num_ranks} ranks do the same: one represents all, and the groups on the nodes of one"
+        " group represent the others",
+        "communication uses SMs of kernels; groups of different kinds share no wires, which the bounds do not"
         " assume",
     ]
     others: dict[tuple[int, str, int], PerfKernel] = {}
@@ -294,8 +294,8 @@ def _machine(recording: Recording, request: ReplayRequest, setup: Setup) -> _Mac
     machines = machines_of(one.fabric)
     if len(machines) != 1:
         raise InputError(
-            f"{one.name}: {len(machines)} nodes; one rank of {recording.num_ranks} stands for all on as many"
-            " nodes as it takes: name one node"
+            f"{one.name}: {len(machines)} nodes; one rank represents all {recording.num_ranks} on the"
+            " nodes required: name a topology of one node"
         )
     size = len(machines[0])
     needed = -(-recording.num_ranks // size)
@@ -367,7 +367,7 @@ def _fill(
         other = None
         if there is not None:
             other = Other(there.time_ps, there.algorithm, there.protocol, there.channels)
-        rooted = "as in a row of them" if operation in ROOTED else ""
+        rooted = "as in a sequence of calls" if operation in ROOTED else ""
         found.calls.append(
             CallResult(
                 group, len(ranks), operation, size, "float32", count, ran.algorithm, ran.protocol, ran.channels,
@@ -415,7 +415,7 @@ def replay(
         return gate(result, request)
     if kind in PLANS:
         raise InputError(
-            f"{first}: {PLANS[kind]}, is no recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
+            f"{first}: {PLANS[kind]}, not a recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
         )
     if kind not in KINDS:
         known = ", ".join(sorted({*LOGS, *KINDS}))
@@ -427,7 +427,7 @@ def replay(
     if recording.alike:
         if options.trace_out is not None:
             raise InputError(
-                f"{first}: one rank stands for all {recording.num_ranks}, of whom no trace can be written; --calls N"
+                f"{first}: one rank represents all {recording.num_ranks}; no trace can be written; --calls N"
                 " replays the first calls of all ranks"
             )
         return gate(replay_alike(recording, request, options.watch), request)

@@ -80,10 +80,10 @@ def replay_recording(
 ) -> Replay:
     """Replay a recording on the requested or the known system."""
     if not recording.events:
-        raise InputError(f"{recording.name}: nothing recorded that could be replayed")
+        raise InputError(f"{recording.name}: no recorded event to replay")
     if request.topology is None and known is None:
         raise InputError(
-            f"{recording.name}: nothing in it ({recording.kind}) tells the machine; give --topology, for example"
+            f"{recording.name}: {recording.kind} does not contain the system; set --topology, for example"
             f" --topology dgx-h100{' --nodes ' + str(-(-recording.num_ranks // 8)) if recording.num_ranks > 8 else ''}"
         )
     version, assumed = _release(recording, request)
@@ -126,9 +126,7 @@ def replay_recording(
     _fill(results, recording, spans, others, placed)
     if any(event.kind == "compute" for event in recording.events):
         results.compute_ps = _compute(recording)
-    results.notes.append(
-        "one run of everything: times are those of the kernels, without launching them"
-    )
+    results.notes.append("one run of all calls: kernel times, without launch overhead")
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
     written = {number for unit in translation.units for number in unit.events}

@@ -80,7 +80,7 @@ _DAMAGE = (
 """Kinds of anomalies due to parts of a log that were not understood."""
 
 _WITHOUT = (
-    "--fault: rings, trees and algorithms are chosen anew, without what is down from the start"
+    "--fault: rings, trees and algorithms are re-planned, without the parts down from the start"
 )
 
 _ANEW = _Kept(rings=False, choices=False)
@@ -147,7 +147,7 @@ def _kept(log: Log, request: ReplayRequest) -> _Kept:
         return _ANEW
     known = {text.split("+")[0] for text in log.facts.versions}
     if request.version and known and not any(_same(request.version, text) for text in known):
-        note = f"--nccl-version {request.version}: rings, trees and algorithms are chosen anew, as that release would"
+        note = f"--nccl-version {request.version}: rings, trees and algorithms are re-planned for that version"
         return _Kept(rings=False, choices=False, note=note)
     changed = [
         name for name, value in request.env if log.facts.environment.get(name, {}).keys() != {value}
@@ -156,7 +156,7 @@ def _kept(log: Log, request: ReplayRequest) -> _Kept:
         return _Kept(rings=True, choices=True)
     rings = all(name in _KEEP_RINGS for name in changed)
     what = "algorithms" if rings else "rings, trees and algorithms"
-    note = f"--env {' '.join(changed)}: {what} are chosen anew, as the log's are those of another environment"
+    note = f"--env {' '.join(changed)}: {what} are re-planned, as the log has another environment"
     return _Kept(rings=rings, choices=False, note=note)
 
 
@@ -203,7 +203,7 @@ def replay_log(
     _require_calls(log, table, request)
     if request.gap == "logged" and max(table.time_ns) < 0:
         raise InputError(
-            f"{request.files[0]}: no time stamps at its calls; use --gap none, or a time such as --gap 100us"
+            f"{request.files[0]}: calls without time stamps; use --gap none, or a time such as --gap 100us"
         )
     topology, doubts = request.topology, list[str]()
     if topology is None:
@@ -212,7 +212,7 @@ def replay_log(
     else:
         machine = [f"{Setup(topology).name}: as given"]
         if machine[0].lower().endswith(".xml: as given"):
-            machine.append("  what the XML does not say is assumed; clusim topo import lists it")
+            machine.append("  values missing in the XML are assumed; clusim topo import lists them")
 
     def job_on(where: str | Path | Fabric, kept: _Kept) -> _Job:
         setup = request.setup(where, str(_version(log, request)), _environment(log, request)[0])
@@ -278,7 +278,7 @@ def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayReque
             operation = operation_named(name, OF_NCCL).name
             root = 0 if operation in ROOTED else -1
             table.add(LoggedCall(communicator.number, operation, size, root=root), -1, -1, 0)
-    table.source = "calls that were asked for"
+    table.source = "calls of --call"
 
 
 def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
@@ -293,7 +293,7 @@ def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
     raise InputError(
         f"{log.facts.files[0]}: no call that could be replayed"
         + (f" ({why})" if why else "")
-        + "; record with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL, or say what to run on its communicators,"
+        + "; record with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL, or name calls to run on its communicators,"
         " for example --call allreduce:64MiB"
     )
 
@@ -301,8 +301,7 @@ def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
 def _contradicted(log: Log) -> list[str]:
     """Return contradictions in a log about its ranks."""
     return [
-        f"{odd.text}: give the logs of one job only, and let every process write a file of its own"
-        " (NCCL_DEBUG_FILE=nccl.%h.%p)"
+        f"{odd.text}: use the logs of one job, with one file per process (NCCL_DEBUG_FILE=nccl.%h.%p)"
         for odd in find_anomalies(log)
         if odd.kind == CONTRADICTION
     ]
@@ -325,7 +324,7 @@ def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> No
         found.notes.append(f"only the first {most} calls; --calls N changes that")
     if len(table.call) > len(table.distinct):
         found.notes.append(
-            f"{len(table.call)} calls, {len(table.distinct)} distinct: each is simulated once, alone, and repeated"
+            f"{len(table.call)} calls, {len(table.distinct)} distinct: each is simulated once in isolation"
         )
     found.notes += job.ranks.assumed + table.assumed + job.placed.notes
     used = {table.distinct[n].comm for n in set(table.call)}
@@ -338,7 +337,7 @@ def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> No
         for number in used
         if log.run_of(log.communicators[number])
     ):
-        found.notes.append(f"times are what nccl-tests prints with {flags}, as its header says")
+        found.notes.append(f"times are as printed by nccl-tests with {flags}, read from its header")
     if not request.version and not log.facts.versions:
         found.notes.append(f"no NCCL version in the log: {LATEST} assumed")
     elif log.facts.library == "RCCL" and not request.version:
@@ -346,12 +345,12 @@ def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> No
     found.notes += [note for members in job.known() for note in members.comm.notes]
     dropped = _environment(log, request)[1]
     if dropped:
-        found.notes.append(f"not used of the job's environment: {', '.join(dropped)}")
+        found.notes.append(f"ignored variables of the job's environment: {', '.join(dropped)}")
     if other is not None:
         found.notes += other.placed.notes
     if any(fault.time_ps for fault in job.setup.broken.faults):
         found.notes.append(
-            "faults have the clock of every call, which begins at its start; --whole has one for all"
+            "fault times count from the start of each call; with --whole, from the start of the run"
         )
     found.notes = list(dict.fromkeys(found.notes))
 
@@ -425,11 +424,11 @@ def _said_of_times(found: Replay) -> list[str]:
     coarse = sum("bursts" in call.granularity for call in found.calls)
     if coarse:
         lines.append(
-            f"{coarse} of {len(found.calls)} distinct calls were simulated in bursts: --json says how each was"
+            f"{coarse} of {len(found.calls)} distinct calls were simulated in bursts; --json lists the granularity"
         )
     if len(found.comms) > 1:
         lines.append(
-            f"{len(found.comms)} communicators run side by side as if they shared no wire;"
+            f"{len(found.comms)} communicators run concurrently as if they shared no wire;"
             " --whole simulates them together"
         )
     return lines

@@ -54,23 +54,19 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
         return preset
     differences = list(_differences(printed, load(guess.topology), version, _numbers(log, member)))
     if not differences and not _other_chip(log, guess):
-        preset.lines.insert(1, f"  what NCCL printed of the machine ({place}), which is the same")
+        preset.lines.insert(1, f"  NCCL's topology print ({place}) is the same")
         preset.doubts = []
         return preset
     machine = joined(printed, len(ranks.machines))
     chip = _chip(log, guess.topology).name
     named = any(name for gpus in log.hosts.values() for name in gpus)
     lines = [
-        f"{machine.name}: what NCCL printed of the machine ({place})",
+        f"{machine.name}: NCCL's topology print ({place})",
         *(f"  unlike {guess.topology}: {text}" for text in differences[:4]),
         f"  GPUs: {chip}, {'as the log names them' if named else f'as in {guess.topology}'}",
         *(f"  not in the log: {item}" for item in imported.assumptions),
     ]
-    doubts = (
-        []
-        if named
-        else [f"the log does not name its GPUs: {chip} is assumed; --topology says them"]
-    )
+    doubts = [] if named else [f"the log does not name its GPUs: {chip} is assumed; set --topology"]
     return LogMachine(machine, lines, doubts)
 
 

@@ -64,12 +64,12 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
         named = sorted({name for gpus in log.hosts.values() for name in gpus if name})
         if named:
             what = (
-                f"no preset has the GPU {one_line(named[0][:60])}; give the machine with --topology"
+                f"no preset has the GPU {one_line(named[0][:60])}; set the system with --topology"
             )
             raise InputError(f"{log.facts.files[0]}: {what}")
         raise InputError(
-            f"{log.facts.files[0]}: nothing tells the machine (no GPU names, bus addresses of a known machine or"
-            f" topology print); give --topology, for example --topology {usual}"
+            f"{log.facts.files[0]}: unknown system (no GPU names, bus addresses of a known node or topology"
+            f" print); set --topology, for example --topology {usual}"
         )
 
     def score(preset: Traits) -> int:
@@ -85,11 +85,11 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     ]
     alike = [p.name for p in presets if p is not best and score(p) == score(best)]
     if len(ranks.machines) > 1 and not any(clue.text.startswith("network") for clue in clues):
-        reasons.append(f"nothing tells the network between nodes: that of {best.name} is taken")
+        reasons.append(f"no network between nodes in the log: that of {best.name} assumed")
     if alike:
         reasons.append(f"as likely by these lines: {', '.join(alike)}")
     doubts = [
-        f"{clue.text}, but the nearest preset {best.name} differs; --topology names the machine"
+        f"{clue.text}, but the nearest preset {best.name} differs; set the system with --topology"
         for clue in clues
         if clue.strict and not clue.fits(best)
     ]
@@ -109,7 +109,7 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     clues = []
     for name in names:
         if gpu_by_product(name) is None:
-            what = f"{unknown_gpu(name)}; give the machine with --topology"
+            what = f"{unknown_gpu(name)}; set the system with --topology"
             raise InputError(f"{log.facts.files[0]}: {what}")
     for name in names[:2]:
         result = gpu_by_product(name)
@@ -118,7 +118,7 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
                 _Clue(f"GPU name {name!r}: {result.model}", _has_gpu(result.model), 8, True)
             )
         else:
-            clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 2, True))
+            clues.append(_Clue(f"GPU name {name!r}: not in a preset", lambda p: False, 2, True))
     return clues
 
 

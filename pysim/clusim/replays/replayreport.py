@@ -33,7 +33,7 @@ def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
     if ranks > size * hosts:
         result.append(
             f"{ranks} ranks on {hosts} node{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
-            " --topology names the right machine, --nodes how many there are"
+            " set the system with --topology, the number of nodes with --nodes"
         )
     return [*result, *doubts_of(placed.fabric)]
 
@@ -50,7 +50,7 @@ def gate(found: Replay, request: ReplayRequest) -> Replay:
     if errors and median(errors) > FAR:
         found.doubts.append(
             f"predicted times are {median(errors):.0%} off the measured ones (median of {len(errors)} calls):"
-            f" probably not {found.fabric}; --topology names the machine, --xml takes NCCL's dump of it"
+            f" probably not {found.fabric}; set the system with --topology, or NCCL's dump of it with --xml"
         )
     found.notes += _not_compared(found)
     found.doubts = list(dict.fromkeys(found.doubts))
@@ -169,7 +169,7 @@ def replay_report(found: Replay, *, everything: bool = False) -> str:
         *(f"  fault: {line}" for line in found.faults),
     ]
     if found.notes or found.skipped:
-        lines += ["", "assumed and left out"]
+        lines += ["", "assumed and ignored"]
         lines += [f"  {note}" for note in found.notes]
         lines += [f"  skipped: {count} x {what}" for what, count in found.skipped.items()]
     if found.calls:
@@ -227,9 +227,7 @@ def _calls(found: Replay, everything: bool) -> list[str]:
     left = (1, 4, 5, 14, 15)
     lines = _table(rows, left)
     if len(calls) < len(found.calls):
-        lines.append(
-            f"  ... {len(found.calls) - len(calls)} more, which take less time; --all shows them"
-        )
+        lines.append(f"  ... {len(found.calls) - len(calls)} more with less time; --all shows them")
     return lines
 
 
@@ -275,9 +273,7 @@ def _totals(found: Replay) -> list[str]:
         lines.append(f"  at least {format_time(ended.least_ps)}")
     if found.bounds_ps is not None:
         least, most = (format_time(at) for at in found.bounds_ps)
-        lines.append(
-            f"  from {least} (nothing disturbs another) to {most} (nothing at the same time)"
-        )
+        lines.append(f"  from {least} (no mutual disturbance) to {most} (no concurrency)")
     if found.compute_ps >= 0:
         lines.append(f"  computing {format_time(found.compute_ps)} (mean of all ranks)")
     if found.recorded_ps >= 0:

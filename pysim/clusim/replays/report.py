@@ -443,7 +443,7 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     total = sum(call.time_ps * call.count for call in calls)
     told = [call for call in calls if call.verdict is not None and call.verdict.causes]
     if not told:
-        return Verdict(total, (), basis="no call was taken apart")
+        return Verdict(total, (), basis="no call was analysed")
     sums: dict[tuple[CauseKind, str], list[int]] = {}
     for call in told:
         assert call.verdict is not None
@@ -459,5 +459,5 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
             entry[1] += between * call.count // 2
     ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:MOST_CAUSES]
     causes = (VerdictCause(*key, (), ps, saving) for key, (ps, saving) in ordered)
-    basis = "the critical paths of calls, each by itself"
+    basis = "the critical paths of calls, each in isolation"
     return Verdict(total, tuple(causes), basis=basis)

@@ -142,7 +142,7 @@ def test_rows_that_are_none_are_told_and_tabs_are_blanks(tmp_path: Path) -> None
     log = read(tmp_path, head + good + "".join(odd) + good)
     (run,) = log.runs
     assert (len(run.sizes), run.broken) == (2, 2)
-    assert any("2 rows of the table are not whole" in odd.text for odd in find_anomalies(log))
+    assert any("2 rows of the table are incomplete" in odd.text for odd in find_anomalies(log))
     tabbed = read(tmp_path, (head + good).replace(" ", "\t"))
     assert tabbed.runs[0].column("time").tolist() == [62.1]
 

@@ -297,7 +297,7 @@ def test_contradictory_ranks_name_both_places(tmp_path: Path) -> None:
     found = [a.text for a in find_anomalies(read(tmp_path, text)) if a.kind == "ranks contradict"]
     path = tmp_path / "log0.txt"
     assert found == [
-        f"two processes are rank 0 of communicator 0xc00: at {path}:1 and at {path}:2; the first is believed",
+        f"two processes are rank 0 of communicator 0xc00: at {path}:1 and at {path}:2; the first is used",
         f"communicator 0xc00 has 2 ranks at {path}:1 and 4 at {path}:3: taken as two",
     ]
 
@@ -324,7 +324,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nccl.log"
     path.write_text(V221, encoding="utf-8")
     assert run_command(["log", "summary", str(path)]) == 0
-    assert "ranks 0-1 go through host memory (SHM)" in capsys.readouterr().out
+    assert "ranks 0-1 use host memory (SHM)" in capsys.readouterr().out
     assert run_command(["log", "summary", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["communicators"][0]["n_ranks"] == 2
 
@@ -370,7 +370,7 @@ def test_a_log_that_is_there_twice_is_told(tmp_path: Path) -> None:
     ]
     assert "rank 0 of communicator 0xc00 begins twice" in told
     assert "log0.txt:1 and at" in told
-    assert "log1.txt:1; if the log is there twice" in told
+    assert "log1.txt:1; if the log is given twice" in told
 
 
 def test_nothing_that_is_said_of_a_log_takes_a_whole_column(

@@ -149,7 +149,7 @@ def test_lines_that_need_a_look_each_are_bounded(
     looked = 10 + len(text) // 100
     assert log.facts.single_lines == looked
     assert (
-        f"{100 - looked} lines are not read: too many need a look each, for so small a log"
+        f"{100 - looked} lines are not read: too many irregular lines for the size of the log"
         in told(log)
     )
     assert len(log.communicators) == 1  # what comes first is read
@@ -180,7 +180,7 @@ def test_choices_of_the_tuner_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     log = read(tmp_path, "".join(KINDS["choices"](i) + "\n" for i in range(9)))
     assert len(log.facts.choices) == 4
     assert len(log.facts.tunings) == 9
-    assert "the tuner made more than 3 choices; what is said of others is not used" in told(log)
+    assert "more than 3 different choices of the tuner; others are ignored" in told(log)
 
 
 def test_sizes_in_summaries_are_bounded_to_the_most_frequent(
@@ -219,7 +219,7 @@ def test_torn_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("clusim.formats.logs.single._TORN_WORK", 5)
     log = read(tmp_path, "".join(KINDS["other programs"](i) + "\n" for i in range(20)))
     assert log.facts.unread == 15
-    assert "15 lines that others tore are not read: there are too many of them" in told(log)
+    assert "15 lines torn by other lines are not read: too many" in told(log)
 
 
 def test_later_calls_are_counted_and_not_kept(

@@ -267,7 +267,7 @@ def test_all_gpus_of_the_topology_take_part(tmp_path: Path) -> None:
     found = whole(name, nodes=2)
     assert (found.num_ranks, found.num_machines) == (16, 2)
     assert found.calls[0].num_ranks == 16
-    with pytest.raises(InputError, match="give --topology and --nodes"):
+    with pytest.raises(InputError, match="set --topology and --nodes"):
         read(name)
 
 
@@ -286,7 +286,7 @@ def test_all_gpus_of_the_topology_take_part(tmp_path: Path) -> None:
         ("DATA\n1\na -1 nan NONE 0 1 NONE 0 1 NONE 0 1\n", "computing 'nan'"),
         ("DATA\n1\na -1 1 NONE 0 1 NONE 0 1 ALLREDUCE 1e20 1\n", "size '1e20'"),
         ("PIPELINE\n1\n" + layer("a") + "\n", "parallelism 'PIPELINE'; it is one of MICRO"),
-        ("DATA\n1\n" + layer("a") + "\n", "nothing in it can be simulated"),
+        ("DATA\n1\n" + layer("a") + "\n", "no event that can be simulated"),
         ("HYBRID_TRANSFORMER model_parallel_NPU_group: 3\n1\n" + layer("a", 1), "must divide the 16"),
         ("HYBRID_TRANSFORMER model_parallel_NPU_group: x\n1\n" + layer("a", 1), "must be 0..16"),
         ("", "is empty"),
@@ -315,7 +315,7 @@ def test_floats_are_rounded_and_more_lines_are_counted(tmp_path: Path) -> None:
     path.write_text(f"DATA\n1\n{layer('a', 2)}\nx\ny\n".replace("\t2\t", "\t2.6\t"))
     found = read(str(path), num_ranks=2)
     assert found.events[0].duration_ps == 3000
-    assert found.skipped == {"lines after the 1 layers that the second line says": 2}
+    assert found.skipped == {"lines after the 1 layers of the second line": 2}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -366,4 +366,4 @@ def test_the_sample_is_replayed_on_the_command_line(capsys: pytest.CaptureFixtur
     assert "computing 403 us" in shown
     assert "5 calls" in shown
     assert run(["replay", str(SAMPLE)]) == 2
-    assert "give --topology" in capsys.readouterr().err
+    assert "set --topology" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_one_trace_alone_is_of_as_many_ranks_as_lie_beside_it(tmp_path: Path) ->
     (tmp_path / "alone.et").write_bytes(trace(coll(1, "ALL_REDUCE", 64)))
     found = read(str(tmp_path / "alone.et"), num_ranks=8)
     assert found.num_ranks == 8
-    assert any("one for each of the 8 GPUs" in line for line in found.assumed)
+    assert any("repeated for each of the 8 GPUs" in line for line in found.assumed)
 
 
 def test_several_jobs_in_a_directory_are_told(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_files_of_other_releases_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (coll(1, "ALL_REDUCE", -5), "comm_size = -5; expected a whole number from 0"),
+        (coll(1, "ALL_REDUCE", -5), "comm_size = -5; expected an integer from 0"),
         (coll(1, "ALL_REDUCE", 1 << 60), "comm_size"),
         (
             node(1, "COMM_COLL_NODE", comm_type=77, comm_size=4),
@@ -157,7 +157,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read(str(tmp_path / "nothing"))
     path.write_bytes(trace(node(1, "METADATA_NODE")))
-    with pytest.raises(InputError, match="nothing in it can be simulated"):
+    with pytest.raises(InputError, match="no event that can be simulated"):
         read(str(path))
 
 

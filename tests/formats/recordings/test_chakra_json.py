@@ -83,7 +83,7 @@ def test_json_is_read_like_et(form: str, tmp_path: Path) -> None:
     ("node", "message"),
     [
         ({"id": "x", "type": "COMP_NODE"}, "id 'x': must be a number"),
-        ({"id": 1, "type": "COMP_NODE", "ctrlDeps": 3}, "ctrl_deps is no list"),
+        ({"id": 1, "type": "COMP_NODE", "ctrlDeps": 3}, "ctrl_deps must be a list"),
         ({"id": 1, "type": "COMP_NODE", "durationMicros": -3}, "duration_micros '-3'"),
         (
             {"id": 1, "type": "COMM_COLL_NODE", "attr": [{"name": "a", "int64Val": "9" * 30}]},
@@ -97,7 +97,7 @@ def test_nonsense_is_refused(node: dict[str, Any], message: str, tmp_path: Path)
     with pytest.raises(InputError, match=message):
         read(str(path))
     path.write_text(json.dumps({"id": 1, "type": "COMP_NODE"}) + '{"id": ')
-    with pytest.raises(InputError, match="is no JSON object; is the file cut"):
+    with pytest.raises(InputError, match="not a JSON object; is the file cut"):
         read(str(path))
 
 
@@ -150,7 +150,7 @@ def test_a_workload_graph_is_read_like_nodes(first: bool, tmp_path: Path) -> Non
     [
         ({"comm_size": None}, r"workload_graph\[2\]: comm_size 'None': must be a number"),
         ({"NodeType": 12}, r"workload_graph\[2\]: NodeType '12': must be one of"),
-        ({"data_deps": 4}, r"workload_graph\[2\]: data_deps is no list"),
+        ({"data_deps": 4}, r"workload_graph\[2\]: data_deps must be a list"),
         ({"runtime": -1}, r"workload_graph\[2\]: runtime '-1'"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_log_of_nccl_with_such_lines_is_one_of_nccl(tmp_path: Path) -> None:
 
 def test_it_is_replayed_on_all_gpus_of_a_topology(tmp_path: Path) -> None:
     name = write(tmp_path, line("all_reduce", "16.0 MB", 0.16) + "\n")
-    with pytest.raises(InputError, match="give --topology"):
+    with pytest.raises(InputError, match="set --topology"):
         read(name)
     found = replay(ReplayRequest((name,), topology="dgx-a100"))
     assert (found.num_ranks, found.calls[0].measured_us) == (8, 160.0)

@@ -99,7 +99,7 @@ def test_messages_have_two_ends(tmp_path: Path) -> None:
     assert [(e.kind, e.rank, e.peer, e.sequence, e.bunch) for e in found.events] == [
         ("send", 0, 1, 0, 1), ("send", 0, 1, 1, 2), ("recv", 1, 0, 0, 1), ("recv", 1, 0, 1, 2),
     ]  # fmt: skip
-    with pytest.raises(InputError, match="of which an end is missing"):
+    with pytest.raises(InputError, match="with only one end recorded"):
         read(write(tmp_path, one, dump(1)))
 
 
@@ -125,9 +125,9 @@ class Evil:
         (pickle.dumps({"entries": {1, 2}}), "EMPTY_SET in a pickle of plain values"),
         (b"\x80\x02}r\xff\xff\xff\x7f.", "a memo number of 2147483647"),
         (b"\x80\x02cbuiltins\neval\n(U\x011tR.", "names builtins.eval"),
-        (b"\x80\x02]", "is no pickle that can be read"),
-        (b"\x80\x02}q\x01h\x09.", "is no pickle that can be read"),
-        (pickle.dumps([1]), "is no dump of the flight recorder"),
+        (b"\x80\x02]", "not a readable pickle"),
+        (b"\x80\x02}q\x01h\x09.", "not a readable pickle"),
+        (pickle.dumps([1]), "not a dump of the flight recorder"),
     ],
 )
 def test_nothing_in_a_pickle_is_run(

@@ -86,7 +86,7 @@ def test_a_cpu_does_one_calc_at_a_time_and_cpus_run_side_by_side(tmp_path: Path)
     assert (one, two) == (50 * US + 2 * START, 30 * US + START)
     found = schedule(tmp_path, "a: calc 30; b: calc 20; c: calc 10; c requires b", "calc 1")
     assert found.assumed == [
-        "calcs that share a cpu without a requires between them take turns as they get ready: 1"
+        "calcs that share a cpu without a requires between them run in the order of readiness: 1"
     ]
 
 
@@ -152,7 +152,7 @@ def test_large_sends_in_a_circle_are_let_go_and_said(tmp_path: Path) -> None:
         (("a: calc 1; b: calc 1; a requires b; b requires a", "calc 1"), "3: calc a of rank 0 never gets done"),
         (tuple(f"r: recv 8b from {r}; s: send 8b to {r}; s requires r" for r in (1, 0)), "3: recv r of rank 0 never"),
         (("calc 5; a requires b", "calc 1"), "4: rank 0 has no operation a"),
-        (("a: calc 5; a: calc 6", "calc 1"), "label a is there twice"),
+        (("a: calc 5; a: calc 6", "calc 1"), "label a occurs twice"),
         (("send 8b to 2", "calc 1"), "must be a rank of 0..1"),
         (("send 8b to -1", "calc 1"), "must be a rank"),
         (("recv 8b to 1", "calc 1"), "recv Nb from R"),
@@ -177,8 +177,8 @@ def test_nonsense_is_refused_with_its_line(
         ("num_ranks 2\nrank 0 {\ncalc 5\n", "no closing '}'"),
         ("num_ranks 0\n", "must be there once"),
         ("num_ranks 2\nrank 2 {\n}\n", "num_ranks is 2"),
-        ("num_ranks 2\nrank 0 {\n}\nrank 0 {\n}\n", "is there twice"),
-        ("num_ranks 2\nrank 0 {\n}\n", "no rank does anything"),
+        ("num_ranks 2\nrank 0 {\n}\nrank 0 {\n}\n", "occurs twice"),
+        ("num_ranks 2\nrank 0 {\n}\n", "no operations to simulate"),
         ("rank 0 {\n}\n", "num_ranks is 0"),
         ("\n", "no num_ranks"),
     ],
@@ -200,7 +200,7 @@ def test_messages_without_another_end_are_counted(tmp_path: Path) -> None:
     assert found.assumed[0].startswith("2 messages have only one end")
     assert {e.name for e in found.events} == {"s", "c", "q", "d", "calc"}
     found = schedule(tmp_path, "x: recv 8b from -1; d: calc 2; d requires x", "calc 1")
-    assert found.skipped == {"receives from any rank for which there is no send": 1}
+    assert found.skipped == {"receives from any rank without a send": 1}
     assert [e.name for e in found.events] == ["calc", "d"]
 
 
@@ -212,7 +212,7 @@ def test_messages_of_a_rank_to_itself_only_order_things(tmp_path: Path) -> None:
     )
     assert [e.name for e in found.events if e.rank == 0] == ["a", "b"]
     assert after(found, named(found, 0, "b")) == {"a"}
-    assert found.assumed == ["sends and receives of a rank with itself take no time: 2"]
+    assert found.assumed == ["sends and receives of a rank with itself need no time: 2"]
 
 
 def test_comments_and_one_line_ranks_are_read(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ OPERATIONS = FIRST + 8 + 4
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (changed(0, 2342, 8), "used up"),
+        (changed(0, 2342, 8), "consumed"),
         (binary(ring())[:10], "ends in its header"),
         (binary(ring())[:40], "ends in its table"),
         (binary(ring())[:-5], "rank 3: is at"),
@@ -93,7 +93,7 @@ OPERATIONS = FIRST + 8 + 4
         (changed(8, 1 << 30), "ranks; must be"),
         (changed(FIRST, 9), "do not fit"),
         (changed(OPERATIONS + 4, 7, 1), "rank 0 operation 0: type 7"),
-        (changed(OPERATIONS, 5), "waits for 5 others, of which 0 are listed"),
+        (changed(OPERATIONS, 5), "waits for 5 others, but 0 are listed"),
         (changed(OPERATIONS + 9, 1 << 60, 8), "calc"),
         (changed(OPERATIONS + 39 + 5, 9), "send: rank 9"),
         (changed(OPERATIONS + 39 + 9, 1 << 50, 8), "at most"),

@@ -126,7 +126,7 @@ def test_devices_are_those_of_the_topology_if_nothing_says_them(tmp_path: Path) 
         "HloModule m\nENTRY e {\n p = f32[8] parameter(0)\n r = f32[8] all-reduce(p)\n}\n"
     )
     assert read(str(path), num_ranks=8).num_ranks == 8
-    with pytest.raises(InputError, match="nothing in it can be simulated"):
+    with pytest.raises(InputError, match="no event that can be simulated"):
         read(str(path))
 
 
@@ -135,9 +135,9 @@ def test_devices_are_those_of_the_topology_if_nothing_says_them(tmp_path: Path) 
     [
         (["%r = f32[256] all-reduce %p"], r"m\.txt:6: '%r = f32\[256\] all-reduce %p': must be NAME"),
         (["%r = f32[256] negate(%p)", "nonsense"], r"m\.txt:7: 'nonsense'"),
-        (["%r = f32[8] call(%p), to_apply=%main"], "nothing in it can be simulated"),
+        (["%r = f32[8] call(%p), to_apply=%main"], "no event that can be simulated"),
         (["%w = f32[8] while(%p), body=%main, x={known_trip_count={n:9999999}}"], "a loop of 9999999 turns"),
-        (["%r = f32[8] collective-permute(%p), source_target_pairs={{0,1},{0,1}}"], "nothing in it can be simulated"),
+        (["%r = f32[8] collective-permute(%p), source_target_pairs={{0,1},{0,1}}"], "no event that can be simulated"),
         (["%r = f32[8] all-reduce(%p), replica_groups={{0,999999}}"], "1000000 devices; at most"),
     ],
 )  # fmt: skip
@@ -165,7 +165,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ends inside a computation"):
         read(str(path))
     path.write_text(SAMPLE.read_text() * 2)
-    with pytest.raises(InputError, match="computation add is there twice"):
+    with pytest.raises(InputError, match="computation add occurs twice"):
         read(str(path))
     path.write_text("HloModule m\n")
     with pytest.raises(InputError, match="no ENTRY"):

@@ -295,11 +295,11 @@ def test_contradictions_name_file_and_line(tmp_path: Path) -> None:
 
 def test_nothing_to_simulate_says_why(tmp_path: Path) -> None:
     refuse(tmp_path, row(0, coll("AllFoo", 0, MIB, 30)), "1 x calls of 'AllFoo'", ":1)")
-    refuse(tmp_path, row(9, coll("AllReduce", 0, MIB, 30)), "no rank below n_ranks")
+    refuse(tmp_path, row(9, coll("AllReduce", 0, MIB, 30)), "a rank below n_ranks")
     refuse(tmp_path, json.dumps(coll("AllReduce", 0, MIB, 30)), "without a header")
     refuse(tmp_path, row(0, coll("AllReduce", 0, 1 << 60, 30)), "without number, size or peer")
-    refuse(tmp_path, '{"coll_perf": {"coll":', "no whole JSON object", ":1)")
-    refuse(tmp_path, '{"a":' * 100_000, "no whole JSON object")
+    refuse(tmp_path, '{"coll_perf": {"coll":', "not a complete JSON object", ":1)")
+    refuse(tmp_path, '{"a":' * 100_000, "not a complete JSON object")
 
 
 def test_what_is_damaged_is_counted_and_the_rest_read(tmp_path: Path) -> None:
@@ -309,8 +309,8 @@ def test_what_is_damaged_is_counted_and_the_rest_read(tmp_path: Path) -> None:
     found = load(tmp_path, "\n".join(rows))
     assert len(found.events) == 46
     assert sorted((n, text.split(" (")[0]) for text, n in found.skipped.items()) == [
-        (1, "calls that are there twice"),
-        (1, "texts that are no whole JSON object"),
+        (1, "calls that occur twice"),
+        (1, "texts that are not a complete JSON object"),
     ]
     assert any("inspector.json:6" in text for text in found.skipped)
     request = ReplayRequest(

@@ -25,13 +25,13 @@ from support.realfiles import real_files
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"traceEvents": 5}', "has no list traceEvents"),
-        ('{"distributedInfo": {"rank": 0}}', "has no list traceEvents"),
-        ('{"traceEvents": []}', "has no kernels"),
-        ('{"traceEvents": [1, 2, "x"]}', "has no kernels"),
-        ('{"traceEvents": [', "is no JSON"),
-        ("[[]]", "has no kernels"),
-        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 0, "dur": 1e30}]}', "has no kernels"),
+        ('{"traceEvents": 5}', "no list traceEvents"),
+        ('{"distributedInfo": {"rank": 0}}', "no list traceEvents"),
+        ('{"traceEvents": []}', "no kernels"),
+        ('{"traceEvents": [1, 2, "x"]}', "no kernels"),
+        ('{"traceEvents": [', "not JSON"),
+        ("[[]]", "no kernels"),
+        ('{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 0, "dur": 1e30}]}', "no kernels"),
         (
             '{"distributedInfo": {"world_size": 1000000}, "traceEvents": [{"ph": "X", "cat": "kernel", "name": "k",'
             ' "ts": 0, "dur": 1}]}',
@@ -58,7 +58,7 @@ def test_files_of_different_days_are_refused(tmp_path: Path) -> None:
         for key in ("Collective name", "In msg nelems", "Out msg nelems"):
             event["args"].pop(key, None)
     traces[1]["baseTimeNanoseconds"] += 86_400_000_000_000 * 30
-    with pytest.raises(InputError, match=r"hours apart; do the files belong together"):
+    with pytest.raises(InputError, match=r"hours after the first event; do the files belong"):
         read([save(tmp_path / f"{at}.json", trace) for at, trace in enumerate(traces)])
 
 

@@ -91,7 +91,7 @@ def test_without_sizes_kernels_stay_kernels(tmp_path: Path) -> None:
 
 def test_ranks_with_different_collectives_are_refused(tmp_path: Path) -> None:
     names = [export(tmp_path / f"{n}.sqlite", n, STEPS if n else STEPS[:2]) for n in (0, 1)]
-    with pytest.raises(InputError, match="ranks made different collectives"):
+    with pytest.raises(InputError, match="ranks have different collectives"):
         read(names)
 
 

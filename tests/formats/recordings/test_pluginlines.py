@@ -130,10 +130,10 @@ def test_what_is_left_out(tmp_path: Path) -> None:
     found = read(lines(tmp_path / "a.json", *rows))
     assert len(found.events) == 2
     assert {text.partition(" (first")[0]: n for text, n in found.skipped.items()} == {
-        "calls of 'all_dance', which clusim does not know": 1,
+        "calls of 'all_dance', unknown to clusim": 1,
         "calls without number, size or peer": 2,
         "calls without communicator, rank or size": 1,
-        "objects that are no call": 1,
+        "objects that are not a call": 1,
     }
     assert any("2 calls without a time" in text for text in found.assumed)
 
@@ -141,7 +141,7 @@ def test_what_is_left_out(tmp_path: Path) -> None:
 def test_files_of_two_jobs(tmp_path: Path) -> None:
     one = event("ncclProfileColl", 0, 10, 11, details={**COLL, "dtype": "ncclInt8"})
     other = {**one, "gpuUuid": "GPU-77"}
-    with pytest.raises(InputError, match="give the files of one job only"):
+    with pytest.raises(InputError, match="use files of one job"):
         read(lines(tmp_path / "a.jsonl", one, other))
 
 

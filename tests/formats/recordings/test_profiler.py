@@ -246,7 +246,7 @@ def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
     one.group([("AllReduce", {"count": MIB, "dtype": "ncclFoo"})])
     refuse(tmp_path, one.text(), "1 x calls of data type 'ncclFoo'", ":6)")
     refuse(tmp_path, job(0).replace('"Rank"', '"Runk"'), "calls without communicator and rank")
-    refuse(tmp_path, "[\n" + '{"cat": ' * 5000, "no JSON, even with quotes added")
+    refuse(tmp_path, "[\n" + '{"cat": ' * 5000, "not JSON, even with quotes added")
     refuse(tmp_path, "[\n{}]\n")
 
 

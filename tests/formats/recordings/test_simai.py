@@ -168,8 +168,8 @@ def test_old_files_take_the_ranks_of_the_topology(tmp_path: Path) -> None:
     )
     found = whole(name)
     assert found.num_ranks == 8
-    assert "no all_gpus in the file: all 8 GPUs of the topology take part" in found.notes
-    with pytest.raises(InputError, match="no all_gpus; give --topology"):
+    assert "no all_gpus in the file: all 8 GPUs of the topology are used" in found.notes
+    with pytest.raises(InputError, match="no all_gpus; set --topology"):
         read(name)
 
 
@@ -311,7 +311,7 @@ def test_what_aicb_runs_itself_is_replayed(tmp_path: Path) -> None:
         (("all_reduce,CommGroup.tp_group,2,-8,f",), "msg_size '-8'"),
         (("all_reduce,CommGroup.tp_group,x,8,f",), "comm_group_size 'x'"),
         (("all_reduce,CommGroup.xp_group,2,8,f",), "1 x communications of groups 'xp_group'"),
-        (('all_reduce,"CommGroup',), "is no line of a CSV file"),
+        (('all_reduce,"CommGroup',), "not a line of a CSV file"),
     ],
 )
 def test_csv_nonsense_is_refused(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
@@ -350,7 +350,7 @@ def test_files_without_sizes_of_groups(tmp_path: Path) -> None:
         "CommType.all_reduce,CommGroup.tp_group,4096,warmup,None,None,,None,None,None,1\n"
     )
     assert kind_of(str(path)) == "simai"
-    with pytest.raises(InputError, match="no column comm_group_size; give --topology"):
+    with pytest.raises(InputError, match="no column comm_group_size; set --topology"):
         read(str(path))
     found = read(str(path), num_ranks=8)
     assert groups(found, "dp") == {(0, 2, 4, 6), (1, 3, 5, 7)}

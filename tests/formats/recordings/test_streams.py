@@ -70,10 +70,10 @@ def test_small_files(text: str, expected: Any) -> None:
 )  # fmt: skip
 def test_what_is_no_json_is_one_line_with_its_place(text: str, line: int) -> None:
     for size in (1, 100):
-        with pytest.raises(InputError, match=rf"x\.json:{line}: is no JSON"):
+        with pytest.raises(InputError, match=rf"x\.json:{line}: not JSON"):
             items(text.encode(), size)
     for deep in ("[" * 200_000, '{"rows": [' + "[" * 200_000):
-        with pytest.raises(InputError, match="is no JSON"):
+        with pytest.raises(InputError, match="not JSON"):
             items(deep.encode(), 1 << 16)
 
 
@@ -84,9 +84,9 @@ def test_a_list_that_is_cut_gives_what_is_whole() -> None:
     assert 30 < len(found) < 40
     assert found == TABLE["rows"][: len(found)]  # type: ignore[index]
     assert (rest, listed) == ({"a": 1.5, "big": 12345678901234567}, True)
-    assert said == ["the file is cut in line 1; what comes before was read"]
+    assert said == ["the file is cut in line 1; the part before was read"]
     broken = data.replace(b'"n": 3,', b'"n" 3,', 1) + b" " * 100_000
-    with pytest.raises(InputError, match="is no JSON"):
+    with pytest.raises(InputError, match="not JSON"):
         items(broken, 50, cut=said.append)
 
 

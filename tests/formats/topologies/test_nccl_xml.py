@@ -268,7 +268,7 @@ def test_a_graph_gives_a_machine_its_channels_fit_on(sample: Sample) -> None:
         ("<system><cpu", "x.xml:1: not valid XML"),
         (
             "<system>\n<cpu numaid='zero'/></system>",
-            "x.xml:2: numaid='zero' of <cpu>: must be a whole",
+            "x.xml:2: numaid='zero' of <cpu>: must be an integer",
         ),
         ("<system/>", "no <cpu> and no <pci>"),
         ("<system><cpu/></system>", "names no GPU"),

@@ -93,7 +93,7 @@ def _job(log: Log) -> Iterator[Anomaly]:
             shown = ", ".join(sorted(values)[:4])
             yield Anomaly("settings differ", f"{name} is not the same in all processes: {shown}")
     for kind, entry in facts.timeouts.items():
-        yield Anomaly("timeout", f"the watchdog gave up: {kind} ({entry.count} times)")
+        yield Anomaly("timeout", f"watchdog timeout: {kind} ({entry.count} times)")
     for kind, entry in facts.warnings.items():
         low = kind.lower()
         word = "warning"
@@ -142,14 +142,14 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
         if other.process != member.process:
             yield Anomaly(
                 CONTRADICTION, f"two processes are rank {member.rank} of {name}: at"
-                f" {facts.place(other.line)} and at {facts.place(member.line)}; the first is believed",
+                f" {facts.place(other.line)} and at {facts.place(member.line)}; the first is used",
             )  # fmt: skip
         elif other is not member and other.pointer == member.pointer and not twice:
             twice = True
             yield Anomaly(
                 CONTRADICTION, f"rank {member.rank} of {name} begins twice in one process: at"
-                f" {facts.place(other.line)} and at {facts.place(member.line)}; if the log is there twice, its calls"
-                " are, too: give it once",
+                f" {facts.place(other.line)} and at {facts.place(member.line)}; if the log is given"
+                " twice, its calls count twice: use it once",
             )  # fmt: skip
 
 
@@ -160,9 +160,9 @@ def _sizes_of_calls(log: Log, communicator: LoggedCommunicator) -> Iterator[Anom
     if odd:
         handle, first = min(odd.items(), key=lambda item: item[1].line)
         yield Anomaly(
-            CONTRADICTION, f"{_name(log, communicator)}{sum(m.calls for m in odd.values())} calls say another"
+            CONTRADICTION, f"{_name(log, communicator)}{sum(m.calls for m in odd.values())} calls have another"
             f" number of ranks than the {facts.members[handle].n_ranks} of {facts.place(facts.members[handle].line)},"
-            f" first {first.n_ranks} at {facts.place(first.line)}; the former is believed",
+            f" first {first.n_ranks} at {facts.place(first.line)}; the former is used",
         )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def _ranks(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
         yield Anomaly("abort", f"{where}{len(aborted)} ranks aborted the communicator")
     gpus = {name for name in communicator.gpu_of.values() if name}
     if len(gpus) > 1:
-        yield Anomaly("mixed GPUs", f"{where}different GPUs take part: {', '.join(sorted(gpus))}")
+        yield Anomaly("mixed GPUs", f"{where}different GPUs: {', '.join(sorted(gpus))}")
     without = [m for m in members if m.nvls is False]
     if without and any(chip is not None and chip.multicast for chip in map(gpu_by_product, gpus)):
         yield Anomaly(
@@ -240,7 +240,7 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
             more = f"while {len(p2p)} pairs use P2P"
         elif any(name in log.facts.environment for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")):
             more = "because the environment forbids P2P"
-        yield Anomaly("SHM", f"{where}ranks {shown} go through host memory (SHM), {more}")
+        yield Anomaly("SHM", f"{where}ranks {shown} use host memory (SHM), {more}")
     for name in sorted({how for how, _ in nets}):
         with_gdr, without = nets[name, True], nets[name, False]
         if name.lower().startswith("socket"):
@@ -251,7 +251,7 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
         elif without:
             some = f"{without} of {with_gdr + without}" if with_gdr else f"all {without}"
             yield Anomaly(
-                "GDR", f"{where}{some} connections over NET/{name} go without GPUDirect RDMA"
+                "GDR", f"{where}{some} connections over NET/{name} are without GPUDirect RDMA"
             )
     mixed = [pair for pair, labels in channels.items() if len(labels) > 1]
     if mixed:
@@ -368,7 +368,7 @@ def _calls(log: Log) -> Iterator[Anomaly]:
         kinds = log.calls.tally("type").tolist()
         unknown = sum(times for kind, times in kinds if kind >= len(TYPE_BYTES))
         if unknown:
-            yield Anomaly("datatype", f"{unknown} calls have a datatype this reader does not know")
+            yield Anomaly("datatype", f"{unknown} calls have an unknown datatype")
     differ = sum(times for agree, times in operations.tally("agree").tolist() if not agree)
     if differ:
         at = facts.place(_first_odd(operations))
@@ -409,7 +409,7 @@ def _run(run: TableRun) -> Iterator[Anomaly]:
     if run.broken:
         yield Anomaly(
             "rows",
-            f"{name}: {run.broken} rows of the table are not whole, or not in numbers like 1234.5, and left out, first"
+            f"{name}: {run.broken} rows of the table are incomplete, or not in numbers like 1234.5, and ignored, first"
             f" at {run.source}:{run.broken_line}",
         )
     if odd := _unit(run):
@@ -438,16 +438,16 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     if facts.unread:
         yield Anomaly(
             "file",
-            f"{facts.unread} lines that others tore are not read: there are too many of them",
+            f"{facts.unread} lines torn by other lines are not read: too many",
         )
     if facts.passed_over:
         yield Anomaly(
             "file",
-            f"{facts.passed_over} lines are not read: too many need a look each, for so small a log",
+            f"{facts.passed_over} lines are not read: too many irregular lines for the size of the log",
         )
     if facts.lost_handle != NONE:
         yield Anomaly(
-            "file", f"there are more than {MOST_HANDLES} handles of communicators; what is said of others is not used"
+            "file", f"more than {MOST_HANDLES} handles of communicators; lines about others are ignored"
         )  # fmt: skip
     if facts.later_calls:
         yield Anomaly(
@@ -458,20 +458,20 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     if facts.left_out:
         yield Anomaly(
             "file",
-            f"there are more than {MOST_COMMUNICATORS} communicators; {facts.left_out} handles of others are not used",
+            f"more than {MOST_COMMUNICATORS} communicators; {facts.left_out} handles of others are ignored",
         )
     if UNKNOWN_CHOICE in facts.choices[MOST_CHOICES:]:
         yield Anomaly(
-            "file", f"the tuner made more than {MOST_CHOICES} choices; what is said of others is not used"
+            "file", f"more than {MOST_CHOICES} different choices of the tuner; others are ignored"
         )  # fmt: skip
     if facts.lost_thread != NONE:
         yield Anomaly(
             "file", f"there are more than {MOST_THREADS} threads; others are taken as one"
         )
     if facts.spliced:
-        rest = f"; {facts.rejoined} pieces could be put together again" if facts.rejoined else ""
+        rest = f"; {facts.rejoined} pieces could be joined again" if facts.rejoined else ""
         lost = facts.lost_handles
-        rest += f"; of {lost} communicators' names nobody can say whose they are" if lost else ""
+        rest += f"; the owners of {lost} communicators' names are unknown" if lost else ""
         yield Anomaly("spliced", f"ranks wrote into each other's lines {facts.spliced} times{rest}")
     for communicator in log.communicators:
         if not communicator.hosts and len(log.communicators) > 1:

@@ -136,9 +136,7 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
             table.skipped[f"{text or 'call'} without a known size or kind"] += 1
             continue
         if not row.agree:
-            table.skipped[
-                "calls in which ranks contradict each other: the first rank is believed"
-            ] += 1
+            table.skipped["calls in which ranks contradict each other: the first rank is used"] += 1
         order.append(call)
         rest.append((stream, time_ns, line))
     for item, (stream, time_ns, line) in zip(order, rest, strict=True):
@@ -182,7 +180,7 @@ def _problem(log: Log, row: _Row, name: str) -> str:
     if comm < 0 or log.communicators[comm].n_ranks < 1:
         return f"{name or 'calls'} of a communicator of unknown size"
     if log.communicators[comm].n_ranks == 1:
-        return f"{name} of one rank alone"
+        return f"{name} on a communicator of one rank"
     if kind >= len(TYPE_BYTES):
         return f"{name} with unknown datatype {kind}"
     if row.count == 0:
@@ -194,7 +192,7 @@ def _problem(log: Log, row: _Row, name: str) -> str:
     ):
         return f"{name} of a root or peer that the communicator does not have"
     if name and name not in ("Send", "Recv") and not logged_operation(name):
-        return f"{name}, which clusim has no program for"
+        return f"{name}, which clusim does not simulate"
     return ""
 
 
@@ -253,7 +251,7 @@ def _messages(
         table.skipped["sends and receives of unknown ranks"] += 1
         return None
     if communicator.n_logged < n:
-        text = "ranks that did not log are assumed to send to the same distances as those that did"
+        text = "ranks that did not log are assumed to send to the same distances as ranks that did"
         if text not in table.assumed:
             table.assumed.append(text)
         distances = {((dst - src) % n, size): times for (src, dst, size), times in inside.items()}
@@ -278,7 +276,7 @@ def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
         if not run.sizes:
             continue
         if not operation or comm is None:
-            table.skipped[f"rows of a table whose {_unknown(run, operation)} is unknown"] += len(
+            table.skipped[f"rows of a table of unknown {_unknown(run, operation)}"] += len(
                 run.sizes
             )
             continue

@@ -28,7 +28,9 @@ _MOST_LOOKS = 1_000_000
 """Comparisons of handles with communicators, before handles are compared with the `_LAST`."""
 
 _LAST = 16
-_FEW_LOOKS = f"the log has too many communicators without ids to compare all of them: only the last {_LAST} were"
+_FEW_LOOKS = (
+    f"too many communicators without ids to compare all: only the last {_LAST} are compared"
+)
 _FEW_PLACES = "the log names too many ranks that did not log: their hosts are not noted"
 _HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
 
@@ -417,14 +419,14 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
         )
     elif missing:
         communicator.assumed.append(
-            f"the log does not say which ranks {communicator.n_logged} of {communicator.n_ranks} are"
+            f"the log does not contain the ranks of {communicator.n_logged} of {communicator.n_ranks} GPUs"
         )
     seen = [communicator.host_of[rank] for rank in sorted(communicator.host_of)]
     communicator.hosts = list(dict.fromkeys([*seen, *(h for h in unplaced_hosts if h)]))
     nodes = max((facts.members[h].n_nodes for h in communicator.handles), default=NONE)
     if nodes > len(communicator.hosts) > 0:
         communicator.assumed.append(
-            f"{nodes} nodes take part, {len(communicator.hosts)} of them logged"
+            f"{nodes} nodes, {len(communicator.hosts)} of them logged"
             + (f"; {per_node} ranks on each" if per_node > 0 else "")
         )
 

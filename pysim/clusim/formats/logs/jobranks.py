@@ -171,9 +171,9 @@ def _require_room(log: Log, found: JobRanks) -> None:
         log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (whole, other)
     ]
     raise InputError(
-        f"{places[0]}: a communicator of {whole.n_ranks} ranks on {room} node{'s' * (room > 1)}, but with what"
-        f" {places[1]} says the ranks are on {len(names)}: {log.facts.spliced} lines were written into each"
-        " other; let every process write a file of its own (NCCL_DEBUG_FILE=nccl.%h.%p)"
+        f"{places[0]}: a communicator of {whole.n_ranks} ranks on {room} node{'s' * (room > 1)}, but with those"
+        f" of {places[1]} the ranks are on {len(names)}: {log.facts.spliced} lines were written into each other;"
+        " use one log file per process (NCCL_DEBUG_FILE=nccl.%h.%p)"
     )
 
 
@@ -194,7 +194,7 @@ def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[
             named[block] = free.pop(0) if free else f"(machine {block})"
     missing = n - len(known)
     found.assumed.append(
-        f"{missing} of {n} ranks of a communicator did not say where they are: blocks of {per} per machine assumed"
+        f"{missing} of {n} ranks of a communicator did not log their node: blocks of {per} per node assumed"
     )
     return [named[rank // per] for rank in range(n)]
 

@@ -133,7 +133,7 @@ def report(log: Log, *, everything: bool = False) -> str:
     anomalies = find_anomalies(log)
     if anomalies:
         limit = 20 * most
-        lines = ["What is odd", *(f"  - {a.text}" for a in anomalies[:limit])]
+        lines = ["Anomalies", *(f"  - {a.text}" for a in anomalies[:limit])]
         if len(anomalies) > limit:
             lines.append(f"  ... and {len(anomalies) - limit} more")
         parts.append(lines)

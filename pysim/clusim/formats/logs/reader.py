@@ -110,13 +110,11 @@ class LogReader:
             wide = (
                 ""
                 if 3 * nulls < facts.bytes
-                else "; as UTF-16 has, of which iconv -f UTF-16 -t UTF-8 makes a text"
+                else "; if it is UTF-16, convert it with iconv -f UTF-16 -t UTF-8"
             )
-            report(
-                f"has {nulls} zero bytes, which no text has; what is around them may be lost{wide}"
-            )
+            report(f"has {nulls} zero bytes; the text around them may be lost{wide}")
         if dressing.repeats:
-            text = f"Ray left out {dressing.repeats} lines that were like others: set RAY_DEDUP_LOGS=0 to have all"
+            text = f"Ray dropped {dressing.repeats} similar lines: set RAY_DEDUP_LOGS=0 to keep all"
             report(text)
         single.close()
 
@@ -491,6 +489,6 @@ def require_something(facts: RawLog, tables: list[TableReader]) -> None:
     shown = ", ".join(names) + (", ..." if len(facts.files) > 3 else "")
     why = "".join(f" ({text})" for _, text in facts.problems[:1])
     raise InputError(
-        f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; run the job with"
-        " NCCL_DEBUG=INFO and give what it printed"
+        f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; use the output"
+        " of a job with NCCL_DEBUG=INFO"
     )

@@ -42,7 +42,7 @@ def _open(name: str) -> Iterator[IO[bytes]]:
         return
     path = Path(name)
     if path.is_dir():
-        raise InputError(f"{name}: is a directory; give the log files in it, e.g. {name}/*.log")
+        raise InputError(f"{name}: is a directory; use the log files in it, e.g. {name}/*.log")
     if not path.exists():
         raise InputError(f"{name}: no such file")
     try:

@@ -82,7 +82,7 @@ class _Reader:
             try:
                 values = next(csv.reader([text], strict=True))
             except csv.Error as error:
-                raise self._bad(line, f"is no line of a CSV file ({error})") from None
+                raise self._bad(line, f"not a line of a CSV file ({error})") from None
             if not self.titles:
                 self.titles = values
                 if not text.startswith(COLUMNS) or "msg_size" not in values:
@@ -129,19 +129,19 @@ class _Reader:
         if ranks is None:
             raise self._bad(
                 line,
-                "no column comm_group_size; give --topology and --nodes: all their GPUs take part",
+                "no column comm_group_size; set --topology and --nodes: all their GPUs are used",
             )
         named = {what: int(n) for what, n in _IN_NAME.findall(PurePath(self.name).name.lower())}
         tp, ep = named.get("tp", 1), named.get("ep", 1)
         if tp < 1 or ep < 1 or ranks % (tp * ep):
             raise self._bad(
                 line,
-                f"groups of {tp} (tp) and {ep} (ep), as the file's name says, do not divide {ranks} ranks",
+                f"groups of {tp} (tp) and {ep} (ep), from the file's name, do not divide {ranks} ranks",
             )
         self.sizes = self.step.sizes = {"tp": tp, "dp": ranks // tp, "ep": ep}
         self.assumed.append(
             f"no sizes of groups in the file: {ranks} ranks of the topology, groups of {tp} (tp) and {ep} (ep)"
-            f" {'as the name of the file says' if named else 'as nothing says otherwise'}"
+            f" {'from the name of the file' if named else 'by default'}"
         )
 
     def _bad(self, line: int, what: str) -> InputError:

@@ -211,12 +211,12 @@ def read(
     """
     names = names_of(paths)
     if len(names) != 1:
-        raise InputError(f"{names[1]}: an ASTRA-sim workload is one file; give only {names[0]}")
+        raise InputError(f"{names[1]}: an ASTRA-sim workload is one file; use only {names[0]}")
     name = names[0]
     if num_ranks is None:
         raise InputError(
-            f"{name}: an ASTRA-sim workload does not say how many ranks there are; give --topology and --nodes: all"
-            " their GPUs take part"
+            f"{name}: an ASTRA-sim workload does not contain the number of ranks; set --topology and --nodes:"
+            " all their GPUs are used"
         )
     return _Reader(name, num_ranks, machine_ranks or num_ranks).recording(calls)
 
@@ -235,7 +235,7 @@ class _Reader:
         if self.policy == "HYBRID_CUSTOMIZED":
             self.table = LayerTable(name, policies=True)
         self.assumed = [
-            f"the file does not say how many ranks there are: all {num_ranks} GPUs of the topology; a cycle is 1 ns;"
+            f"no number of ranks in the file: all {num_ranks} GPUs of the topology; a cycle is 1 ns;"
             " one pass"
         ]
         self.strides = self._strides()

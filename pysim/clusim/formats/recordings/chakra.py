@@ -52,9 +52,7 @@ class ChakraGraph:
         self.skipped = skipped
         for message in messages(part.name, part.begin(), cut):
             if message.id in self.rank.nodes:
-                raise InputError(
-                    f"{part.name}: node {message.id} is there twice; every id must be of one node"
-                )
+                raise InputError(f"{part.name}: node {message.id} occurs twice; ids must be unique")
             self.rank.nodes[message.id] = self._node(message)
         missing = self._missing()
         if missing:
@@ -105,7 +103,7 @@ class ChakraGraph:
         result = integer(values[name], most)
         if result is None:
             raise InputError(
-                f"{node.where}: {name} = {values[name]!r:.60}; expected a whole number from 0 to {most}"
+                f"{node.where}: {name} = {values[name]!r:.60}; expected an integer from 0 to {most}"
             )
         return result
 
@@ -217,7 +215,7 @@ class _Reader:
         self.size, self.common = self.files.siblings, self.files.tables
         self.skipped.update(self.files.skipped)
         if self.files.table_file:
-            self.found.assumed.append(f"groups are those of {self.files.table_file}")
+            self.found.assumed.append(f"groups are read from {self.files.table_file}")
 
     def recording(self) -> Recording:
         """Return the content of the files."""
@@ -251,7 +249,7 @@ class _Reader:
             rank.number = host.own
         if any(other.number == rank.number for other in self.ranks):
             raise InputError(
-                f"{part.name}: is of rank {rank.number}, as another file; give one for each rank"
+                f"{part.name}: is of rank {rank.number}, like another file; use one file per rank"
             )
         self.size = max(self.size, host.size)
         self.ranks.append(rank)
@@ -282,7 +280,7 @@ class _Reader:
         if most == 1 and self.machine > 1:
             most = self.machine
             self.found.assumed.append(
-                f"a trace of one rank that does not say of how many: one for each of the {most} GPUs"
+                f"a trace of one rank without the number of ranks: repeated for each of the {most} GPUs"
             )
         if most > MOST_RANKS:
             raise InputError(f"{self.name}: {most} ranks; at most {MOST_RANKS}")
@@ -311,7 +309,7 @@ class _Reader:
         if node.operation in ROOTED:
             if node.root == ABSENT:
                 self.notes[
-                    f"{node.operation} that does not say its root: the first rank of its group"
+                    f"{node.operation} without a root: the first rank of its group is assumed"
                 ] += 1
                 node.root = 0
             else:
@@ -342,7 +340,7 @@ class _Reader:
             known = 1 < len(callers) < len(self.ranks)
             who = f"the ranks that call it, {_shown(callers)}" if known else "all ranks"
             self.undefined[
-                f"group {node.comm!r} is defined nowhere: taken for {who}; a comm_group.json beside says it"
+                f"group {node.comm!r} is not defined: {who} assumed; define it in comm_group.json"
             ] = None
             if known:
                 return f"group {node.comm}", callers
@@ -379,7 +377,7 @@ class _Reader:
         for rank in self.ranks:
             if sort_nodes(rank):
                 self.notes[
-                    "ranks whose dependencies by control make a circle: only those by data are kept"
+                    "ranks with cyclic control dependencies: only data dependencies are kept"
                 ] += 1
         self.notes.update(number_calls(self.ranks))
 
@@ -409,16 +407,14 @@ class _Reader:
             self.found.events.append(_event(rank.number, node, deps))
             if node.flops or node.mem_bytes:
                 kind = (
-                    "memory nodes: traffic of the GPU's own memory"
+                    "memory nodes: traffic of the GPU's memory"
                     if node.kind == "memory"
                     else _ROOFLINE
                 )
                 self.notes[kind] += 1
 
 
-_EAGER: Final = (
-    "ends of messages without a recorded time: a message goes when it is sent, as in ASTRA-sim"
-)
+_EAGER: Final = "ends of messages without a recorded time: a message is transferred when it is sent, as in ASTRA-sim"
 _ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
 
 

@@ -67,7 +67,7 @@ def find_files(shown: str, names: list[str]) -> Files:
         result.hosts = []
     if not result.traces and not result.hosts:
         raise InputError(
-            f"{shown}: has no Chakra trace in it; expected files like job.0.et, one per rank"
+            f"{shown}: contains no Chakra trace; expected files like job.0.et, one per rank"
         )
     return result
 
@@ -151,17 +151,15 @@ def numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, F
     numbers = [number for _, number in places]
     if None in numbers:
         if len(files) > 1:
-            found.assumed.append(
-                "files do not say their ranks in their names: they are ranks in the order of names"
-            )
+            found.assumed.append("no ranks in the names of files: ranks are in the order of names")
         return enumerate(files)
     if len(set(numbers)) < len(numbers):
         jobs = sorted({job for job, _ in places}, key=natural)
         shown = ", ".join(jobs[:8]) + (", ..." if len(jobs) > 8 else "")
         raise InputError(
-            f"{found.name}: traces of {len(jobs)} jobs; name the files of one, or what they begin with, one of: {shown}"
+            f"{found.name}: traces of {len(jobs)} jobs; name the files or the prefix of one: {shown}"
             if len(jobs) > 1
-            else f"{found.name}: two traces of one rank; give one for each"
+            else f"{found.name}: two traces of one rank; use one file per rank"
         )
     return zip((number or 0 for number in numbers), files, strict=True)
 

@@ -97,7 +97,7 @@ def sort_nodes(rank: Rank) -> bool:
         circle = _circle(rank, set(rank.nodes) - set(rank.order))
         shown = " -> ".join(str(at) for at in circle[:8]) + (" -> ..." if len(circle) > 8 else "")
         raise InputError(
-            f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {shown}; a trace must have none"
+            f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {shown}; expected no cycle"
         )
     for node in rank.nodes.values():
         node.deps = node.deps if ignored else [*node.deps, *node.calls]
@@ -167,7 +167,7 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
         else:
             _by_content(lists)
             notes[
-                "communicators whose ranks make their calls in different orders: calls of one size are one"
+                "communicators with a different order of calls per rank: calls of one size are matched"
             ] += 1
     return notes
 

@@ -74,14 +74,14 @@ def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Ra
             skipped["nodes without an id"] += 1
             return
         if at in rank.nodes:
-            raise InputError(f"{file.name}: node {at} is there twice; every id must be of one node")
+            raise InputError(f"{file.name}: node {at} occurs twice; ids must be unique")
         rank.nodes[at] = _node(at, row, file.name, host, skipped)
         if len(rank.nodes) > MOST_NODES:
             raise InputError(f"{file.name}: more than {MOST_NODES} nodes; record fewer steps")
 
     table, listed = read_items(file, "nodes", learn)
     if not listed or table is None or "schema" not in table:
-        raise InputError(f"{file.name}: is no execution trace of PyTorch: no list 'nodes'")
+        raise InputError(f"{file.name}: not an execution trace of PyTorch: no list 'nodes'")
     read_items(file, "nodes", take)
     rank.communicators = host.groups
     for node in rank.nodes.values():

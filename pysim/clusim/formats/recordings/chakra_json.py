@@ -97,7 +97,7 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
         window.at = between.end() if between else window.at
         if window.at >= len(window.text) and window.done:
             if inside:
-                raise InputError(f"{file.name}: the list of nodes has no end; is the file cut?")
+                raise InputError(f"{file.name}: the list of nodes does not end; is the file cut?")
             return
         while True:
             try:
@@ -117,12 +117,14 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
                     or not window.hold(size)
                 ):
                     raise InputError(
-                        f"{file.name}: character {window.dropped + window.at + 1}: is no JSON object; is the file cut?"
+                        f"{file.name}: character {window.dropped + window.at + 1}: not a JSON object; is the file cut?"
                     ) from None
         nodes = result.get("nodes") if isinstance(result, dict) and "nodes" in result else result
         for item in nodes if isinstance(nodes, list) else [nodes]:
             if not isinstance(item, dict):
-                raise InputError(f"{file.name}: something that is no object among the nodes")
+                raise InputError(
+                    f"{file.name}: the list of nodes contains other values than objects"
+                )
             yield {_snake(key): value for key, value in item.items()}
 
 
@@ -141,7 +143,7 @@ def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
         if not host:
             lost = "comm_size" if "comm_type" in item else "comm_type"
             raise InputError(
-                f"{where}: a collective without {lost}, so nothing tells its {lost[5:]}; add it"
+                f"{where}: a collective without {lost}, so its {lost[5:]} is unknown; add it"
             )
         number = NODE_TYPES["COMP_NODE"]  # the host's part of a call; its kernel is a separate node
     attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
@@ -170,7 +172,7 @@ def _node(item: dict[str, Any], where: str) -> Any:
     for name in ("ctrl_deps", "data_deps"):
         deps = item.get(name, [])
         if not isinstance(deps, list):
-            raise InputError(f"{where}: {name} is no list")
+            raise InputError(f"{where}: {name} must be a list")
         getattr(node, name).extend(_whole(dep, where, name) for dep in deps)
     for name in ("start_time_micros", "duration_micros"):
         setattr(node, name, _whole(item.get(name, 0), where, name))

@@ -150,7 +150,7 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
                     f"{name}: byte {place}: a message of {size} bytes in a file of {window.rest()}; expected a Chakra"
                     " execution trace (.et): messages, each after its length"
                 )
-            cut(f"{name} is cut inside message {count + 1}; what comes before was read")
+            cut(f"{name} is cut inside message {count + 1}; the part before was read")
             return
         begin = window.at + length
         node = node_class()
@@ -159,7 +159,7 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
         except DecodeError:
             if count:
                 raise InputError(
-                    f"{name}: byte {window.place + length}: message {count + 1} is no node of a Chakra trace; the file"
+                    f"{name}: byte {window.place + length}: message {count + 1} is not a Chakra node; the file"
                     " is damaged or of a release before 0.0.4"
                 ) from None
         window.at, count = begin + size, count + 1
@@ -179,7 +179,7 @@ def _varint(name: str, window: ByteWindow) -> tuple[int, int]:
             return value, length
         if length == _VARINT:
             raise InputError(
-                f"{name}: byte {window.place}: is no length of a message; the file is damaged or no Chakra trace"
+                f"{name}: byte {window.place}: not a length of a message; the file is damaged or not a Chakra trace"
             )
     return value, 0
 

@@ -61,12 +61,12 @@ def clone_peers(found: Recording, groups: Groups) -> None:
         any(found.events[at].kind in ("send", "recv") for at in own)
         or len(own) * len(missing) > MOST_EVENTS
     ):
-        found.assumed.append(f"{what}; they are taken to be ready whenever a recorded rank is")
+        found.assumed.append(f"{what}; assumed ready as soon as a recorded rank is")
         return
     tiles = {(g, rank): tile(groups.found[g].ranks, rank) for g in used for rank in missing}
     if any(t is None or max(t) >= found.num_ranks for t in tiles.values()):
         found.assumed.append(
-            f"{what}, and groups are no regular grid; they are taken to be ready whenever a recorded rank is"
+            f"{what}, and groups are not a regular grid; assumed ready as soon as a recorded rank is"
         )
         return
     found.unrecorded = frozenset(missing)
@@ -81,7 +81,7 @@ def clone_peers(found: Recording, groups: Groups) -> None:
             event = found.events[at]
             deps = tuple(first + bisect_left(own, d) for d in event.deps)
             found.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
-    found.assumed.append(f"{what}; they are taken to do what rank {source} does (symmetric peers)")
+    found.assumed.append(f"{what}; assumed to do the same work as rank {source} (symmetric peers)")
 
 
 def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording:
@@ -91,7 +91,7 @@ def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording
     if not found.events:
         seen = "; ".join(f"{count} x {what}" for what, count in skipped.items())
         raise InputError(
-            f"{found.name}: nothing in it can be simulated{': ' + seen if seen else ''}"
+            f"{found.name}: no event that can be simulated{': ' + seen if seen else ''}"
         )
     _check(found)
     return found

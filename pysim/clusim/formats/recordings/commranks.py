@@ -35,7 +35,7 @@ class RecordedComm:
         if known != owner:
             raise InputError(
                 f"{where}: rank {rank} of communicator {self.name} is process {_shown(owner)}, and process"
-                f" {_shown(known)} in {self.where[rank]}; give the files of one job only"
+                f" {_shown(known)} in {self.where[rank]}; use files of one job"
             )
         self.where.setdefault(rank, where)
 
@@ -78,7 +78,7 @@ def world_of(comms: dict[str, RecordedComm]) -> World:
         number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
     result = World(largest.n_ranks + len(others), assumed=notes)
     if others:
-        notes.append("no communicator has all ranks; those of the largest one are numbered first")
+        notes.append("no communicator has all ranks; the ranks of the largest are numbered first")
     for comm in comms.values():
         result.ranks[comm.name] = _members(result, comm, gpus[comm.name], number)
         if result.num_ranks > MOST_RANKS:
@@ -111,7 +111,7 @@ def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], l
         for owner, width in count.items():
             widths.setdefault(owner, set()).add(width)
     mixed = any(len(width) > 1 for width in widths.values())
-    note = "processes with several GPUs: which are in a smaller communicator is not recorded; the first are taken"
+    note = "processes with several GPUs: those in a smaller communicator are not recorded; the first are assumed"
     return gpus, [note] if mixed else []
 
 
@@ -127,7 +127,7 @@ def _members(
     regular = _regular(known, comm.n_ranks, world.num_ranks)
     if regular is not None:
         return regular
-    text = "communicators with ranks that did not record, in no regular pattern: those are taken for further GPUs"
+    text = "communicators with unrecorded ranks and an irregular pattern: these ranks are assumed on further GPUs"
     if text not in world.assumed:
         world.assumed.append(text)
     members = []

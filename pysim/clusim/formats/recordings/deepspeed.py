@@ -45,10 +45,10 @@ def read(
     """
     names = names_of(paths)
     if len(names) != 1:
-        raise InputError(f"{names[1]}: a log of DeepSpeed is one file; give only {names[0]}")
+        raise InputError(f"{names[1]}: a log of DeepSpeed is one file; use only {names[0]}")
     if num_ranks is None or not 1 <= num_ranks <= MOST_RANKS:
         raise InputError(
-            f"{names[0]}: does not say how many ranks there are; give --topology and --nodes: all their GPUs take part"
+            f"{names[0]}: the number of ranks is not recorded; set --topology and --nodes: all their GPUs are used"
         )
     return _Reader(names[0], num_ranks).recording()
 
@@ -79,8 +79,8 @@ class _Reader:
         groups.add("world", range(self.num_ranks))
         if self.found.events:
             self.found.assumed += [
-                f"the log does not say how many ranks there are: all {self.num_ranks} GPUs of the topology, one group",
-                "sizes are rounded in the log, to two digits behind the point; types are not in it",
+                f"the number of ranks is not recorded: all {self.num_ranks} GPUs of the topology, one group",
+                "sizes are rounded in the log, to two decimals; types are not recorded",
             ]
             clone_peers(self.found, groups)
         return finish(self.found, groups, self.skipped)

@@ -94,7 +94,7 @@ def unpickled(data: bytes, where: str) -> Any:
         raise
     except Exception as error:  # pickle raises any exception for damaged data
         text = one_line(" ".join(str(error).split())[:120])
-        raise InputError(f"{where}: is no pickle that can be read: {text}") from None
+        raise InputError(f"{where}: not a readable pickle: {text}") from None
 
 
 KIND = "flight"
@@ -187,16 +187,14 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         table, _ = read_items(file, "entries", lambda entry: None)
         data = None
     if table is None or (data is None and file.head(4096).lstrip()[:1] == b"["):
-        raise InputError(
-            f"{file.name}: is no dump of the flight recorder: no table of entries in it"
-        )
+        raise InputError(f"{file.name}: not a dump of the flight recorder: no table of entries")
     rank = integer(table.get("rank"), MOST_RANKS - 1)
     match = _RANK.search(PurePath(file.name).name)
     if rank is None:
         rank = int(match[1]) if match else index
     if rank in job.recorded or rank >= MOST_RANKS:
         raise InputError(
-            f"{file.name}: rank {rank}, as {job.recorded.get(rank, 'no job has')}; give the dumps of one job"
+            f"{file.name}: rank {rank}, as {job.recorded.get(rank, 'no job has')}; use the dumps of one job"
         )
     job.recorded[rank] = file.name
     version = table.get("nccl_version") or table.get("comm_lib_version")
@@ -256,7 +254,7 @@ def _groups(job: _Job, config: Any, where: str) -> None:
         key = str(name)[:200]
         if job.ranks.setdefault(key, own) != own:
             raise InputError(
-                f"{where}: group {key!r} has other ranks than in another file; give the dumps of one job"
+                f"{where}: group {key!r} has other ranks than in another file; use the dumps of one job"
             )
 
 
@@ -266,7 +264,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> _Call | No
     backend, _, what = name.partition(":") if isinstance(name, str) else ("", "", "")
     if backend != "nccl" or what == "coalesced":
         job.skipped[
-            f"entries of {backend[:20]}" if backend != "nccl" else "entries of whole launches"
+            f"entries of {backend[:20]}" if backend != "nccl" else "entries of complete launches"
         ] += 1
         return None
     state = entry.get("state")
@@ -382,7 +380,7 @@ def _met(
     mine, peer = own.index(call.rank), own[call.peer]
     same = ends[call.group, call.rank, call.peer, call.kind] == ends[call.group, peer, mine, other]
     if peer in job.recorded and not same:
-        job.skipped["messages of which an end is missing"] += 1
+        job.skipped["messages with only one end recorded"] += 1
         return False
     return True
 
@@ -407,7 +405,7 @@ def _message(call: _Call, event: Event, sequence: int) -> Event:
 def _assume(found: Recording, job: _Job, kept: list[_Call]) -> None:
     """Add the assumptions about missing information."""
     found.assumed.append(
-        "only calls are recorded: what ran between them is the pause between the times at which they were made"
+        "only calls are recorded: the work between them is the pause between their times"
     )
     if any(call.operation in ROOTED for call in kept):
         found.assumed.append("roots are not recorded; taken as the first rank of the group")

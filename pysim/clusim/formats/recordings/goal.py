@@ -52,7 +52,7 @@ class _Rank:
         if step.label:
             if step.label in self.labels:
                 raise InputError(
-                    f"{self.where}:{step.line}: label {step.label[:40]} is there twice in rank {self.number}"
+                    f"{self.where}:{step.line}: label {step.label[:40]} occurs twice in rank {self.number}"
                 )
             self.labels[step.label] = len(self.steps)
         self.steps.append(step)
@@ -74,12 +74,12 @@ def read(paths: Paths) -> Recording:
     """Read a GOAL file, text or binary; raise `InputError` with the line if it is invalid."""
     names = names_of(paths)
     if len(names) != 1:
-        raise InputError(f"{names[1]}: a GOAL schedule is one file; give only {names[0]}")
+        raise InputError(f"{names[1]}: a GOAL schedule is one file; use only {names[0]}")
     beginning = head(names[0], 4096)
     if is_binary(beginning):
         return _Reader(names[0]).binary()
     if b"\0" in beginning:
-        raise InputError(f"{names[0]}: binary data that are no GOAL schedule of txt2bin")
+        raise InputError(f"{names[0]}: binary data, but not a GOAL schedule of txt2bin")
     return _Reader(names[0]).recording()
 
 
@@ -139,7 +139,7 @@ class _Reader:
             raise self._bad(line, f"{text[:60]!r}: expected `num_ranks N` or `rank R {{`")
         number = int(begin[1])
         if number >= self.num_ranks or number in self.ranks:
-            what = "is there twice" if number in self.ranks else f"num_ranks is {self.num_ranks}"
+            what = "occurs twice" if number in self.ranks else f"num_ranks is {self.num_ranks}"
             raise self._bad(line, f"rank {number}: {what}")
         self.ranks[number] = _Rank(number, self.name)
         return self.ranks[number]
@@ -204,7 +204,7 @@ class _Reader:
         result = Recording("goal", self.name, self.num_ranks)
         result.groups.append(Group("world", tuple(range(self.num_ranks))))
         if not any(steps.values()):
-            raise InputError(f"{self.name}: no rank does anything; nothing can be simulated")
+            raise InputError(f"{self.name}: no operations to simulate")
         order, eager = play(steps, EAGER_BYTES), EAGER_BYTES
         if order.stuck is not None:
             order, eager = play(steps, MAX_BYTES), MAX_BYTES
@@ -266,7 +266,7 @@ class _Events:
                 self.event_of[op] = ABSENT
         if self.turns:
             self.found.assumed.append(
-                f"calcs that share a cpu without a requires between them take turns as they get ready: {self.turns}"
+                f"calcs that share a cpu without a requires between them run in the order of readiness: {self.turns}"
             )
         ends = Counter(number.values())
         lonely = sum(count < 2 for count in ends.values())
@@ -276,10 +276,10 @@ class _Events:
             )
         if inside:
             self.found.assumed.append(
-                f"sends and receives of a rank with itself take no time: {inside}"
+                f"sends and receives of a rank with itself need no time: {inside}"
             )
         if alone:
-            self.found.skipped["receives from any rank for which there is no send"] = alone
+            self.found.skipped["receives from any rank without a send"] = alone
 
     def _numbers(self) -> dict[GoalOp, tuple[int, int, int, int]]:
         """Return source, target, tag and sequence number of every message with known ends."""

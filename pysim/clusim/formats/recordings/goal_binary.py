@@ -61,7 +61,7 @@ def read_binary(name: str, limits: Limits) -> BinaryGoal:
     data = mapped(name)
     if bytes(data[:8]) == USED_UP:
         raise InputError(
-            f"{name}: is a schedule that LogGOPSim has used up (--save-mem); make it again with txt2bin"
+            f"{name}: is a schedule consumed by LogGOPSim (--save-mem); generate it again with txt2bin"
         )
     base = data[8:]
     if len(base) < _HEAD.size:
@@ -124,9 +124,7 @@ class _Part:
         for at, row in enumerate(rows):
             for number, first, start in ((row[7], row[8], False), (row[9], row[10], True)):
                 if number and first + number > len(targets):
-                    raise self._bad(
-                        f"names what waits for it at {first} of {len(targets)} places", at
-                    )
+                    raise self._bad(f"names its dependents at {first} of {len(targets)} places", at)
                 for later in targets[first : first + number]:
                     if later >= self.count:
                         raise self._bad(f"operation {later} of {self.count} waits for it", at)
@@ -134,7 +132,7 @@ class _Part:
                     (result[later].starts if start else result[later].needs).append(at)
         for at, row in enumerate(rows):
             if row[0] != waits[at]:
-                raise self._bad(f"waits for {row[0]} others, of which {waits[at]} are listed", at)
+                raise self._bad(f"waits for {row[0]} others, but {waits[at]} are listed", at)
         return result
 
     def _step(self, at: int, row: Any, num_ranks: int, limits: Limits) -> GoalStep:

@@ -111,7 +111,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     """
     names = names_of(paths)
     if len(names) != 1:
-        raise InputError(f"{names[1]}: a module is one file; give only {names[0]}")
+        raise InputError(f"{names[1]}: a module is one file; use only {names[0]}")
     module = read_module(names[0])
     program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
     _run(program, module.entry, {}, 0)
@@ -125,7 +125,7 @@ def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
     groups = Groups()
     _write(result, program, groups)
     result.assumed += [
-        "a program has no times: matrix products take their operations at the GPU's rate, all else its memory traffic",
+        "no times in the program: matrix products are timed by their operations, other steps by their memory traffic",
         *program.notes,
     ]
     return finish(result, groups, program.skipped)
@@ -228,7 +228,7 @@ def _inner(program: _Program, item: HloInstruction, before: Ready, depth: int) -
     trips = _TRIPS.search(item.attributes)
     times = int(trips[1]) if trips else 1
     if item.opcode == "while" and trips is None:
-        program.note("loops that do not say how often they run: once")
+        program.note("loops without a number of iterations: run once")
     if item.opcode == "conditional":
         program.note("of branches the first is taken")
     if times > MOST_EVENTS:

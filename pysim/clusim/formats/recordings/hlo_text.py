@@ -97,7 +97,7 @@ def read_module(path: str) -> HloModule:
             begin = _COMPUTATION.match(stripped)
             if begin is not None:
                 if begin[2] in module.computations:
-                    raise InputError(f"{path}:{line}: computation {begin[2][:40]} is there twice")
+                    raise InputError(f"{path}:{line}: computation {begin[2][:40]} occurs twice")
                 own = module.computations[begin[2]] = []
                 module.entry = begin[2] if begin[1] else module.entry
         elif stripped.startswith("}"):
@@ -108,7 +108,7 @@ def read_module(path: str) -> HloModule:
                 raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
             own.append(_instruction(path, line, stripped))
     if module is None or not module.entry:
-        raise InputError(f"{path}: has no ENTRY computation; is the file cut?")
+        raise InputError(f"{path}: no ENTRY computation; is the file cut?")
     if own is not None:
         raise InputError(f"{path}: ends inside a computation; is the file cut?")
     return module

@@ -50,7 +50,7 @@ def _file(job: PluginJob, part: FileStream) -> None:
     around: dict[str, Any] = {}
 
     def damage(line: int) -> None:
-        job.skip("texts that are no whole JSON object", f"{part.name}:{line}")
+        job.skip("texts that are not a complete JSON object", f"{part.name}:{line}")
 
     for line, record in objects(part, damage):
         where = f"{part.name}:{line}"
@@ -60,7 +60,7 @@ def _file(job: PluginJob, part: FileStream) -> None:
             continue
         own = record if "header" in record else {**around, **record}
         if "coll_perf" not in record and "p2p_perf" not in record:
-            job.skip("objects that are no call", where)
+            job.skip("objects that are not a call", where)
         elif len(job.calls) >= MOST_RECORDS:
             job.skip(f"calls after the first {MOST_RECORDS}", where)
         else:
@@ -90,7 +90,7 @@ def _record(job: PluginJob, record: dict[str, Any], where: str) -> None:
     n_ranks = integer(header.get("n_ranks"), MOST_RANKS)
     rank = integer(header.get("rank"), MOST_RANKS)
     if not isinstance(ident, (str, int)) or not n_ranks or rank is None or rank >= n_ranks:
-        job.skip("calls whose header has no id, or no rank below n_ranks", where)
+        job.skip("calls without an id or a rank below n_ranks in their header", where)
         return
     call = _call(job, record, _Seat(intern(str(ident)[:64]), rank, n_ranks), where)
     if call is None:
@@ -127,7 +127,7 @@ def _call(job: PluginJob, record: dict[str, Any], seat: _Seat, where: str) -> Pl
     if kind == "p2p" and isinstance(name, str) and name.lower() in ("send", "recv"):
         what = "send" if name.lower() == "send" else "recv"
     elif not operation:
-        job.skip(f"calls of {str(name)[:40]!r}, which clusim does not know", where)
+        job.skip(f"calls of {str(name)[:40]!r}, unknown to clusim", where)
         return None
     size = integer(perf.get(f"{kind}_msg_size_bytes"), MOST_SIZE)
     number, took = (
@@ -139,7 +139,7 @@ def _call(job: PluginJob, record: dict[str, Any], seat: _Seat, where: str) -> Pl
         job.skip("calls without number, size or peer", where)
         return None
     if took is None:
-        job.skip("times that are none: the calls are kept", where)
+        job.skip("invalid times: the calls are kept", where)
     job.sources[str(perf.get(f"{kind}_timing_source", ""))[:40]] += 1
     start, channels = _traced(perf, kind)
     return PluginCall(
@@ -180,10 +180,10 @@ def _assume(found: Recording, job: PluginJob) -> None:
         found.assumed.append("roots are not recorded; taken as rank 0 of the communicator")
     if any(call.kind != "collective" for call in job.calls):
         found.assumed.append(
-            "sends and receives wait for the ones before with the same peer only: groups are not recorded"
+            "sends and receives wait only for previous ones with the same peer: groups are not recorded"
         )
     if len(job.comms) > 1:
-        found.assumed.append("communicators run side by side where nothing tells their order")
+        found.assumed.append("communicators run concurrently unless their order is recorded")
     if all(call.start < 0 for call in job.calls):
         found.assumed.append(
             "no start times (NCCL_INSPECTOR_DUMP_VERBOSE=1 records them): calls follow each other without pauses"

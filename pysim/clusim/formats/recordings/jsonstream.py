@@ -133,7 +133,7 @@ class _Reader:
             here, line = window.dropped + broken.at, window.line_at(broken.at)
             if self.cut is None or not self.items or here <= 0.9 * window.rest() - 1000:
                 raise self.error(broken) from None
-            self.cut(f"the file is cut in line {line}; what comes before was read")
+            self.cut(f"the file is cut in line {line}; the part before was read")
             return False
         window.at += 1
         return True
@@ -172,7 +172,7 @@ class _Reader:
             except json.JSONDecodeError as error:
                 at, said = error.pos, error.msg
             except (ValueError, RecursionError, InvalidOperation) as error:
-                raise InputError(f"{self.name}: is no JSON: {error}") from None
+                raise InputError(f"{self.name}: not JSON: {error}") from None
             inside = at < len(window.text) - _MARGIN and not said.startswith("Unterminated")
             if inside or window.done:
                 raise _BrokenError(at, said)
@@ -188,7 +188,7 @@ class _Reader:
     def error(self, broken: _BrokenError) -> InputError:
         """Return the error, with its line."""
         line = self.window.line_at(broken.at)
-        return InputError(f"{self.name}:{line}: is no JSON: {broken.said}; is the file cut?")
+        return InputError(f"{self.name}:{line}: not JSON: {broken.said}; is the file cut?")
 
     def _end(self) -> None:
         if self._next():

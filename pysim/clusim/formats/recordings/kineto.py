@@ -276,7 +276,7 @@ def _apart(traces: Sequence[Trace]) -> None:
         other = owner.setdefault(trace.rank, trace.name)
         if other != trace.name:
             raise InputError(
-                f"{trace.name}: is rank {trace.rank}, as is {other}; give one file for each rank"
+                f"{trace.name}: is rank {trace.rank}, like {other}; use one file per rank"
             )
 
 
@@ -367,7 +367,7 @@ def _from_zero(traces: Sequence[Trace]) -> None:
             span.start -= first
             if span.end > _MOST_PS:
                 raise InputError(
-                    f"{trace.name}: kernels are {span.end / 3.6e15:.0f} hours apart; do the files belong together?"
+                    f"{trace.name}: kernels are {span.end / 3.6e15:.0f} hours after the first event; do the files belong together?"
                 )
 
 
@@ -395,7 +395,7 @@ def _uneven(
     whole = {key for key in uneven if len(sent[key]) == len(groups.found[key[0]].ranks)}
     if len(whole) < len(uneven):
         found.assumed.append(
-            "uneven all-to-alls of groups that did not all record are taken as even ones of the largest buffer"
+            "uneven all-to-alls of partly recorded groups are assumed even, with the largest buffer"
         )
     return {key: sent[key] for key in whole}
 
@@ -417,7 +417,7 @@ class _Writer:
         others, guessed = waits(self.trace, [at for at, span in enumerate(spans) if span.nccl])
         if crowded:
             self.found.assumed.append(
-                f"{self.trace.name}: {crowded} kernels overlap with many on their stream; put behind one another"
+                f"{self.trace.name}: {crowded} kernels overlap with many on their stream; run one after the other"
             )
         for at, span in enumerate(spans):
             before = sorted({*same.get(at, ()), *others.get(at, ())})
@@ -479,8 +479,8 @@ def _say(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], gues
     """Add the assumptions about dependencies and recorded times."""
     if guessed:
         found.assumed.append(
-            f"the trace does not say which kernels wait for collectives: {guessed} that began as one ended are taken to"
-            " (record with enable_cuda_sync_events to know)"
+            f"kernels that wait for collectives are not recorded: {guessed} that began as one ended are assumed to wait"
+            " (record with enable_cuda_sync_events)"
         )
     communicates = any(own for own in calls)
     if communicates and len(traces) < found.num_ranks:

@@ -125,7 +125,7 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
     )
     if top is None or not listed:
         raise InputError(
-            f"{file.name}: has no list traceEvents; is it a trace of the PyTorch profiler?"
+            f"{file.name}: no list traceEvents; is it a trace of the PyTorch profiler?"
         )
     _job(result, top, order)
     _from_base(result, (integer(top.get("baseTimeNanoseconds")) or 0) * 1000)
@@ -134,7 +134,7 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
         raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
     if not result.spans:
         raise InputError(
-            f"{file.name}: has no kernels; record with ProfilerActivity.CUDA to see the GPU"
+            f"{file.name}: no kernels; record with ProfilerActivity.CUDA to see the GPU"
         )
     _name_streams(result)
     return result
@@ -151,7 +151,7 @@ class _Taker:
         if isinstance(event, dict):
             _sort_in(self.found, event, self.at, self.skipped)
         else:
-            self.skipped["entries that are no events"] += 1
+            self.skipped["entries that are not events"] += 1
         self.at += 1
         if self.at % _LOOK == 0:
             result = self.found
@@ -190,7 +190,7 @@ def _job(found: Trace, top: dict[str, Any], order: int) -> None:
         match = _RANK.search(found.name.rsplit("/", 1)[-1])
         rank = int(match[1]) if match else order
         where = "by its name" if match else "by its place among the files"
-        found.notes.append(f"{found.name}: does not say its rank; taken as rank {rank} {where}")
+        found.notes.append(f"{found.name}: no rank in the file; taken as rank {rank} {where}")
     found.rank, found.world = rank, integer(info.get("world_size"), _MOST_RANK) or 1
     version, host = info.get("nccl_version"), top.get("host_name")
     found.version = version if isinstance(version, str) else ""

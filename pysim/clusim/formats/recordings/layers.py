@@ -87,12 +87,12 @@ class LayerTable:
         self.layers: list[TableLayer] = []
         for line, words in rows:
             if len(self.layers) == declared:
-                self.skipped[f"lines after the {declared} layers that the second line says"] += 1
+                self.skipped[f"lines after the {declared} layers of the second line"] += 1
                 continue
             self.layers.append(self._layer(line, words, policies=policies))
         if len(self.layers) < declared:
             raise InputError(
-                f"{name}: the second line says {declared} layers and {len(self.layers)} follow; is the file cut?"
+                f"{name}: the second line declares {declared} layers and {len(self.layers)} follow; is the file cut?"
             )
 
     def _layer(self, line: int, words: list[str], *, policies: bool) -> TableLayer:

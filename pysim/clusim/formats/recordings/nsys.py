@@ -114,7 +114,7 @@ def _files(paths: Paths) -> Iterator[str]:
         if Path(name).is_dir():
             inside = [str(p) for p in Path(name).iterdir() if p.name.lower().endswith(_NAMES)]
             if not inside:
-                raise InputError(f"{name}: has no .sqlite in it")
+                raise InputError(f"{name}: contains no .sqlite file")
             yield from sorted(inside, key=natural)
         else:
             yield name
@@ -219,7 +219,7 @@ def _add(
     numbers = [value if isinstance(value, int) else 0 for value in where]
     start, end, device, stream, pid, launch = numbers
     if not 0 <= start <= end < start + MOST_NS or start > 1 << 62 or not 0 <= device < MOST_RANKS:
-        skipped["kernels and copies whose times make no sense"] += 1
+        skipped["kernels and copies with invalid times"] += 1
         return
     found.setdefault((pid, device), []).append(_Span(start, end, str(stream), title, launch))
 
@@ -278,8 +278,8 @@ def _assume(found: Recording, ranks: list[list[_Span]]) -> None:
     calls = [[(s.operation, s.size) for s in own if s.operation] for own in ranks]
     if any(own != calls[0] for own in calls):
         raise InputError(
-            f"{found.name}: ranks made different collectives ({', '.join(str(len(own)) for own in calls[:8])} of them);"
-            " exports do not say which communicator they are of, so only jobs with one can be read"
+            f"{found.name}: ranks have different collectives (number: {', '.join(str(len(own)) for own in calls[:8])});"
+            " communicators are not recorded in exports, so only jobs with one can be read"
         )
     if any(calls):
         found.assumed.append(
@@ -287,5 +287,5 @@ def _assume(found: Recording, ranks: list[list[_Span]]) -> None:
         )
         found.assumed.append("roots and reductions are not recorded; rank 0, and sums")
     found.assumed.append(
-        f"what began on an idle stream at most {NEAR_NS // 1000} us after something ended on another waited for it"
+        f"kernels that began on an idle stream at most {NEAR_NS // 1000} us after the end of another waited for it"
     )

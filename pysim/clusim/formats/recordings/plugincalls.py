@@ -79,7 +79,7 @@ class PluginJob:
         if comm.n_ranks != n_ranks:
             raise InputError(
                 f"{call.where}: communicator {call.comm} has {n_ranks} ranks, and {comm.n_ranks} in"
-                f" {next(iter(comm.where.values()))}; give the files of one job only"
+                f" {next(iter(comm.where.values()))}; use files of one job"
             )
         comm.see(call.rank, owner, call.where)
         key = (call.comm, call.rank, call.operation or call.kind, call.peer, call.number)
@@ -87,7 +87,7 @@ class PluginJob:
         if known is not call:
             same = (known.size, known.took) == (call.size, call.took)
             self.skip(
-                "calls that are there twice"
+                "calls that occur twice"
                 if same
                 else "calls that contradict an earlier record of the same call",
                 call.where,

@@ -69,7 +69,7 @@ def _file(lines: _Lines, part: FileStream) -> None:
     job = lines.job
 
     def damage(line: int) -> None:
-        job.skip("texts that are no whole JSON object", f"{part.name}:{line}")
+        job.skip("texts that are not a complete JSON object", f"{part.name}:{line}")
 
     for line, record in objects(part, damage):
         where = f"{part.name}:{line}"
@@ -80,7 +80,7 @@ def _file(lines: _Lines, part: FileStream) -> None:
         elif record.get("cat") in ("COLL", "P2P"):
             _comma(lines, record, part.name, where)
         elif record.get("cat") not in ("PROXY", "GROUP"):
-            job.skip("objects that are no call", where)
+            job.skip("objects that are not a call", where)
 
 
 def _comma(lines: _Lines, record: dict[str, Any], name: str, where: str) -> None:
@@ -185,7 +185,7 @@ def _call(
     operation = operation_written(name) if kind == "collective" else ""
     other = integer(peer, MOST_RANKS - 1) if kind != "collective" else ABSENT
     if kind == "collective" and not operation:
-        lines.job.skip(f"calls of {str(name)[:40]!r}, which clusim does not know", where)
+        lines.job.skip(f"calls of {str(name)[:40]!r}, unknown to clusim", where)
         return None
     if not size or other is None or other == rank or (kind == "collective" and number is None):
         lines.job.skip("calls without number, size or peer", where)
@@ -241,10 +241,10 @@ def _assume(found: Recording, lines: _Lines) -> None:
         found.assumed.append("roots are not recorded; taken as rank 0 of the communicator")
     if any(call.kind != "collective" for call in job.calls):
         found.assumed.append(
-            "sends and receives wait for the ones before with the same peer only: groups are not recorded"
+            "sends and receives wait only for previous ones with the same peer: groups are not recorded"
         )
     if len(job.comms) > 1:
-        found.assumed.append("communicators run side by side where nothing tells their order")
+        found.assumed.append("communicators run concurrently unless their order is recorded")
     if lines.untimed:
         found.assumed.append(
             f"{lines.untimed} calls without a time of their kernels or proxies (NCCL_PROFILER_TRACK_PROXYOP,"

@@ -135,7 +135,7 @@ def _read(job: _Job, part: FileStream) -> None:
     file = _File(part.name)
 
     def damage(line: int) -> None:
-        job.skip("lines that are no JSON, even with quotes added", f"{part.name}:{line}")
+        job.skip("lines that are not JSON, even with quotes added", f"{part.name}:{line}")
 
     def mend(text: str) -> str:
         job.mended += 1
@@ -153,7 +153,7 @@ def _event(job: _Job, file: _File, event: dict[str, Any], where: str) -> None:
     """Process one event."""
     kind, phase = event.get("cat"), event.get("ph")
     if not isinstance(kind, str) or phase not in ("b", "e"):
-        job.skip("objects that are no events", where)
+        job.skip("objects that are not events", where)
         return
     raw = event.get("args")
     args: dict[str, Any] = raw if isinstance(raw, dict) else {}
@@ -250,7 +250,7 @@ def _write(found: Recording, groups: Groups, job: _Job, world: World) -> None:
         if event.kind == "collective":
             once = (call.comm, call.rank, event.sequence)
             if once in seen:
-                job.skip("calls that are there twice", call.where)
+                job.skip("calls that occur twice", call.where)
                 continue
             seen.add(once)
         start, took = _times(call, origin if on_gpu else ABSENT, first)
@@ -308,8 +308,8 @@ def _hosts(found: Recording, job: _Job, world: World) -> list[str]:
         found.assumed.append("hosts are not recorded: ranks fill nodes in order")
         return []
     found.assumed.append(
-        f"hosts are not recorded: {count // size} nodes with {size} rank{'s' * (size > 1)} each are taken, between"
-        " which the proxies that are recorded make sense"
+        f"hosts are not recorded: {count // size} nodes with {size} rank{'s' * (size > 1)} each are assumed, which"
+        " fit the recorded proxies"
     )
     return [f"machine {rank // size}" for rank in range(count)]
 
@@ -326,7 +326,7 @@ def _event_of(
     kind, elements = find_dtype(str(args.get("Datatype"))), integer(args.get("Count"), MOST_COUNT)
     if kind is None:
         job.skip(
-            f"calls of data type {str(args.get('Datatype'))[:40]!r}, which clusim does not know",
+            f"calls of data type {str(args.get('Datatype'))[:40]!r}, unknown to clusim",
             call.where,
         )
         return None
@@ -356,7 +356,7 @@ def _event_of(
         )
     operation = operation_starting(call.name)
     if not operation:
-        job.skip(f"calls of {call.name!r}, which clusim does not know", call.where)
+        job.skip(f"calls of {call.name!r}, unknown to clusim", call.where)
         return None
     place = (call.comm, call.rank, operation)
     given = integer(call.number)
@@ -383,12 +383,12 @@ def _channels(call: _Call) -> int:
 def _assume(found: Recording, job: _Job, on_gpu: bool) -> None:
     """Add the assumptions about missing information."""
     found.assumed.append(
-        "sizes of communicators are not recorded: as many ranks as are seen, also as peers"
+        "sizes of communicators are not recorded: the number of ranks found, also as peers"
     )
     if {event.operation for event in found.events} & set(REDUCING):
-        found.assumed.append("what is reduced is summed: the operation is not recorded")
+        found.assumed.append("reductions are sums: the operation is not recorded")
     if on_gpu:
-        found.assumed.append("times are those of the GPUs' clocks, which are taken to agree")
+        found.assumed.append("times are from the GPUs' clocks, assumed synchronised")
     elif any(event.duration_ps > 0 for event in found.events):
         found.assumed.append(
             "times are the host's where the GPU's are missing, with launching and waiting; clocks of processes"
@@ -397,4 +397,4 @@ def _assume(found: Recording, job: _Job, on_gpu: bool) -> None:
     if job.mended:
         found.assumed.append(f"{job.mended} events were no JSON and were read with quotes added")
     if len(job.comms) > 1:
-        found.assumed.append("communicators run side by side where nothing tells their order")
+        found.assumed.append("communicators run concurrently unless their order is recorded")

@@ -56,7 +56,7 @@ def read(
     """
     names = names_of(paths)
     if len(names) != 1:
-        raise InputError(f"{names[1]}: a SimAI workload is one file; give only {names[0]}")
+        raise InputError(f"{names[1]}: a SimAI workload is one file; use only {names[0]}")
     if aicb.is_csv(names[0]):
         return aicb.read_csv(names[0], num_ranks, calls)
     return _Reader(names[0], num_ranks).recording(calls)
@@ -96,9 +96,9 @@ class _Reader:
             return result
         if given is None:
             raise InputError(
-                f"{self.name}:1: no all_gpus; give --topology and --nodes: all their GPUs take part"
+                f"{self.name}:1: no all_gpus; set --topology and --nodes: all their GPUs are used"
             )
-        self.assumed.append(f"no all_gpus in the file: all {given} GPUs of the topology take part")
+        self.assumed.append(f"no all_gpus in the file: all {given} GPUs of the topology are used")
         return given
 
     def _size(self, what: str, keys: tuple[str, ...]) -> int:

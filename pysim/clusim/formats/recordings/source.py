@@ -50,9 +50,9 @@ def opened(name: str) -> IO[bytes]:
     """Open a file, decompressed if necessary."""
     path = Path(name)
     if "\0" in name:
-        raise InputError(f"{name!r}: is no file name")
+        raise InputError(f"{name!r}: not a file name")
     if path.is_dir():
-        raise InputError(f"{name}: is a directory; give the files in it")
+        raise InputError(f"{name}: is a directory; use the files in it")
     if not path.exists():
         raise InputError(f"{name}: no such file")
     note_input(path)

@@ -71,7 +71,7 @@ def streams(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FileStream]
             for path in sorted(inside, key=natural):
                 yield _file(path)
             if not inside:
-                raise InputError(f"{name}: has no file of this kind in it")
+                raise InputError(f"{name}: contains no file of this kind")
             continue
         file = _file(name)
         if file.head(512)[257:262] == b"ustar":
@@ -120,7 +120,7 @@ def _archive(name: str, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
     if not members:
-        raise InputError(f"{name}: the archive has no file of this kind in it")
+        raise InputError(f"{name}: the archive contains no file of this kind")
 
 
 def _member(

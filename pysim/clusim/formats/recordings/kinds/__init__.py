@@ -24,8 +24,8 @@ from clusim.formats.recordings.streams import streams
 __all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
 
 LOGS: Final = {
-    "nccl-log": "what NCCL_DEBUG=INFO prints, of NCCL or RCCL",
-    "nccl-tests": "what nccl-tests prints, as measurements",
+    "nccl-log": "output of NCCL_DEBUG=INFO, from NCCL or RCCL",
+    "nccl-tests": "output of nccl-tests, as measurements",
 }
 """Kinds that `clusim.formats.logs` reads -> description."""
 
