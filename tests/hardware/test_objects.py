@@ -23,7 +23,7 @@ from clusim.hardware import (
     gpu_by_product,
     gpu_by_words,
 )
-from clusim.hardware.catalogs.gpus import _found
+from clusim.hardware.catalog import _found
 from clusim.hardware.figures import Figure, assumed
 from clusim.hardware.gpu import FIGURES, gpu_of
 

@@ -157,7 +157,9 @@ class Charger:
             where = f"proxies at {rank}"
             yield Charge("cost", where, "work posted to the NIC", own, CauseKind.PROXY)
             rest = step.length_ps - own
-            yield Charge("stall", where, "proxy thread busy with other messages", rest, CauseKind.PROXY)
+            yield Charge(
+                "stall", where, "proxy thread busy with other messages", rest, CauseKind.PROXY
+            )
             return
         nominal = self._nominal(step, step.length_ps)
         if self._is_proxy(step):
@@ -168,9 +170,7 @@ class Charger:
                 *("cost", f"CTAs of {rank}", "per-slice overhead", nominal), CauseKind.STEP
             )
         else:
-            yield Charge(
-                *("work", f"CTAs of {rank}", "copy/reduce", nominal), CauseKind.CTA
-            )
+            yield Charge(*("work", f"CTAs of {rank}", "copy/reduce", nominal), CauseKind.CTA)
         yield from self._slow(rank, step.length_ps - nominal)
 
     def _nominal(self, step: Step, length_ps: int) -> int:
