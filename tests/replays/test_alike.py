@@ -51,7 +51,7 @@ def test_groups_on_machines_of_eight() -> None:
 
 @pytest.mark.parametrize("ranks", [range(6), range(0, 12, 6), range(12), (0, 3)])
 def test_groups_that_do_not_divide_machines(ranks: range) -> None:
-    with pytest.raises(InputError, match="do not divide nodes of 8 GPUs alike"):
+    with pytest.raises(InputError, match="do not divide nodes of 8 GPUs evenly"):
         split_of(ranks, 8)
 
 

@@ -35,7 +35,7 @@ def place(path: Path, text: str) -> str:
     [
         # Calls of all ranks, and of one: 7 calls a rank.
         ("[nranks=8]", "[nranks=4]", "", "56 calls have another", ("rank 0 nranks 8", "[nranks=4]")),
-        ("[nranks=8]", "[nranks=16]", ":4103 ", "7 calls say another", ("rank 3 nranks 8", "[nranks=16]")),
+        ("[nranks=8]", "[nranks=16]", ":4103 ", "7 calls have another", ("rank 3 nranks 8", "[nranks=16]")),
         ("nranks 8 ", "nranks 4 ", ":4103 ", "taken as two", ("rank 0 nranks 8", "rank 3 nranks 4")),
         ("rank 3 nranks", "rank 2 nranks", "", "two processes are rank 2", (":4102 ", ":4103 ")),
         ("busId 61000", "busId 52000", "", "ranks 2 and 3 are on one GPU, bus 52000", (":4102 ", ":4103 ")),

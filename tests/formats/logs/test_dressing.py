@@ -110,7 +110,7 @@ def test_repeats_of_ray_are_no_part_of_values(tmp_path: Path) -> None:
     log = read(tmp_path, text)
     assert list(log.facts.environment["NCCL_IB_HCA"]) == ["mlx5"]
     assert [route.kind for route in log.facts.routes] == ["NET"]
-    assert any("Ray left out 3 lines" in text for _, text in log.facts.problems)
+    assert any("Ray dropped 3 similar lines" in text for _, text in log.facts.problems)
 
 
 def test_communicators_of_rccl_since_rocm_7(tmp_path: Path) -> None:

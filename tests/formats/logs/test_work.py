@@ -198,9 +198,9 @@ def test_sizes_in_summaries_are_bounded_to_the_most_frequent(
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        ("MOST_HANDLES", "communicators", "there are more than 4 handles of communicators"),
+        ("MOST_HANDLES", "communicators", "more than 4 handles of communicators"),
         ("MOST_THREADS", "threads", "there are more than 4 threads; others are taken as one"),
-        ("MOST_COMMUNICATORS", "communicators", "there are more than 4 communicators; 5 handles"),
+        ("MOST_COMMUNICATORS", "communicators", "more than 4 communicators; 5 handles"),
     ],
 )
 def test_handles_threads_and_communicators_are_bounded(

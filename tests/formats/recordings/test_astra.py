@@ -278,7 +278,7 @@ def test_all_gpus_of_the_topology_take_part(tmp_path: Path) -> None:
         ("DATA\nfive\n", "the second line must be the number"),
         ("DATA\n0\n", "0 layers"),
         ("DATA\n99999999\n", "99999999 layers"),
-        ("DATA\n2\n" + layer("a") + "\n", "says 2 layers and 1 follow; is the file cut?"),
+        ("DATA\n2\n" + layer("a") + "\n", "declares 2 layers and 1 follow; is the file cut?"),
         ("DATA\n1\na -1 5 NONE 0\n", "txt:3: 5 columns; a layer has 12"),
         ("DATA\n1\na -1 x NONE 0 1 NONE 0 1 NONE 0 1\n", "computing 'x': must be a number"),
         ("DATA\n1\na -1 -5 NONE 0 1 NONE 0 1 NONE 0 1\n", "computing '-5'"),

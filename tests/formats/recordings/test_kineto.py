@@ -406,7 +406,7 @@ def test_hosts_are_machines(tmp_path: Path) -> None:
 
 
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"1\.json: is rank 0, as is .*0\.json"):
+    with pytest.raises(InputError, match=r"1\.json: is rank 0, like .*0\.json"):
         recording(tmp_path, training(0), training(0))
 
 

@@ -58,7 +58,7 @@ def test_files_of_different_days_are_refused(tmp_path: Path) -> None:
         for key in ("Collective name", "In msg nelems", "Out msg nelems"):
             event["args"].pop(key, None)
     traces[1]["baseTimeNanoseconds"] += 86_400_000_000_000 * 30
-    with pytest.raises(InputError, match=r"hours after the first event; do the files belong"):
+    with pytest.raises(InputError, match=r"hours apart; do the files belong together"):
         read([save(tmp_path / f"{at}.json", trace) for at, trace in enumerate(traces)])
 
 

@@ -355,5 +355,5 @@ def test_files_without_sizes_of_groups(tmp_path: Path) -> None:
     found = read(str(path), num_ranks=8)
     assert groups(found, "dp") == {(0, 2, 4, 6), (1, 3, 5, 7)}
     assert groups(found, "tp") == {(0, 1), (2, 3), (4, 5), (6, 7)}
-    assert "as the name of the file says" in found.assumed[0]
+    assert "from the name of the file" in found.assumed[0]
     assert whole(str(path)).total_calls == 6

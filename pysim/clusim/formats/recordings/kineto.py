@@ -367,8 +367,7 @@ def _from_zero(traces: Sequence[Trace]) -> None:
             span.start -= first
             if span.end > _MOST_PS:
                 raise InputError(
-                    f"{trace.name}: kernels are {span.end / 3.6e15:.0f} hours after the first event;"
-                    " do the files belong together?"
+                    f"{trace.name}: kernels are {span.end / 3.6e15:.0f} hours apart; do the files belong together?"
                 )
 
 
