@@ -146,7 +146,7 @@ def test_what_is_no_table_of_a_sweep_is_left_alone(tmp_path: Path, content: byte
         parquet.write_table(pyarrow.table({"a": [1]}), target)
         content = target.read_bytes()
     target.write_bytes(content)
-    with pytest.raises(ClusimError, match="would be replaced; give another file"):
+    with pytest.raises(ClusimError, match="would be replaced; choose another file"):
         swept(tmp_path)
     assert target.read_bytes() == content
 
@@ -178,7 +178,7 @@ def test_the_command_prints_the_axes(tmp_path: Path, capsys: pytest.CaptureFixtu
     arguments = ["sweep", str(path), "-o", str(target), "--jobs", "1"]
     assert run(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{target}: 4 grid, 4 run now, 0 there already"
+    assert lines[0] == f"{target}: 4 points, 4 run now, 0 there already"
     assert lines[1].split()[:3] == ["size", "ranks", "time_us"]
     assert [line.split()[:3] for line in lines[2:4]] == [["1", "KiB", "0-7"], ["2", "KiB", "0-7"]]
     assert lines[4].startswith("  2 failed: ")
