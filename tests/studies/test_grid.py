@@ -116,7 +116,7 @@ def test_the_grid_of_the_page_is_one_and_the_page_names_every_word(tmp_path: Pat
 BAD = {
     "empty": ("", "empty file"),
     "no mapping": ("[1]", "must be a mapping with 'run' or 'train'"),
-    "nothing to run": ("run: []", "has no runs"),
+    "nothing to run": ("run: []", "no runs defined"),
     "unknown kind": ("rum: {topology: dgx-a100, size: 1}", "grid.yaml:1:1: rum: unknown key; did you mean 'run'"),
     "unknown word": ("run: {topology: dgx-a100, sizes: 1}", "run.sizes: unknown key; did you mean 'size'"),
     "missing": ("run: {topology: dgx-a100}", "'size' is missing"),
@@ -124,7 +124,7 @@ BAD = {
     "no size": ("run: {topology: dgx-a100, size: [1KiB, big]}", "grid.yaml:1:40: run.size[1]: "),
     "no block": ("run: 3", "must be a mapping of names and values"),
     "no count": ("run: {topology: dgx-a100, size: 1KiB, nodes: 0}", "must be an integer of at least 1"),
-    "flag as count": ("run: {topology: dgx-a100, size: 1KiB, nodes: true}", "must be a whole number"),
+    "flag as count": ("run: {topology: dgx-a100, size: 1KiB, nodes: true}", "must be an integer"),
     "no variable": ("run: {topology: dgx-a100, size: 1KiB, env: [NCCL_ALGO]}", "must be a mapping of variables"),
     "no type": ("run: {topology: dgx-a100, size: 1KiB, dtype: f3}", "unknown type"),
     "no rank": ("run: {topology: dgx-a100, size: 1KiB, ranks: 7-0}", "not an ascending range"),

@@ -146,7 +146,7 @@ def test_what_is_no_table_of_a_sweep_is_left_alone(tmp_path: Path, content: byte
         parquet.write_table(pyarrow.table({"a": [1]}), target)
         content = target.read_bytes()
     target.write_bytes(content)
-    with pytest.raises(ClusimError, match="would be replaced; give another file"):
+    with pytest.raises(ClusimError, match="would be replaced; choose another file"):
         swept(tmp_path)
     assert target.read_bytes() == content
 

@@ -126,7 +126,7 @@ class TestCases:
         [
             ({"seq": 0}, "seq is not given"),
             ({"global_batch": 0}, "global_batch is not given"),
-            ({"n_gpus": 0}, "0 GPUs are no multiple"),
+            ({"n_gpus": 0}, "0 GPUs are not a multiple"),
             ({"micro_batch": 10**13}, "batch.micro: input should be less"),
             ({"hidden": 10**14}, "model.hidden: input should be less"),
         ],
@@ -222,7 +222,7 @@ class TestCases:
 
     def test_what_is_not_said_is_noted(self) -> None:
         found = case_of(row(micro_batch=0, precision="", recompute="unknown", attention=""))
-        assert [note.partition(":")[0].partition(" not said")[0] for note in found.notes] == [
+        assert [note.partition(":")[0].partition(" not given")[0] for note in found.notes] == [
             "microbatch",
             "precision",
             "attention",
@@ -236,7 +236,7 @@ class TestCases:
             ({"hardware": "TPU v4"}, "no matching preset"),
             ({"model": "LLAMA2-7B [LoRA]"}, "'lora' is not modelled"),
             ({"precision": "int8"}, "not modelled"),
-            ({"n_gpus": 3}, "no multiple of 2"),
+            ({"n_gpus": 3}, "not a multiple of 2"),
             ({"step_s": 0.0}, "no time of a step"),
             ({"step_s": 1e-6}, "of the peak"),
         ],
@@ -317,9 +317,9 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
     target = tmp_path / "accuracy.json"
     write_step_data(report(), target, [table])
     monkeypatch.setattr("clusim.training.expected.STEP_DATA", target)
-    from clusim.training import sweep
+    from clusim.training import expected
 
-    sweep._classes.cache_clear()
+    expected._classes.cache_clear()
     try:
         found = expected_step("a100-sxm4-80gb", "megatron-deepspeed")
         assert found == StepClass("a100-sxm4-80gb", "megatron-deepspeed", 4, 10.0, 10.0)
@@ -330,7 +330,7 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
         assert expected_step("h100-sxm5", "jax") is None
         assert expected_step("a100-sxm4-80gb", "none") is None
     finally:
-        sweep._classes.cache_clear()
+        expected._classes.cache_clear()
 
 
 @pytest.mark.parametrize(

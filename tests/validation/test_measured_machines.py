@@ -69,7 +69,7 @@ class TestMachines:
             case_of(row(hardware="H100 PCIe"))
 
     def test_a_memory_that_no_such_chip_has_is_refused(self) -> None:
-        with pytest.raises(InputError, match=r"has 80 GiB, not 64 GB; .* rate of its memory"):
+        with pytest.raises(InputError, match=r"has 80 GiB, not 64 GB; .* its memory rate"):
             case_of(row(hardware="H100 64GB"))
 
     @pytest.mark.parametrize(

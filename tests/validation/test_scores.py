@@ -98,7 +98,7 @@ def test_calibration_rows_are_scored_apart_and_sources_left_out_say_so() -> None
     tables = {
         table.title: {line.name: line for line in table.lines} for table in class_tables(points)
     }
-    head = tables["Left-out rows"]
+    head = tables["Held-out rows"]
     assert head["all"].points == [points[1], points[2]]
     assert head["one node"].points == [points[2]]
     assert head["of a source without calibration rows, one node"].points == [points[2]]
@@ -115,8 +115,8 @@ def test_calibration_rows_are_scored_apart_and_sources_left_out_say_so() -> None
     )
     assert sources["new"].remark == "held out: no row of this source calibrated a parameter"
     systems = tables["Leave one system out"]
-    assert systems["dgx-h100"].remark.startswith("left out")
-    assert systems["dgx-a100"].remark.startswith("not left out")
+    assert systems["dgx-h100"].remark.startswith("held out")
+    assert systems["dgx-a100"].remark.startswith("not held out")
     by_hand = {name: line.to_json()["mean_abs_pct"] for name, line in head.items()}
     assert by_hand["all"] == 35.0
     assert by_hand["one node"] == 20.0

@@ -84,7 +84,7 @@ def test_rows_of_a_csv(tmp_path: Path) -> None:
     [
         ("dgx-h100,1,8,all_reduce,,,,,,,big,1", "size_bytes 'big': must be an integer"),
         ("dgx-h100,1,8,all_reduce,,,,,,,8,fast", "time_us 'fast': must be a time above 0"),
-        ("dgx-h100,1,1,all_reduce,,,,,,,8,1", "n_gpus '1': must be an integer of 2"),
+        ("dgx-h100,1,1,all_reduce,,,,,,,8,1", "n_gpus '1': must be an integer from 2"),
         ("dgx-h100,1,8,all_reduce", "columns in the header"),
     ],
 )

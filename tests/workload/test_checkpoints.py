@@ -212,14 +212,14 @@ def test_the_same_checkpoint_in_both_places_gives_the_same_goodput() -> None:
             "described twice",
         ),
         ("checkpoint: {write: 1 GB/s, every: 2, every_s: 3}", "not both"),
-        ("checkpoint: {write: 1 GB/s, overlap: true}", "needs asynchronous"),
+        ("checkpoint: {write: 1 GB/s, overlap: true}", "written later; set asynchronous"),
         (
             "checkpoint: {write: 1 GB/s}\ndata: {kind: parameter-server}",
             "states are on the servers",
         ),
         (
             "checkpoint: {write: 1 GB/s}\nparallel: {pipeline: 2}\npipeline: {schedule: pipedream}",
-            "no moment between two steps",
+            "pipedream steps overlap",
         ),
     ],
 )
@@ -230,7 +230,7 @@ def test_checkpoints_that_cannot_be_are_told(text: str, message: str) -> None:
 
 def test_machines_without_hosts_are_told() -> None:
     with pytest.raises(
-        ClusimError, match=r"tiny.yaml:5:13: checkpoint: .* no way to memory of a host"
+        ClusimError, match=r"tiny.yaml:5:13: checkpoint: .* is not connected to host memory"
     ):
         make_plan(tiny("checkpoint: {write: 1 GB/s}"), ideal(4))
 

@@ -163,8 +163,8 @@ def test_latent_attention_makes_queries_keys_and_values_again() -> None:
     [
         ("recomputation: {layers: 2}", "layers, every and group need 'recompute: full'"),
         ("recompute: full\nrecomputation: {modules: [mlp]}", "modules need 'recompute: selective'"),
-        ("recompute: full\nrecomputation: {layers: 1, group: 2}", "give one of"),
-        ("recompute: full\nrecomputation: {group: 2}\ndata: {kind: fsdp}", "need whole weights"),
+        ("recompute: full\nrecomputation: {layers: 1, group: 2}", "choose one of"),
+        ("recompute: full\nrecomputation: {group: 2}\ndata: {kind: fsdp}", "need complete weights"),
         ("recompute: selective\nrecomputation: {modules: [mpl]}", "did you mean 'mlp'"),
         (
             "recompute: selective\nrecomputation: {modules: [mlp, moe]}",

@@ -222,7 +222,7 @@ def test_shards_that_leave_the_machine_are_hinted_at(shard: int, where: str) -> 
     text = GOOD.replace("gpt2-xl", "gpt3-6.7b") + f"data: {{kind: fsdp, shard: {shard}}}\n"
     plan = make_plan(loads_workload(text), clusim.load("dgx-a100", nodes=2))
     assert plan.placement()["shard"] == where
-    assert ["not inside nodes" in hint for hint in plan.hints()] == [True] * (where == "across")
+    assert ["span nodes" in hint for hint in plan.hints()] == [True] * (where == "across")
 
 
 @pytest.mark.parametrize("name", sorted(shipped_workloads()))

@@ -1,4 +1,4 @@
-"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path. JSON forms."""
+"""Time breakdown of one measured row: launch, kernel, and the kernel's critical path."""
 
 from __future__ import annotations
 

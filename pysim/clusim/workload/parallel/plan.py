@@ -391,7 +391,7 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     model_size = own.tensor * own.context * own.pipeline
     if server_kind and model_size > 1:
         raise complain(
-            workload, ("data", "kind"), "parameter servers support only data parallelism"
+            workload, ("data", "kind"), "parameter servers support data parallelism only"
         )
     check_servers(workload, fabric)
     have = len(own.ranks) if own.ranks is not None else fabric.num_ranks - extra
