@@ -109,7 +109,7 @@ def crossover(
     """Simulate every candidate at every size."""
     if operation not in COLLECTIVE_OF:
         known = ", ".join(COLLECTIVE_OF)
-        raise InputError(f"collective {operation!r}: nothing to choose; one of {known}")
+        raise InputError(f"collective {operation!r}: no choice of algorithms; use one of {known}")
     comm = setup.comm
     ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
     own = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
@@ -138,7 +138,7 @@ def crossover(
                 coarse[sizes.index(size)][name] = "; ".join(kernel.notes)
     if not all(times):
         reason = next(iter(left_out.values()))
-        raise InputError(f"{operation}: nothing could be simulated: {reason}")
+        raise InputError(f"{operation}: no candidate could be simulated: {reason}")
     names = [name for name in (*ways, *own) if any(name in row for row in times)]
     return Crossover(
         *(setup, operation, tuple(sizes), tuple(names), times),
@@ -174,7 +174,7 @@ def table_lines(found: Crossover) -> list[str]:
         "",
         *text_table(layout + "  {}", rows),
     ]
-    lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
+    lines += [f"{name}: omitted: {why}" for name, why in found.left_out.items()]
     rough = sum(map(len, found.coarse))
     if rough:
         lines.append(
