@@ -174,7 +174,7 @@ def test_validate_explains_a_row(clusim: Clusim, tmp_path: Path) -> None:
     assert "held out of every calibration" in text
     done = clusim("validate", path, "--row", 3)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "row '3': give a number of 1 to 2, or FILE:LINE" in done.err
+    assert "row '3': choose 1 to 2, or FILE:LINE" in done.err
 
 
 def test_commands_say_what_error_to_expect(clusim: Clusim, tmp_path: Path) -> None:

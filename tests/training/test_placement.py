@@ -42,7 +42,9 @@ def test_tensor_parallelism_over_the_network_is_exposed() -> None:
     assert "hint" not in training_report(inside)
 
 
-@pytest.mark.parametrize(("tensor", "hint"), [(8, "fit inside"), (16, "16 GPUs in a group, 8 in")])
+@pytest.mark.parametrize(
+    ("tensor", "hint"), [(8, "fit inside"), (16, "16 GPUs in a group, 8 per node")]
+)
 def test_hints_say_what_would_be_usual(tensor: int, hint: str) -> None:
     model = "{base: gpt3-1.3b, layers: 1, hidden: 512, heads: 16, head_size: 32, kv_heads: 16}"
     work = tiny(f"parallel: {{tensor: {tensor}, order: {ORDERS[1]}}}", model=model)

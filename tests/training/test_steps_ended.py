@@ -108,7 +108,7 @@ def test_a_finer_run_that_is_ended_leaves_its_own_beginning_and_not_the_coarse_t
 
 
 def test_steps_of_fewer_layers_are_not_told_as_those_of_the_whole() -> None:
-    with pytest.raises(TimeLimitReached, match="of fewer layers, which stand") as ended:
+    with pytest.raises(TimeLimitReached, match="of the run with fewer layers") as ended:
         _steps("parallel: {data: 4}\ndepth: [1, 2]", watch=Asked(1))
     assert not isinstance(ended.value, StepsEnded)
 
