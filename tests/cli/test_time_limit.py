@@ -83,7 +83,7 @@ def test_training_steps_print_those_that_are_done_and_fail(clusim: Clusim, tmp_p
     kept = f"0 of 3 steps done; the partial trace is {trace}.partial"
     assert done.err.endswith(f"{kept}\n")
     text = clusim(*STEPS, "--time-limit", "90s")
-    assert "  steps done      0 of 3\n" in text.out
+    assert "  steps done        0 of 3\n" in text.out
     assert text.err.endswith("0 of 3 steps done\n")
 
 

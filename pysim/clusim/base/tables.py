@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
-import numpy as np
 
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.files import write_csv
@@ -64,7 +63,7 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
 
 def _plain(value: Any) -> Any:
     """Return a NumPy scalar as the Python value of its kind."""
-    return value.item() if isinstance(value, np.generic) else value
+    return value.item() if hasattr(value, "item") else value
 
 
 def _shown(name: str, value: Any) -> str:
