@@ -43,7 +43,7 @@ def test_show_has_the_matrix_of_a_mesh(clusim: Clusim) -> None:
 
 def test_show_draws_one_machine_of_a_cluster_and_the_network(clusim: Clusim) -> None:
     out = clusim("topo", "show", "dgx-h100", "--nodes", "4").out
-    assert "machine n0 (4 alike: n0..3)" in out
+    assert "machine n0 (4 identical: n0..3)" in out
     assert out.count(" gpu7 ") == 1
     assert re.search(r"NICs - leaf: 32 x ib-ndr of 50 GB/s", out)
 

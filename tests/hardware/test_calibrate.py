@@ -116,8 +116,8 @@ def test_an_unknown_gpu_needs_a_chip(record: dict[str, Any]) -> None:
     ("change", "message"),
     [
         ({"format": "x"}, f"format '{RECORD}'"),
-        ({"gpu": {}}, "does not say the name"),
-        ({"products": []}, "'products' is no list"),
+        ({"gpu": {}}, "must contain the name"),
+        ({"products": []}, "'products' must be a list"),
         ({"memory": [{"bytes": 1, "us": 0}]}, r"memory\[0\]: us is 0"),
         ({"long": {"short_us": 1, "long_us": "2"}}, "long: long_us is '2'"),
         ({"launch": None}, "launch: must be a mapping"),
@@ -127,7 +127,7 @@ def test_an_unknown_gpu_needs_a_chip(record: dict[str, Any]) -> None:
         ),
         (
             {"products": [{"kind": "bf16", "m": 1.5, "n": 1, "k": 1, "us": 1}]},
-            "must be a whole number",
+            "must be an integer",
         ),
         (
             {"attention": [{"batch": 1, "heads": 1, "tokens": 1, "size": 1, "us": 1}]},

@@ -71,11 +71,11 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
     [
         ("links:", "linkz:", "no figure is called 'linkz'; did you mean 'links'?"),
         ("  peer_access:", "#", "figure 'peer_access' [true or false] is missing"),
-        ("value: 15360MiB", "value: '16'", "memory: '16' has no unit"),
+        ("value: 15360MiB", "value: '16'", "memory: '16' is without unit"),
         (
             "value: 15360MiB, mark: published, source: '{driver}'",
             "value: 16GiB, mark: published",
-            "has no source",
+            "is without source",
         ),
         (
             "'{driver}'",
@@ -110,7 +110,7 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
         ("10de:1eb9", "10de:1eb8", "PCI id 10de:1eb8 is taken by t4.yaml"),
         ("10de:1eb9", "1eb9", "'1eb9' is not a PCI identity; write vendor:device"),
         ("figures:", "figures: [", "while parsing a flow"),
-        ("{value: 40,", "{value: forty,", "sms: 'forty' is no whole number"),
+        ("{value: 40,", "{value: forty,", "sms: 'forty' must be an integer number"),
         ("{value: 40,", "{value: [1],", "sms: value is [1]; it must be a number"),
         ("links: {value: 0,", "links: {value: 0.5,", "links: 0.5 must be an integer"),
         ("sources: {", "sources: 3 #{", "sources is 3; it must be a mapping"),

@@ -167,7 +167,7 @@ def test_files_have_clusters_of_presets_and_of_files_beside_them(tmp_path: Path)
         ({"kind": "fat-tree", "unit": 1, "levels": 2, "spine_switch": "four"}, "needs 6: one for each leaf"),
         ({"kind": "torus", "shape": [4, 2]}, "shape 4x2: has 8 places, needs 6"),
         ({"kind": "torus", "torus_links": 3}, "a switch has 8 ports, needs "),
-        ({"kind": "dragonfly", "groups": 2, "group_switches": 1}, "groups=2: 1 switch in each take"),
+        ({"kind": "dragonfly", "groups": 2, "group_switches": 1}, "groups=2: 1 switch in each hold"),
         ({"kind": "dragonfly", "switch_nics": 4, "group_switches": 2, "global_links": 9},
          "needs 14: 4 for NICs, 1 local and"),
         ({"oversubscription": 0}, "cluster.network.oversubscription: 0: must be greater than or equal to 0.01"),
@@ -193,7 +193,7 @@ def test_impossible_networks_are_one_clear_line(
     [
         ("superpod-h100", "needs nodes; for example superpod-h100:nodes=32"),
         ("superpod-h100:nodes=0", "must be greater than or equal to 1"),
-        ("superpod-h100:nodes=-4", "must be a whole number"),
+        ("superpod-h100:nodes=-4", "must be an integer"),
         ("superpod-h100:nodes=2,nodes=3", "nodes: given twice"),
         ("superpod-x100:nodes=2", "no such preset or file"),
         (
@@ -220,9 +220,9 @@ def test_machines_that_cannot_be_joined(tmp_path: Path, box: str) -> None:
     lonely.write_text(
         "nodes: {gpu0..1: {kind: gpu, chip: h100-sxm5}}\nlinks: [{from: gpu0, to: gpu1, type: nvlink4}]"
     )
-    with pytest.raises(TopologyError, match="has no NICs, so that nodes of this kind cannot be"):
+    with pytest.raises(TopologyError, match="is without NICs, so its nodes cannot be"):
         topology.load(lonely, nodes=2)
-    with pytest.raises(TopologyError, match="is no machine with NICs"):
+    with pytest.raises(TopologyError, match="nodes need a preset or file with NICs"):
         topology.load("fat-tree:k=4", nodes=2)
     with pytest.raises(TopologyError, match="is a cluster itself"):
         cluster(f"{box}:nodes=2", 2)

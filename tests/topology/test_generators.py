@@ -53,7 +53,7 @@ def test_fat_tree_has_full_bisection_and_six_hops() -> None:
     arrays = arrays_of(net)
     assert len(arrays.path(0, 15)) == 6
     assert len(arrays.path(0, 1)) == 2
-    assert any("100% of what half" in finding.what for finding in check(net))
+    assert any("100% of the rate of half" in finding.what for finding in check(net))
     edge = net.node_index["edge0"]
     assert len(arrays.group(edge, 15)) == 2, "two uplinks lead to another pod"
 
@@ -128,11 +128,11 @@ def test_defaults_are_those_of_packet_level_comparisons() -> None:
         ("fat-tree", "needs k; for example fat-tree:k=8"),
         ("fat-tree:k=200", "the limit is 65536"),
         ("mesh", "needs sizes; for example mesh:8x8"),
-        ("mesh:8xx8", "must be a whole number above 0"),
+        ("mesh:8xx8", "must be an integer above 0"),
         ("mesh:1", "at least 2 hosts"),
-        ("torus:0x4", "must be a whole number above 0"),
+        ("torus:0x4", "must be an integer above 0"),
         ("ring:n=4", "host_latency; sizes are not named: ring:8"),
-        ("ring:-3", "must be a whole number above 0"),
+        ("ring:-3", "must be an integer above 0"),
         ("star:4,rat=3", "unknown option 'rat'; did you mean 'rate'?"),
         ("star:4,rate=3", "rate: '3': a rate needs a unit"),
         ("star:4,rate=0 GB/s", "zero bandwidth"),

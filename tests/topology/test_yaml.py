@@ -308,7 +308,7 @@ def test_files(tmp_path: Path) -> None:
         topology.load(f"{tmp_path}/")
     with pytest.raises(TopologyError, match="no such file"):
         topology.load(tmp_path / "other.yaml")
-    with pytest.raises(TopologyError, match="no regular file"):
+    with pytest.raises(TopologyError, match="not a regular file"):
         topology.load("/dev/zero")
 
 
@@ -409,7 +409,7 @@ def test_a_name_is_one_line_that_prints(name: str) -> None:
     path = resources.find_topology("dgx-1v")
     assert path is not None
     text = path.read_text(encoding="utf-8").replace("name: dgx-1v", f"name: {name}", 1)
-    with pytest.raises(TopologyError, match=r"does not print; give one line of text$"):
+    with pytest.raises(TopologyError, match=r"does not print; write one line of text$"):
         loads(text, "forged.yaml")
 
 

@@ -280,7 +280,7 @@ def test_barriers_must_be_met_by_as_many_as_they_say(tmp_path: Path) -> None:
         lambda text: text.replace('"num_threadblocks": 2', '"num_threadblocks": 3'),
     )
     with pytest.raises(
-        InputError, match="barrier 0 of gpu 0 is for 3 thread blocks, and 2 come to it"
+        InputError, match="barrier 0 of gpu 0 is for 3 thread blocks, and 2 reach it"
     ):
         load(path, None, 4096)
 
@@ -297,7 +297,7 @@ def test_sizes_the_plan_is_not_for(tmp_path: Path) -> None:
 
 def test_switches_that_do_not_reduce_are_named(tmp_path: Path, older: Fabric) -> None:
     path = plans.write(tmp_path, plans.multicast_gather(4))
-    with pytest.raises(InputError, match=r"plan.json:\d+: gstore: dgx-a100 has no reduction unit"):
+    with pytest.raises(InputError, match=r"plan.json:\d+: gstore: dgx-a100 lacks reduction units"):
         load(path, older, 4096, ranks=range(4))
 
 

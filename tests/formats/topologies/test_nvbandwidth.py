@@ -51,14 +51,14 @@ def test_the_sample_is_of_its_machine() -> None:
     assert [text for text in found if text.startswith("warning")] == [
         "warning: host_to_device_memcpy_ce: below 90% of the median of 25.8369 GB/s: host->gpu5 12.8898"
     ]
-    assert sum("97% of what the wires carry" in text for text in found) == 2
+    assert sum("97% of the wires' payload rate" in text for text in found) == 2
     assert found[-1] == "info: not compared: host_to_device_bidirectional_memcpy_ce"
 
 
 def test_another_machine_is_told() -> None:
     found = said("dgx-h100", SAMPLE)
-    assert "it is another, or links run slower than described" in found[0]
-    assert any("faster than this machine" in text for text in said("dgx-1v", SAMPLE))
+    assert "another system was measured, or links run slower than described" in found[0]
+    assert any("faster than this system" in text for text in said("dgx-1v", SAMPLE))
     assert said("a100x4-mesh", SAMPLE)[0].endswith("8 GPUs; the system has 4")
 
 
@@ -76,13 +76,13 @@ def test_tables(tmp_path: Path) -> None:
     assert any("gpu1->gpu3 60.62" in text for text in found)
     assert any("host->gpu2 12.97" in text for text in found)
     assert any(
-        "60.62 to 92.38 GB/s measured, 98% of what the wires carry" in text for text in found
+        "60.62 to 92.38 GB/s measured, 98% of the wires' payload rate" in text for text in found
     )
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topo", "check", "dgx-a100", "--measured", str(SAMPLE)]) == 0
-    assert "97% of what the wires carry (median)" in capsys.readouterr().out
+    assert "97% of the wires' payload rate (median)" in capsys.readouterr().out
     assert run(["topo", "import", str(SAMPLE), "-o", "-"]) == 2
     assert "clusim topo check MACHINE --measured FILE" in capsys.readouterr().err
 
@@ -95,10 +95,10 @@ def bent(**case: object) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "invalid JSON"),
         ("nothing", "no bandwidths of nvbandwidth"),
-        ("[" * 100_000, "no bandwidths|is no JSON"),
-        ("{" * 100_000, "is no JSON"),
+        ("[" * 100_000, "no bandwidths|invalid JSON"),
+        ("{" * 100_000, "invalid JSON"),
         (bent(bandwidth_matrix=[]), "0 x 0 values"),
         (bent(bandwidth_matrix=[["1", "2"], ["3"]]), "1 of 2 values"),
         (bent(bandwidth_matrix=[["1"], ["2"], ["3"]]), "3 x 1 values"),

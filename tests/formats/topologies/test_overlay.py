@@ -146,16 +146,16 @@ def test_devices_that_are_not_there_are_dropped_and_others_stay(tmp_path: Path) 
     found = onto(tmp_path, text, str(tmp_path / "whole.xml"))
     assert found.counts["gpus"] == 8
     assert found.counts["nics"] == 8
-    left = [item.where for item in found.assumptions if item.what == "left out"]
+    left = [item.where for item in found.assumptions if item.what == "ignored"]
     assert left == ["0009:00:00.0"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (system(device("0001:00:00.0")), "no address is the same, and no device says its class"),
+        (system(device("0001:00:00.0")), "addresses differ, and devices are without class"),
         (system(device("0001:00:00.0", class_=GPU)), "has 1 gpus, none at an address of dgx-a100, which has 8"),
-        ("<graphs/>", "is no topology XML of one node"),
+        ("<graphs/>", "not a topology XML of one node"),
         ("<system", "not valid XML"),
     ],
 )  # fmt: skip
@@ -173,7 +173,7 @@ def test_the_command_writes_a_topology_that_runs(
     path.write_text(cloud())
     assert run(["topo", "import", str(path), "--onto", "azure-ndv4", "-o", str(out), "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["assumptions"]
-    assert notes[0]["what"].startswith("those of azure-ndv4")
+    assert notes[0]["what"].startswith("identified with azure-ndv4's")
     assert run(["run", str(out), "--size", "1MiB", "--json"]) == 0
     mine = json.loads(capsys.readouterr().out)["time_ps"]
     assert run(["run", "azure-ndv4", "--size", "1MiB", "--json"]) == 0

@@ -169,12 +169,12 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
     if share > 1.01:
         yield Finding(
             "warning",
-            f"{test.name}: faster than this system; it differs, or a link is described too slow",
+            f"{test.name}: faster than this system; another was measured, or a link is described too slow",
         )
     elif share < _LOW:
         yield Finding(
             "warning",
-            f"{test.name}: {share:.0%} of this system's rate; it differs, or links run slower than described",
+            f"{test.name}: {share:.0%} of this system's rate; another system was measured, or links run slower than described",
         )
     if low:
         yield Finding(
