@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any
 
-
 from clusim.base.display import Columns, Shown, Summary
 from clusim.base.files import write_csv
 from clusim.base.units import format_size, format_time

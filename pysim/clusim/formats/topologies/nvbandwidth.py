@@ -174,7 +174,8 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
     elif share < _LOW:
         yield Finding(
             "warning",
-            f"{test.name}: {share:.0%} of this system's rate; another system was measured, or links run slower than described",
+            f"{test.name}: {share:.0%} of this system's rate; another system was measured,"
+            " or links run slower than described",
         )
     if low:
         yield Finding(
