@@ -271,7 +271,7 @@ def test_faults_are_rates_and_slow_ranks(h100: Fabric) -> None:
     assert Fraction(int(rows[2]["num"]), int(rows[2]["den"])) == nominal / 2
     with pytest.raises(InputError, match="wires are named as"):
         lower(h100, ring(h100), faults=[Fault(0, 0, wire="cable")])
-    with pytest.raises(InputError, match="give a wire or a rank"):
+    with pytest.raises(InputError, match="needs a wire or a rank"):
         lower(h100, ring(h100), faults=[Fault(0, 0)])
 
 

@@ -92,15 +92,13 @@ BARE = (
 
 
 def test_a_chip_nobody_knows_must_say_its_architecture() -> None:
-    with pytest.raises(
-        TopologyError, match=r"x:3:9: chips.mine: 'architecture' is missing; give a"
-    ):
+    with pytest.raises(TopologyError, match=r"x:3:9: chips.mine: 'architecture' is missing; set a"):
         loads(TWO.format("mine") + BARE % "", "x")
     assert loads(TWO.format("mine") + BARE % ", architecture: ampere").p2p == "read"
 
 
 def test_a_chip_without_base_takes_nothing_from_another_chip() -> None:
-    with pytest.raises(TopologyError, match=r"chips.mine: has no base and does not say cta_slots"):
+    with pytest.raises(TopologyError, match=r"chips.mine: without base and cta_slots"):
         loads(TWO.format("mine") + "chips: {mine: {architecture: hopper, sms: 8}}\n", "x")
 
 

@@ -193,7 +193,7 @@ def test_overlap_goes_with_what_is_cut_along_the_sequence_only() -> None:
             "tensor": {"overlap": True},
         }
     )
-    with pytest.raises(InputError, match="needs sequence_parallel"):
+    with pytest.raises(InputError, match="set sequence_parallel"):
         make_plan(work, topology.load("dgx-a100"))
 
 
