@@ -105,9 +105,9 @@ def test_requests_that_mean_the_same_are_the_same() -> None:
         dtype="FP32",
         redop="SUM",
         granularity="PACKET",
-        engine="C",  # type: ignore[arg-type]
+        engine="C",
     ) == Request(*(setup, "allreduce", KIB, "nvlstree"), protocol="simple", granularity="packet")
-    one, two = (Traffic(word, KIB, KIB, routing="ECMP") for word in ("Incast", "incast"))  # type: ignore[arg-type]
+    one, two = (Traffic(word, KIB, KIB, routing="ECMP") for word in ("Incast", "incast"))
     assert one == two
     assert ReplayRequest(("a",), gap="None") == ReplayRequest(("a",), gap="none")
     work = inputs("bert-parameter-server")
@@ -122,13 +122,13 @@ def test_a_training_run_takes_no_part_of_a_setup_that_it_would_not_use() -> None
 
 def test_words_of_functions_are_known_in_any_case() -> None:
     told: dict[str, Any] = {"redop": "SUM", "dtype": "Float32", "granularity": "Packet"}
-    upper = clusim.collective("mesh:2x2", "ALL_REDUCE", "4K", "RING", engine="C", **told)  # type: ignore[arg-type]
+    upper = clusim.collective("mesh:2x2", "ALL_REDUCE", "4K", "RING", engine="C", **told)
     lower = clusim.collective("mesh:2x2", "allreduce", "4K", "ring", granularity="packet")
     assert (upper.fingerprint, upper.provenance) == (lower.fingerprint, lower.provenance)
     low = clusim.collective("dgx-a100", "allreduce", "4K", env={"proto": "ll128"})
     assert low.call is not None
     assert low.call.protocol == "ll128"
-    incast = clusim.traffic("mesh:2x2", "UNIFORM", duration="1us", routing="ECMP")  # type: ignore[arg-type]
+    incast = clusim.traffic("mesh:2x2", "UNIFORM", duration="1us", routing="ECMP")
     assert incast.messages is not None
     built = clusim.collectives.build(
         clusim.load("mesh:2x2"), "AllReduce", "Ring", 4 * KIB, redop="MAX", dtype="BF16"
@@ -230,3 +230,10 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     before = len(arrays_of(Setup(str(path)).fabric).wires)
     path.write_text(text.replace("COUNT", "4  "), encoding="utf-8")
     assert len(arrays_of(Setup(str(path)).fabric).wires) == 4 * before
+
+
+@pytest.mark.parametrize("name", ["per_node", "gpus", "messages", "nonsense"])
+def test_only_named_options_are_accepted(name: str) -> None:
+    """Fields of `Setup` that are not options of `collective` are refused, like other unknown names."""
+    with pytest.raises(TypeError, match=name):
+        clusim.collective("dgx-a100", "allreduce", "1MiB", **{name: 4})

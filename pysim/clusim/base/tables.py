@@ -36,8 +36,7 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
         Remove blanks at the ends of lines.
     """
     fields = [
-        (before, *_FIELD.fullmatch(spec or "").groups())  # type: ignore[union-attr]
-        for before, _, spec, _ in Formatter().parse(layout)
+        (before, *_FIELD.findall(spec or "")[0]) for before, _, spec, _ in Formatter().parse(layout)
     ]
     lines = [
         [

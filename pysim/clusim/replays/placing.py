@@ -1,7 +1,4 @@
-"""Placement of the ranks of a job on the nodes of a replay.
-
-Request for a replay.
-"""
+"""Request for a replay, and the placement of the job's ranks on the nodes of a topology."""
 
 from __future__ import annotations
 

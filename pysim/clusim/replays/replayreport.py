@@ -1,8 +1,7 @@
-"""Text report of a replay.
+"""Report of a replay as text and as an HTML page, and doubts about a replay.
 
-HTML page of a replay: bottleneck, measured and simulated times on one axis, calls.
-
-Doubts about a replay: printed first, with the option that settles them.
+The page has the bottleneck, the calls, and measured and simulated times on one axis. Doubts are printed first,
+with the option that settles them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Result of a replay, and the bottleneck of its calls.
+"""Result of a replay: calls, their bottleneck, and the JSON form.
 
 Calls that were simulated in isolation are weighted by their counts.
-
-JSON form of a replay (`clusim.replays.report`).
 """
 
 from __future__ import annotations

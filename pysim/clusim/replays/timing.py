@@ -1,6 +1,6 @@
-"""Times of single calls on a communicator; equal calls are simulated once.
+"""Times of single calls on a communicator, and the launcher of a log's calls.
 
-Launcher of the calls of a log: nccl-tests with the flags of its header, or unknown.
+Equal calls are simulated once. The launcher is nccl-tests with the flags of the log's header, or unknown.
 """
 
 from __future__ import annotations

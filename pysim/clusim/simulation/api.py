@@ -51,52 +51,51 @@ def simulate(
     command: str = "",
     watch: Watch | None = None,
 ) -> Result:
-    """Run `schedule` on `fabric` and return what happened.
+    """Run `schedule` on `fabric` and return the result.
 
     Parameters
     ----------
     granularity : str or int
-        ``"packet"``: every packet by itself; ``"auto"``: bursts where exact packets would take long and
-        the error is small; a size: bursts of about so many bytes.
+        ``"packet"``: exact packets; ``"auto"``: bursts where exact packets are slow and the error is small;
+        a size: bursts of about this many bytes.
     seed : int
-        Seed of whatever is random in the run (packets replayed after bit errors).
+        Seed of the random parts of the run (packets replayed after bit errors).
     verify : bool
         Carry real numbers through the schedule in the order in which the engine completes slices, and
-        compare the outcome with the definition of the collective.
+        compare the data with the definition of the collective.
     engine : str
-        ``"c"``, or ``"reference"`` for the slow one.
+        ``"c"``, or ``"reference"`` for the slow engine in Python.
     threads : int or None
-        Most threads of the C engine, which work when there is much to do at once; None: one for every core, at most
-        four. Results are the same.
+        Maximum number of threads of the C engine, used while many events are due; None: one per core, at most four.
+        Results do not depend on it.
     trace_out : path or None
         Write a trace there (HDF5, ``docs/trace-format.md``).
     trace_primitives : bool or None
-        Put every completed slice into it, too, which analyses of the critical path need; None: if there are
-        at most a million.
+        Also record every completed slice, as analyses of the critical path need; None: up to a million slices.
     trace_limit_bytes : int
         Keep the trace below this size [bytes]: histories get coarser, completed slices end early.
     bins : int
-        Most time bins to keep per wire.
+        Maximum number of time bins per wire.
     faults : sequence
-        What breaks when, besides the fabric's own faults: texts as ``link gpu3:nvl5 down at 2ms``, or
-        `clusim.lowering.Fault`. To plan a collective around what is broken at time 0, build it on
+        Faults in addition to those of the topology: texts such as ``link gpu3:nvl5 down at 2ms``, or
+        `clusim.lowering.Fault`. To plan a collective around the faults at time 0, build it on
         `clusim.lowering.known_at_start`.
     notes : sequence of str
-        What must be said of the plan wherever the result is shown, such as that it is another one without the faults.
+        Notes about the plan, shown with the result, for example that the faults changed it.
     progress : callable or None
         Called about 20 times a second with (part done, simulated ps); raising from it ends the run. None: a bar in
         notebooks, after two seconds.
     command : str
-        What to write into the trace as the command that made it.
+        Command to record in the trace.
     watch : clusim.simulation.session.Watch
-        Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
+        Wall-clock limit of the run; at the limit the result is partial (`Result.unfinished`).
 
     Raises
     ------
     DeadlockError
-        Nothing can happen any more; the message names the waiting cycle.
+        No event is left and ranks wait; the message names the waiting cycle.
     ClusimError
-        Any other bad input or failure of the surroundings; each is one line.
+        Other bad input or a failure of the environment; each is one line.
     """
     request = ScheduleRequest(
         *(Setup(fabric, faults=tuple(faults)), schedule, tuple(notes)),
@@ -186,11 +185,11 @@ class CollectiveOptions(EngineOptions, total=False):
     Attributes
     ----------
     nodes : int
-        Join so many of these machines by the network that they usually have.
+        Number of nodes to join by the default network of the system.
     ranks : sequence of int
-        Ranks that take part; all by default.
+        Participating ranks; all by default.
     channels, protocol
-        Of an algorithm that is named; NCCL chooses its own.
+        Of a named algorithm; NCCL chooses otherwise.
     dtype, redop : str
         ``float32`` and ``sum`` by default.
     root : int
@@ -198,16 +197,16 @@ class CollectiveOptions(EngineOptions, total=False):
     env : dict of str
         NCCL's variables.
     version : str
-        NCCL's release; the newest known by default.
+        NCCL release; the newest known by default.
     symmetric : bool
-        Buffers are registered as symmetric windows, for which NCCL has kernels of their own.
+        Buffers are registered as symmetric windows, for which NCCL has special kernels.
     confirm : bool or None
-        Whether `Result.verdict` simulates the run again without its first cause; None, the default: if it is small.
+        True re-simulates the run without its bottleneck for `Result.verdict`; None, the default: small runs only.
     faults, granularity, seed, verify, engine, threads, trace_out, trace_primitives, trace_limit_bytes, bins, progress,
     command
         As of `clusim.simulate`.
     watch : clusim.simulation.session.Watch
-        Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
+        Wall-clock limit of the run; at the limit the result is partial (`Result.unfinished`).
     """
 
     ranks: Sequence[int] | None
@@ -292,9 +291,11 @@ def collective(
     InputError
         An invalid name, size or option.
     DeadlockError
-        Nothing can happen any more.
+        No event is left and ranks wait.
     """
     given: dict[str, Any] = dict(options)
+    for name in given.keys() - CollectiveOptions.__optional_keys__:
+        raise TypeError(f"collective() got an unexpected keyword argument {name!r}")
     given |= {"env": parse_env_of(given.get("env", {})), "algorithm": algorithm}
     for name in ("ranks", "faults"):
         if given.get(name) is not None:

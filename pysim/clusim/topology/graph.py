@@ -1,10 +1,8 @@
-"""Conversion from and to networkx graphs.
+"""Topologies from Python and from networkx, and conversion to networkx.
 
-`to_networkx` returns a `MultiGraph` with plain attributes (the keys of topology files, so it survives
-node-link JSON and GraphML-like formats that keep them); `from_networkx` reads such a graph, or any
-undirected graph plus defaults.
-
-Topologies in a few lines of Python, with the keys of topology files.
+`FabricBuilder` describes a topology in a few lines with the keys of topology files. `to_networkx` returns a
+`MultiGraph` with plain attributes (the same keys, so it survives node-link JSON and GraphML-like formats that keep
+them); `from_networkx` reads such a graph, or any undirected graph plus defaults.
 """
 
 from __future__ import annotations

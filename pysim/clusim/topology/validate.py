@@ -1,8 +1,7 @@
-"""Plain data -> `Topology`, with pydantic's errors rephrased in the terms of the file.
+"""Validation of a topology file: plain data to `Topology`, with all problems in one error.
 
-Collection of all problems of a description with their places, reported in one error.
-
-Text of a topology file and its data, validated key by key before a topology is built.
+Problems are collected with their places; pydantic's errors are rephrased in the terms of the file. The text of the
+file is validated key by key before a topology is built.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Vectorised parsing of numbers and names in a buffer of text, for fast log reading.
+"""Vectorised parsing of numbers and names in a buffer of text, and a cache of parsed texts.
 
 `buffer` contains the bytes of some lines as uint8, followed by `PADDING` more; positions are indices
-into it.
-
-Cache of parsed texts that ranks write repeatedly.
+into it. The cache serves texts that ranks write repeatedly.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Inference of collective and number of ranks of an nccl-tests table without their names.
+"""Inference of facts that lines contain indirectly: the collective of a table, the transport of a connection.
 
-The size column is of the largest buffer, and the count column of a block: they differ by the number of
-ranks if a buffer has a block per rank. Only reducing collectives name a reduction, and only rooted
-collectives a root. The ratio of the two bandwidths, within their printed precision, permits one number
-of ranks or several.
-
-Transport in a connection line: ``P2P/CUMEM/read``, ``NET/IB/0(3)/GDRDMA/Shared``, ...
+An nccl-tests table without names: the size column is of the largest buffer, and the count column of a block:
+they differ by the number of ranks if a buffer has a block per rank. Only reducing collectives name a reduction,
+and only rooted collectives a root. The ratio of the two bandwidths, within their printed precision, permits one
+number of ranks or several. The transport is the word of a connection line: ``P2P/CUMEM/read``,
+``NET/IB/0(3)/GDRDMA/Shared``, ...
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Split of a line into parts with writer and message: ranks write into each other's lines.
+"""Split of a line into parts with writer and message, and the prefixes of log headers.
 
-Prefixes of log headers: timestamps in many forms, or the rank that a launcher printed.
+Ranks write into each other's lines. A prefix is a timestamp in many forms, or the rank that a launcher
+printed.
 """
 
 from __future__ import annotations

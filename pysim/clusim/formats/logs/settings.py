@@ -1,12 +1,7 @@
-"""Settings among the regular lines of a block, and a cache of texts by their hash.
+"""Regular lines of a block as columns: settings, trees, communicator handles and connections.
 
-Ranks write equal texts: each is read once, and a few hundred texts cover millions of lines.
-
-Lines of trees among the regular lines of a block, as columns.
-
-Regular lines of a block that name a rank's communicator handle, as columns.
-
-Connections among the regular lines of a block, as columns.
+Ranks write equal texts: a cache by their hash reads each one once, and a few hundred texts cover millions of
+lines.
 """
 
 from __future__ import annotations

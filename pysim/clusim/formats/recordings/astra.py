@@ -4,8 +4,7 @@ Times are cycles of 1 ns, as in ASTRA-sim. The file does not contain the number 
 network: all GPUs of the topology are ranks, the first dimension is a node, and the others connect nodes. One pass is
 read.
 
-Order of the parts of layers in a training step of ASTRA-sim and SimAI, by parallelism.
-
+The parallelism determines the order of the parts of layers in a training step, as in ASTRA-sim and SimAI.
 Computation is one chain. It includes blocking communication; other communication runs concurrently until a step
 waits for it. A step ends when all communication has ended.
 """
