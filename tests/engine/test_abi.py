@@ -63,7 +63,7 @@ def test_layouts_are_those_of_the_compiler() -> None:
     ("members", "where"),
     [
         ("uint32_t a; uint64_t b;", "row.b: "),
-        ("uint64_t a; uint32_t b;", "row: padding behind"),
+        ("uint64_t a; uint32_t b;", "row: padding after"),
         ("uint32_t *a;", "row.a: "),
     ],
 )

@@ -80,7 +80,7 @@ def test_chunks_far_inside_a_buffer_have_their_size(compiled, offset):
         sim = _same(b.build(), compiled)
         assert sim.wires()["payload"][0] == 3000 + 1500
     else:
-        _refused(b.build(), compiled, "instances\\[0\\]: chunks at or above 2\\^62 bytes")
+        _refused(b.build(), compiled, "instances\\[0\\]: chunks at or beyond 2\\^62 bytes")
 
 
 @pytest.mark.parametrize("key", [2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1])
