@@ -201,7 +201,7 @@ def _check_instance(model: Model, row: int, spec: InstanceSpec) -> None:
     if template.mode:
         last += spec.offset + spec.length + spec.chunk_bytes
     if last >= OFFSET_END_BYTES:
-        _refuse("instances", row, "chunks at or above 2^62 bytes")
+        _refuse("instances", row, "chunks at or beyond 2^62 bytes")
     for prim in template.prims:
         packets = _most_packets(model, spec, prim)
         if packets >= PACKETS_END:
