@@ -121,7 +121,7 @@ def test_messages_are_a_table_of_traffic() -> None:
 def test_what_there_is_not_is_said(shown: dict[str, Shown], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"Fabric: has no table 'link'; did you mean 'links'\?"):
         shown["Fabric"].to_dataframe("link")
-    with pytest.raises(InputError, match="Schedule: has no pictures"):
+    with pytest.raises(InputError, match="Schedule: no pictures"):
         shown["Schedule"].plot()
     with pytest.raises(InputError, match=r"figure 'heat'.*did you mean 'heatmap'\?"):
         shown["Result"].plot("heat")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.topology import check, loads
 from clusim.topology.arrays import arrays_of
-from clusim.topology.check_flow import bisection_Bps, network_bisection_Bps, never_tapers
+from clusim.topology.check_flow import (
+    bisection_Bps,
+    max_flow,
+    network_bisection_Bps,
+    never_tapers,
+)
 from support.work import calls_of
 
 BASE = """\
@@ -138,6 +144,18 @@ def test_oversubscription_and_bisection_of_a_network() -> None:
     wider = loads(NETWORK.replace("spine, type: roce-400", "spine, count: 2, type: roce-400"))
     assert network_bisection_Bps(arrays_of(wider)) == pytest.approx(100e9)
     assert [f.what for f in check(net) if f.level == "warning"] == []
+
+
+def test_the_maximum_flow_is_that_of_the_narrowest_cut() -> None:
+    arrays = arrays_of(loads(NETWORK))
+    at = {node.name: index for index, node in enumerate(arrays.fabric.nodes)}
+    leaves = [at["leaf0"], at["leaf1"]]
+    assert max_flow(arrays, leaves[:1], leaves[1:]) == pytest.approx(50e9)  # one link up, one down
+    nics = [index for name, index in at.items() if name.startswith("na")]
+    assert max_flow(arrays, nics, leaves[1:]) == pytest.approx(50e9)  # two NICs share it
+    nothing = np.zeros(len(arrays.wires), bool)
+    assert max_flow(arrays, leaves[:1], leaves[1:], only=nothing) == 0
+    assert max_flow(arrays, leaves, leaves[1:]) == float("inf")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_steps_that_are_done_are_those_of_the_whole_and_the_next_is_under_way(
     said = known.to_json()
     assert said["steps_s"] == [round(ps / 1e12, 9) for ps in known.step_ps]
     assert (said["complete"], said["before"]) == (False, None)
-    assert f"steps done      {done} of {STEPS}: " in ended_report(known)
+    assert f"steps done        {done} of {STEPS}: " in ended_report(known)
 
 
 def test_before_a_step_is_done_only_the_time_under_way_is_told(whole: TrainingResult) -> None:

@@ -185,6 +185,6 @@ def test_expected_errors_are_those_of_the_nearest_class(
     request = Request(Setup("dgx-h100"), "allreduce", 1024)
     assert expected_of(request, "ring") == same
     paper = replace(request, algorithm="ring")
-    assert "ring is not as NCCL runs it" in expected_of(paper, "ring").text()
+    assert "ring differs from NCCL's plan" in expected_of(paper, "ring").text()
     broken = replace(request, setup=Setup("dgx-h100", faults=("rank 1 slow x1.3",)))
     assert "no measurements of systems with faults" in expected_of(broken, "ring").text()

@@ -27,7 +27,8 @@ def max_flow(
 ) -> float:
     """Return the maximum flow from the graph nodes `sources` to the graph nodes `sinks` [B/s].
 
-    `only` restricts it to some wires; all by default. Rates are rounded to whole bytes per second.
+    `only` restricts it to some wires; all by default. Rates are rounded to whole bytes per second. A graph node in
+    both sets makes the flow infinite.
     """
     import networkx as nx
     from networkx.algorithms.flow import shortest_augmenting_path
@@ -36,6 +37,8 @@ def max_flow(
     rates_Bps = np.rint(wires["rate_num"] / wires["rate_den"] * 1e12).astype(np.int64)
     forwards = [node.forwards for node in arrays.fabric.nodes]
     source_set, sink_set = {int(n) for n in sources}, {int(n) for n in sinks}
+    if source_set & sink_set:
+        return float("inf")
     network = nx.DiGraph()
     network.add_nodes_from(("source", "sink"))
     for src, dst, rate_Bps in zip(
@@ -46,10 +49,8 @@ def max_flow(
             network.add_edge(src, dst, capacity=parallel_Bps + rate_Bps)
     network.add_edges_from(("source", node) for node in source_set)
     network.add_edges_from((node, "sink") for node in sink_set)
-    flow_Bps: float = nx.maximum_flow_value(
-        network, "source", "sink", flow_func=shortest_augmenting_path
-    )
-    return flow_Bps
+    how = shortest_augmenting_path
+    return float(nx.maximum_flow_value(network, "source", "sink", flow_func=how))
 
 
 MAX_ENDPOINTS = 512
