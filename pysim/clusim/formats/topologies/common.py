@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from clusim.base.errors import one_line
+from clusim.base.errors import TopologyError, one_line
 from clusim.base.limits import fail, natural, printable
 from clusim.hardware import SWITCHES, Cpu, gpu
 from clusim.topology.model import key_of
@@ -175,8 +175,12 @@ class Draft:
         Top-level keys other than nodes and links.
     notes : dict
         Assumed value, reason and settling input -> the places that it concerns.
+    chip : str
+        Model of the GPUs given by the user; empty: as in the file.
     cpu : Cpu or None
         Processors given by the user; None: as in the file.
+    group : str or None
+        Number or name of the node to import from a file with several.
     """
 
     where: str
@@ -185,21 +189,27 @@ class Draft:
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     links: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    chip: str = ""
     cpu: Cpu | None = None
+    group: str | None = None
+
+    def fail(self, what: str, line: int = 0) -> TopologyError:
+        """Return the error `what` at a line of the file; line 0 is the file in general."""
+        return fail(self.where, line, what)
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
         """Add a graph node; return its name."""
         if name in self.nodes:
-            raise fail(self.where, 0, f"two nodes are called {printable(name)!r}; names are unique")
+            raise self.fail(f"two nodes are called {printable(name)!r}; names are unique")
         if len(self.nodes) >= MAX_NODES:
-            raise fail(self.where, 0, f"more than {MAX_NODES} nodes; that is the limit")
+            raise self.fail(f"more than {MAX_NODES} nodes; that is the limit")
         self.nodes[name] = {"kind": kind, **keys}
         return name
 
     def link(self, a: str, b: str, **keys: Any) -> None:
         """Join two nodes."""
         if len(self.links) >= MAX_LINKS:
-            raise fail(self.where, 0, f"more than {MAX_LINKS} links; that is the limit")
+            raise self.fail(f"more than {MAX_LINKS} links; that is the limit")
         keys = {key: value for key, value in keys.items() if value is not None}
         if keys.get("count") == 1:
             del keys["count"]

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.errors import UnitError
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import (
+    given_chip,
     hinted_chip,
     known_chip,
-    named_chip,
     product_chip,
     unnamed_chip,
 )
@@ -43,25 +43,25 @@ class TextGraph:
     edges: list[tuple[str, str, Attributes]] = field(default_factory=list)
 
 
-def read_graphml(text: str, draft: Draft) -> TextGraph:
+def _parse_graphml(text: str, draft: Draft) -> TextGraph:
     root = parse_xml(text, draft.where)
     keys = {key.get("id"): key for key in root.all("key")}
     graphs = root.all("graph")
     if not graphs:
-        raise fail(draft.where, root.line, "no <graph> in the file")
+        raise draft.fail("no <graph> in the file", root.line)
     top = graphs[0]
     graph = TextGraph(directed=top.get("edgedefault") == "directed", settings=_data(top, keys))
     for element in top.all("node"):
         name = element.get("id")
         if not name or name in graph.nodes:
             what = "two nodes with one id" if name else "<node> without id"
-            raise fail(draft.where, element.line, what)
+            raise draft.fail(what, element.line)
         graph.nodes[name] = _defaults(keys, "node") | _data(element, keys)
     for element in top.all("edge"):
         a, b = element.get("source"), element.get("target")
         if a not in graph.nodes or b not in graph.nodes:
             missing = a if a not in graph.nodes else b
-            raise fail(draft.where, element.line, f"<edge> to unknown node {printable(missing)!r}")
+            raise draft.fail(f"<edge> to unknown node {printable(missing)!r}", element.line)
         graph.edges.append((a, b, _defaults(keys, "edge") | _data(element, keys)))
     return graph
 
@@ -93,18 +93,18 @@ def _typed(text: str, key: XmlElement) -> Any:
     return text.lower() == "true" if kind == "boolean" else text
 
 
-def read_node_link(text: str, draft: Draft) -> TextGraph:
+def _parse_node_link(text: str, draft: Draft) -> TextGraph:
     try:
         data = json.loads(text)
     except RecursionError:
-        raise fail(draft.where, 0, "nested too deep; is it a graph?") from None
+        raise draft.fail("nested too deep; is it a graph?") from None
     except ValueError as error:
         line = getattr(error, "lineno", 0)
-        raise fail(draft.where, line, f"not valid JSON: {printable(error)}") from None
+        raise draft.fail(f"not valid JSON: {printable(error)}", line) from None
     nodes = data.get("nodes") if isinstance(data, dict) else None
     edges = data.get("links", data.get("edges")) if isinstance(data, dict) else None
     if not isinstance(nodes, list) or not isinstance(edges, list):
-        raise fail(draft.where, 0, "no lists 'nodes' and 'links'; is it node-link JSON?")
+        raise draft.fail("no lists 'nodes' and 'links'; is it node-link JSON?")
     settings = data.get("graph")
     graph = TextGraph(
         directed=data.get("directed") is True,
@@ -113,9 +113,9 @@ def read_node_link(text: str, draft: Draft) -> TextGraph:
     for index, item in enumerate(nodes):
         name = _label(item.get("id", item.get("name")) if isinstance(item, dict) else item)
         if name is None:
-            raise fail(draft.where, 0, f"nodes[{index}]: id is missing")
+            raise draft.fail(f"nodes[{index}]: id is missing")
         if name in graph.nodes:
-            raise fail(draft.where, 0, f"nodes[{index}]: two nodes have the id {printable(name)!r}")
+            raise draft.fail(f"nodes[{index}]: two nodes have the id {printable(name)!r}")
         own = {k: v for k, v in item.items() if k != "id"} if isinstance(item, dict) else {}
         graph.nodes[name] = own
     for index, item in enumerate(edges):
@@ -124,9 +124,7 @@ def read_node_link(text: str, draft: Draft) -> TextGraph:
             for key in ("source", "target")
         ]
         if any(end is None or end not in graph.nodes for end in ends):
-            raise fail(
-                draft.where, 0, f"links[{index}]: source or target is not a node of the graph"
-            )
+            raise draft.fail(f"links[{index}]: source or target is not a node of the graph")
         own = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
         graph.edges.append((str(ends[0]), str(ends[1]), own))
     return graph
@@ -146,15 +144,23 @@ MAX_GRAPH_NODES = 65_536
 _PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")
 
 
-def read_graph(kind: str, text: str, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` from the text of a graph."""
-    graph = read_graphml(text, draft) if kind == "graphml" else read_node_link(text, draft)
+def read_graphml(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of GraphML."""
+    _fill(_parse_graphml(text, draft), draft)
+
+
+def read_node_link(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of node-link JSON."""
+    _fill(_parse_node_link(text, draft), draft)
+
+
+def _fill(graph: TextGraph, draft: Draft) -> None:
     if not graph.nodes:
-        raise fail(draft.where, 0, "a graph without nodes")
+        raise draft.fail("a graph without nodes")
     if _is_ours(graph):
         _native(graph, draft)
     else:
-        _Reader(graph, draft, chip).run()
+        _Reader(graph, draft).run()
 
 
 def _keys(model: type[Any], *without: str) -> set[str]:
@@ -220,17 +226,16 @@ _COUNTS = ("count", "multiplicity", "num_links", "n_links", "parallel", "lanes_c
 class _Reader:
     """A graph with attributes of any names."""
 
-    def __init__(self, graph: TextGraph, draft: Draft, chip: str | None) -> None:
+    def __init__(self, graph: TextGraph, draft: Draft) -> None:
         self.graph = graph
         self.draft = draft
-        self.chip = chip
         self.degree = Counter(end for a, b, _ in graph.edges for end in (a, b))
         self.names: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
 
     def run(self) -> None:
         if len(self.graph.nodes) > MAX_GRAPH_NODES:
-            raise fail(self.draft.where, 0, f"more than {MAX_GRAPH_NODES} nodes; that is the limit")
+            raise self.draft.fail(f"more than {MAX_GRAPH_NODES} nodes; that is the limit")
         self.draft.settings["description"] = "imported from a graph"
         self._name_nodes()
         for label, attributes in self.graph.nodes.items():
@@ -309,8 +314,8 @@ class _Reader:
             result = gpu_by_product(str(attributes[key])) if key in attributes else None
             if result is not None:
                 return result.name
-        if self.chip:
-            return named_chip(self.draft, self.chip)
+        if self.draft.chip:
+            return given_chip(self.draft)
         for key in _PRODUCT_KEYS:
             if re.search(r"[A-Za-z]", str(attributes.get(key) or "")):
                 return product_chip(self.draft, str(attributes[key]))
@@ -373,7 +378,7 @@ class _Reader:
         count = next((number(attributes[key]) for key in _COUNTS if key in attributes), None)
         if count is not None:
             if not (count == int(count) and 1 <= count <= 65_536):
-                raise fail(self.draft.where, 0, f"{one}-{two}: {count:g} links; must be 1 to 65536")
+                raise self.draft.fail(f"{one}-{two}: {count:g} links; must be 1 to 65536")
             keys["count"] = int(count)
         self.draft.link(one, two, **keys)
 
@@ -415,7 +420,7 @@ class _Reader:
                 if parse_rate(text).num == 0:
                     raise UnitError(f"{printable(text)!r}: zero bandwidth")
             except UnitError as error:
-                raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None
+                raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
             return text, guessed
         return None, ""
 
@@ -436,7 +441,7 @@ class _Reader:
                     self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
                     return "1ps"
             except UnitError as error:
-                raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None
+                raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
             return text
         return None
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.base.limits import fail, printable
+from clusim.base.limits import printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
 from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, processor
@@ -21,9 +21,9 @@ from clusim.formats.topologies.presets import (
     Adapter,
     adapter_of,
     direct_keys,
+    given_chip,
     gpu_pcie,
     known_chip,
-    named_chip,
     network_of,
     numa_link,
     nvlink_keys,
@@ -59,16 +59,15 @@ _PREFIXES = {
 }  # fmt: skip
 
 
-def read_infragraph(text: str, draft: Draft, chip: str | None) -> None:
+def read_infragraph(text: str, draft: Draft) -> None:
     """Fill `draft` from the text of a file."""
-    _Reader(read_infrastructure(text, draft.where), draft, chip).run()
+    _Reader(read_infrastructure(text, draft.where), draft).run()
 
 
 @dataclass(slots=True)
 class _Reader:
     graph: InfraGraph
     draft: Draft
-    chip: str | None
     roles: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     zones: dict[int, int] = field(default_factory=dict)
@@ -109,7 +108,7 @@ class _Reader:
             among_hosts = node.instance in hosting and role in ("switch", "nvswitch", "pcie")
             self.roles[label] = "fabric" if among_hosts else role
         if not machines:
-            raise fail(self.draft.where, 0, "no component with choice xpu, so no GPUs")
+            raise self.draft.fail("no component with choice xpu, so no GPUs")
 
     def _role(self, label: str, node: InfraNode, machine: bool, computing: set[str]) -> str:
         text = f"{node.name} {node.description}"
@@ -203,10 +202,10 @@ class _Reader:
 
     def _chip(self, name: str, node: InfraNode) -> str:
         for key in ("chip", "model", "product"):
-            if key in node.attributes and not self.chip:
+            if key in node.attributes and not self.draft.chip:
                 return product_chip(self.draft, node.attributes[key])
-        if self.chip:
-            return named_chip(self.draft, self.chip)
+        if self.draft.chip:
+            return given_chip(self.draft)
         result = gpu_by_words(node.description) or gpu_by_words(node.device)
         if result is not None and result[0] is not None:
             self.draft.assume(name, f"chip {result[0].name}", f"{result[1]!r} in its description")

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from clusim.base.limits import fail, number, printable, whole
+from clusim.base.limits import number, printable, whole
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     ACCELERATORS,
@@ -26,7 +26,7 @@ from clusim.formats.topologies.identify import (
     bus_id,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_xml
+from clusim.formats.xmltext import XmlElement, parse_root
 from clusim.hardware import gpu_by_pci, gpu_by_product
 
 _DOCTYPE = re.compile(
@@ -45,19 +45,13 @@ _LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
 """Bandwidth that hwloc assumes for a link of these types [MB/s]; 25,000 for others."""
 
 
-def read_lstopo(text: str, draft: Draft, chip: str | None) -> None:
+def read_lstopo(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     text = _DOCTYPE.sub(lambda found: found[1] + "\n" * found[0][len(found[1]) :].count("\n"), text)
-    root = parse_xml(text, draft.where)
-    if root.tag != "topology":
-        raise fail(
-            draft.where,
-            root.line,
-            f"the root element is <{printable(root.tag)}>; hwloc has <topology>",
-        )
+    root = parse_root(text, draft.where, "topology", "hwloc")
     draft.settings["description"] = "imported from hwloc's XML (lstopo)"
     host = _Host(root, draft)
-    wire_machine(host.read(), draft, chip)
+    wire_machine(host.read(), draft)
 
 
 class _Host:
@@ -79,17 +73,15 @@ class _Host:
         """Return the node."""
         top = [e for e in self.root.all("object") if e.get("type") in ("Machine", "System")]
         if not top:
-            raise fail(self.draft.where, self.root.line, "no object of type Machine")
+            raise self.draft.fail("no object of type Machine", self.root.line)
         for machine in top:
             packages = [e for e in _elements(machine) if e.get("type") in ("Package", "Socket")]
             self._walk(machine, packages[0] if packages else None, [0])
         for text, count in self.shared.items():
             self.draft.assume(text, "at the first of its NUMA nodes", f"the file has it at {count}")
         if not any(device.gpu for cpu in self.cpus.values() for device in cpu.walk()):
-            raise fail(
-                self.draft.where,
-                0,
-                "no GPU among its PCI devices; run lstopo where they are seen, with I/O",
+            raise self.draft.fail(
+                "no GPU among its PCI devices; run lstopo where they are seen, with I/O"
             )
         self._nvlinks()
         self._ports()
@@ -255,10 +247,8 @@ class _Host:
         names = " ".join(item.text for item in matrix.all("indexes")).split()
         values = [number(w) for item in matrix.all("u64values") for w in item.text.split()]
         if len(values) != len(names) ** 2 or None in values:
-            raise fail(
-                self.draft.where,
-                matrix.line,
-                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects",
+            raise self.draft.fail(
+                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects", matrix.line
             )
         objects = [self.by_index.get(name.rpartition(":")[2]) for name in names]
         left = 0

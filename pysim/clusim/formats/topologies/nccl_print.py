@@ -75,11 +75,11 @@ def read_print(
     TopologyError
         If the print is inconsistent.
     """
-    draft = Draft(where, "log")
+    draft = Draft(where, "log", chip=chip)
     draft.source("import", f"NCCL's === System lines: {where}")
     machine = _Reader(where, links_of, adapters).read(nodes)
     draft.settings["description"] = "read off NCCL's log"
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
     result = draft.finish("nccl-print", "NCCL's === System lines")
     if not result.counts["gpus"]:
         raise fail(where, 0, "names no GPU")

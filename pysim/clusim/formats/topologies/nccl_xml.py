@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusim.base.limits import fail, natural, printable
+from clusim.base.limits import natural, printable
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     ImportedCpu,
@@ -16,7 +16,8 @@ from clusim.formats.topologies.identify import (
     Peer,
     bus_id,
 )
-from clusim.formats.xmltext import XmlElement
+from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.xmltext import XmlElement, parse_root
 
 MAX_COUNT = 1024
 MAX_HEAD = 20_000
@@ -25,17 +26,24 @@ MAX_HEAD = 20_000
 _GROUP_TITLE = "a file of mapping groups, a machine each"
 
 
-def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) -> ImportedMachine:
-    """Return the node of a ``<system>`` element; `group` selects one of its groups."""
+def read_nccl(text: str, draft: Draft) -> None:
+    """Fill `draft` from a topology XML."""
+    root = parse_root(text, draft.where, "system", "nccl-xml")
+    draft.settings["description"] = "imported from NCCL topology XML"
+    wire_machine(_system(root, draft, text), draft)
+
+
+def _system(root: XmlElement, draft: Draft, text: str) -> ImportedMachine:
+    """Return the node of a ``<system>`` element, or of one of its groups."""
     comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {comments}")
     top = root
     groups = root.all("group")
     if groups:
-        top = _pick(groups, draft, group)
+        top = _pick(groups, draft, draft.group)
         machine.hint = f"{top.get('name')} {machine.hint}"
-    elif group is not None:
-        raise fail(draft.where, root.line, "the file does not have groups; omit the group")
+    elif draft.group is not None:
+        raise draft.fail("the file does not have groups; omit the group", root.line)
     for element in top.all("cpu"):
         machine.cpus.append(_cpu(element, draft))
     loose = [_device(element, draft) for element in top.all("pci")]
@@ -47,9 +55,7 @@ def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) ->
     if groups:
         _apply_group(top, machine, draft)
     if not machine.cpus:
-        raise fail(
-            draft.where, root.line, "no <cpu> and no <pci> in <system>; is it a topology of NCCL?"
-        )
+        raise draft.fail("no <cpu> and no <pci> in <system>; is it a topology of NCCL?", root.line)
     return machine
 
 
@@ -168,11 +174,7 @@ def _peers(element: XmlElement) -> list[Peer]:
         count = child.whole("count")
         count = 1 if count is None else count
         if not 0 <= count <= MAX_COUNT:
-            raise fail(
-                child.where,
-                child.line,
-                f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links",
-            )
+            raise child.fail(f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links")
         if count:
             target = child.get("target")
             peer = Peer(
@@ -220,7 +222,7 @@ def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElem
     for element in groups:
         if wanted in element.get("name").split("|"):
             return element
-    raise fail(draft.where, 0, f"no group {printable(wanted)!r}; there are {shown}")
+    raise draft.fail(f"no group {printable(wanted)!r}; there are {shown}")
 
 
 _GROUP_NAME = re.compile(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.base.errors import InternalError
-from clusim.base.limits import fail, printable
+from clusim.base.limits import printable
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.identify import ImportedDevice, Net, nic_model
@@ -42,11 +42,13 @@ def known_chip(draft: Draft, name: str, where: str) -> str:
     return name
 
 
-def named_chip(draft: Draft, text: str) -> str:
-    """Return the chip that a user names."""
-    result = gpu_by_product(text)
+def given_chip(draft: Draft) -> str:
+    """Return the chip that the user names, empty if he does not."""
+    if not draft.chip:
+        return ""
+    result = gpu_by_product(draft.chip)
     if result is None:
-        raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, GPUS)}")
+        raise draft.fail(f"no chip {printable(draft.chip)!r}{did_you_mean(draft.chip, GPUS)}")
     return result.name
 
 
@@ -55,7 +57,7 @@ def product_chip(draft: Draft, text: str) -> str:
     result = gpu_by_product(text)
     if result is None:
         what = f"{unknown_gpu(text)}; choose a simulated GPU with --chip NAME"
-        raise fail(draft.where, 0, what)
+        raise draft.fail(what)
     return result.name
 
 

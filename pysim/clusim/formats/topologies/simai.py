@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.base.errors import UnitError
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
 from clusim.formats.topologies.identify import ImportedDevice, Net, processor
 from clusim.formats.topologies.presets import (
     adapter_of,
+    given_chip,
     gpu_pcie,
     known_chip,
-    named_chip,
     pcie_type,
     product_chip,
     unnamed_chip,
@@ -53,10 +53,10 @@ class _File:
     hosts: bool
 
 
-def read_simai(text: str, draft: Draft, chip: str | None) -> None:
+def read_simai(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     file = _parse(text, draft)
-    names, zones = _name_nodes(file, draft, chip)
+    names, zones = _name_nodes(file, draft)
     if file.hosts:
         draft.settings["description"] = "imported from an ns-3 topology file"
         for row in file.rows:
@@ -70,15 +70,14 @@ def read_simai(text: str, draft: Draft, chip: str | None) -> None:
 def _parse(text: str, draft: Draft) -> _File:
     lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
-        raise fail(draft.where, 0, "empty; the first line has the counts of nodes and links")
+        raise draft.fail("empty; the first line has the counts of nodes and links")
     number_, head = lines[0]
     hosts = len(head) == 3
     counts = [int(word) for word in head[:5] if word.isdecimal() and len(word) < 8]
     if len(counts) != (3 if hosts else 5) or len(head) not in (3, 5, 6):
-        raise fail(
-            draft.where,
-            number_,
+        raise draft.fail(
             "must be: nodes gpus_per_server nvswitches switches links gpu_type, or nodes switches links",
+            number_,
         )
     if hosts:
         nodes, switches, links = counts
@@ -86,16 +85,14 @@ def _parse(text: str, draft: Draft) -> _File:
     else:
         nodes, per_server, nvswitches, switches, links = counts
     if not 1 <= nodes <= MAX_NODES:
-        raise fail(draft.where, number_, f"{nodes} nodes; must be 1 to {MAX_NODES}")
+        raise draft.fail(f"{nodes} nodes; must be 1 to {MAX_NODES}", number_)
     ids: list[int] = []
     rest = lines[1:]
     while rest and len(ids) < nvswitches + switches:
         number_, words = rest.pop(0)
         ids += [_id(word, nodes, draft, number_) for word in words]
     if len(ids) != nvswitches + switches or len(set(ids)) != len(ids):
-        raise fail(
-            draft.where, number_, f"must list {nvswitches + switches} switches; lists {len(ids)}"
-        )
+        raise draft.fail(f"must list {nvswitches + switches} switches; lists {len(ids)}", number_)
     rows = [_row(words, nodes, draft, i) for i, words in rest]
     if len(rows) != links:
         draft.assume(
@@ -107,25 +104,25 @@ def _parse(text: str, draft: Draft) -> _File:
 
 def _id(word: str, nodes: int, draft: Draft, line: int) -> int:
     if not word.isdecimal() or len(word) > 7 or int(word) >= nodes:
-        raise fail(draft.where, line, f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}")
+        raise draft.fail(f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}", line)
     return int(word)
 
 
 def _row(words: list[str], nodes: int, draft: Draft, line: int) -> _Row:
     if len(words) < 4:
-        raise fail(draft.where, line, "a link must have: source, destination, rate, latency, error")
+        raise draft.fail("a link must have: source, destination, rate, latency, error", line)
     a, b = (_id(word, nodes, draft, line) for word in words[:2])
     if a == b:
-        raise fail(draft.where, line, f"links {a} to itself")
+        raise draft.fail(f"links {a} to itself", line)
     error = number(words[4]) if len(words) > 4 else 0.0
     if error is None or not 0 <= error < 1:
-        raise fail(draft.where, line, f"error rate {printable(words[4])!r}: must be 0 to 1")
+        raise draft.fail(f"error rate {printable(words[4])!r}: must be 0 to 1", line)
     try:
         if parse_rate(words[2]).num == 0:
             raise UnitError(f"{printable(words[2])!r}: zero bandwidth")
         latency = words[3] if parse_time(words[3]) >= 1 else "1ps"
     except UnitError as problem:
-        raise fail(draft.where, line, str(problem)) from None
+        raise draft.fail(str(problem), line) from None
     return _Row(a, b, words[2], latency, error, line)
 
 
@@ -136,7 +133,7 @@ def _keys(row: _Row, kind: str) -> dict[str, Any]:
     return keys
 
 
-def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str], list[int]]:
+def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
     """Add GPUs (or hosts) and switches; return the name and the node of every id."""
     names, zones = [""] * file.nodes, [NETWORK] * file.nodes
     nvswitches, switches = set(file.nvswitches), set(file.switches)
@@ -147,7 +144,7 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
         for number_, i in enumerate(file.switches):
             names[i] = draft.node(f"switch{number_}", "switch", switch="ethernet")
         return names, zones
-    name = named_chip(draft, chip) if chip else ""
+    name = given_chip(draft)
     if not name and re.search(r"[0-9]", file.chip):
         name = product_chip(draft, file.chip)
     if not name:

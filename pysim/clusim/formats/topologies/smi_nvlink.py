@@ -182,7 +182,7 @@ def named_gpus(text: str) -> dict[int, str]:
     return {int(match[1]): match[2] for match in result if not match[2].endswith("...")}
 
 
-def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
+def read_nvlink(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     draft.settings["description"] = "imported from nvidia-smi nvlink"
     result = _parse(text, draft)
@@ -223,7 +223,7 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
         f"{len(machine.cpus)}, with the GPUs divided among them",
         "the text shows NVLinks only",
     )
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
 
 
 def _parse(text: str, draft: Draft) -> dict[int, _Links]:
@@ -241,11 +241,7 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
             break
         asked |= again
     if not 1 <= len(result) <= MAX_DEVICES:
-        raise fail(
-            draft.where,
-            0,
-            f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`",
-        )
+        raise draft.fail(f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`")
     return result
 
 

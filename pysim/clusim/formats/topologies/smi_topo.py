@@ -162,27 +162,36 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
         matrix.numa[name] = int(numa[1])
 
 
-def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` from the text."""
-    if kind == "rocm-smi":
-        matrix, peers = parse_rocm(text, draft.where)
-        draft.settings["description"] = "imported from rocm-smi --showtopo"
-    else:
-        matrix = parse_matrix(text, draft.where)
-        peers = None
-        draft.settings["description"] = "imported from nvidia-smi topo -m"
-    products = named_gpus(text)
+def read_smi(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of nvidia-smi."""
+    matrix = parse_matrix(text, draft.where)
+    draft.settings["description"] = "imported from nvidia-smi topo -m"
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {matrix.around}")
-    devices = {name: _device(matrix, name, products) for name in matrix.names}
-    if peers is not None:
-        _add_xgmi(machine, devices, peers)
-    elif any(word in P2P for word in matrix.words.values()):
+    devices = _devices(matrix, text)
+    if any(word in P2P for word in matrix.words.values()):
         _from_p2p(matrix, draft)
     else:
         _symmetric(matrix, draft)
         _add_nvlinks(machine, matrix, devices, draft)
     _add_tree(machine, matrix, devices, draft)
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
+
+
+def read_rocm(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of rocm-smi."""
+    matrix, peers = parse_rocm(text, draft.where)
+    draft.settings["description"] = "imported from rocm-smi --showtopo"
+    machine = ImportedMachine(hint=f"{Path(draft.where).name} ")
+    devices = _devices(matrix, text)
+    _add_xgmi(machine, devices, peers)
+    _add_tree(machine, matrix, devices, draft)
+    wire_machine(machine, draft)
+
+
+def _devices(matrix: Matrix, text: str) -> dict[str, ImportedDevice]:
+    """Return the devices of a table by name, with the products that the text names."""
+    products = named_gpus(text)
+    return {name: _device(matrix, name, products) for name in matrix.names}
 
 
 def _device(matrix: Matrix, name: str, products: Mapping[int, str]) -> ImportedDevice:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clusim.base.limits import fail, natural, printable
+from clusim.base.limits import natural, printable
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
 from clusim.formats.topologies.identify import (
     PCIE_GTS,
@@ -25,9 +25,9 @@ from clusim.formats.topologies.nvlinks import connect_gpus
 from clusim.formats.topologies.presets import (
     Adapter,
     adapter_of,
+    given_chip,
     gpu_pcie,
     known_chip,
-    named_chip,
     network_of,
     nic_keys,
     numa_link,
@@ -42,16 +42,16 @@ _WIDTHS = (1, 2, 4, 8, 16)
 _DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 
 
-def wire_machine(machine: ImportedMachine, draft: Draft, chip: str | None = None) -> None:
-    """Fill `draft` with the graph nodes and links of `machine`; `chip` is its GPU model."""
-    _Wiring(machine, draft, chip).run()
+def wire_machine(machine: ImportedMachine, draft: Draft) -> None:
+    """Fill `draft` with the graph nodes and links of `machine`."""
+    _Wiring(machine, draft).run()
 
 
 class _Wiring:
-    def __init__(self, machine: ImportedMachine, draft: Draft, chip: str | None) -> None:
+    def __init__(self, machine: ImportedMachine, draft: Draft) -> None:
         self.machine = machine
         self.draft = draft
-        self.forced = named_chip(draft, chip) if chip else None
+        self.forced = given_chip(draft) or None
         self.gpus: list[ImportedDevice] = []
         self.names: dict[int, str] = {}  # of a device, by id()
         self.chips: dict[int, str] = {}
@@ -95,10 +95,8 @@ class _Wiring:
             for device in result:
                 device.gpu = ImportedGpu(stated=False, line=device.line)
         if not result:
-            raise fail(
-                self.draft.where,
-                0,
-                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine",
+            raise self.draft.fail(
+                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine"
             )
         if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in result):
             self.draft.assume(

@@ -1,4 +1,4 @@
-"""Importer of NCCL's XML files: topologies, and graphs with NCCL's rings and trees.
+"""Importer of NCCL's graph XML, with its rings and trees.
 
 A graph names GPUs and NICs, the kinds of path between them (``typeintra``, ``typeinter``) and a rate per
 channel. The node rebuilt from it is the smallest that carries all channels at once; every part of this
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     HIDDEN,
@@ -24,9 +24,8 @@ from clusim.formats.topologies.identify import (
     Net,
     Peer,
 )
-from clusim.formats.topologies.nccl_xml import read_system
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_xml
+from clusim.formats.xmltext import XmlElement, parse_root
 from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
 
 RING = 4
@@ -49,17 +48,19 @@ class _Channels:
     ring: bool = False
 
 
-def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` with a node on which the graphs of `root` are possible."""
+def read_nccl_graph(text: str, draft: Draft) -> None:
+    """Fill `draft` with a node on which the graphs in the text are possible."""
+    root = parse_root(text, draft.where, "graphs", "nccl-graph")
+    draft.settings["description"] = "rebuilt from the channels of an NCCL graph"
     graphs = [_channels(element) for element in root.all("graph")]
     used = [graph for graph in graphs if graph.gpus]
     if not used:
-        raise fail(draft.where, root.line, "an NCCL graph file without channels; cannot be rebuilt")
+        raise draft.fail("an NCCL graph file without channels; cannot be rebuilt", root.line)
     best = next((graph for graph in used if graph.ring), used[0])
     gpus = sorted({dev for graph in used for channel in graph.gpus for dev in channel})
     nets = sorted({dev for graph in used for channel in graph.nets for dev in channel})
     if len(gpus) > 4096 or len(nets) > 4096:
-        raise fail(draft.where, root.line, "more than 4096 GPUs or NICs; that is the limit")
+        raise draft.fail("more than 4096 GPUs or NICs; that is the limit", root.line)
     draft.assume(
         "all hardware",
         f"{len(gpus)} GPUs and {len(nets)} NICs, joined so that {len(best.gpus)} channels of"
@@ -67,7 +68,7 @@ def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
         f"{_WHY}; import the topology XML of the same run instead if possible",
     )
     machine = _machine(best, gpus, nets, draft)
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
 
 
 def _channels(element: XmlElement) -> _Channels:
@@ -91,11 +92,7 @@ def _dev(element: XmlElement) -> int:
         value = element.whole(name)
         if value is not None and value >= 0:
             return value
-    raise fail(
-        element.where,
-        element.line,
-        f"<{element.tag}> without dev; add the number of the device",
-    )
+    raise element.fail(f"<{element.tag}> without dev; add the number of the device")
 
 
 def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> ImportedMachine:
@@ -233,23 +230,3 @@ def _add_tree(
         f"{sockets} CPUs" + (f", {per_switch} GPUs a switch" if per_switch else ", no switches"),
         f"the paths are of type {graph.intra or 'LOC'} and {graph.inter or 'LOC'}",
     )
-
-
-_ROOTS = {"nccl-xml": "system", "nccl-graph": "graphs"}
-
-
-def read_nccl(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
-    """Fill `draft` from a topology or graph XML."""
-    root = parse_xml(text, draft.where)
-    if root.tag != _ROOTS[kind]:
-        raise fail(
-            draft.where,
-            root.line,
-            f"the root element is <{printable(root.tag)}>; {kind} has <{_ROOTS[kind]}>",
-        )
-    if kind == "nccl-xml":
-        draft.settings["description"] = "imported from NCCL topology XML"
-        wire_machine(read_system(root, draft, text, group), draft, chip)
-    else:
-        draft.settings["description"] = "rebuilt from the channels of an NCCL graph"
-        read_graphs(root, draft, chip)
