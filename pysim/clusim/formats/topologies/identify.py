@@ -165,7 +165,10 @@ class ImportedDevice:
 
 @dataclass(slots=True)
 class ImportedCpu:
-    """A NUMA node, the devices below it, and interfaces without a PCI device."""
+    """A NUMA node, the devices below it, and interfaces without a PCI device.
+
+    `name` is its graph node, set when the description is filled.
+    """
 
     numa: int | None = None
     arch: str = ""
@@ -176,6 +179,7 @@ class ImportedCpu:
     devices: list[ImportedDevice] = field(default_factory=list)
     nets: list[Net] = field(default_factory=list)
     line: int = 0
+    name: str = ""
 
     def walk(self) -> Iterator[ImportedDevice]:
         """Yield all devices."""
@@ -283,7 +287,7 @@ def generation(speed: str | None) -> int | None:
 
 
 def identify(
-    machine: ImportedMachine, device: ImportedDevice, forced: str | None, where: str
+    machine: ImportedMachine, device: ImportedDevice, forced: str, where: str
 ) -> tuple[str, str]:
     """Return the chip of a GPU, and the reason if it is assumed (empty if the file names it).
 
@@ -294,12 +298,9 @@ def identify(
     """
     gpu = device.gpu or ImportedGpu()
     known = gpu_by_pci(device.vendor, device.device) or gpu_by_product(gpu.product)
-    if forced is not None:
-        differs = known is not None and known.name != forced
+    if forced:
         said = known.name if known is not None else printable(gpu.product, 60)
-        return forced, f"requested; the file names {said}" if differs or (
-            said and not known
-        ) else ""
+        return forced, f"requested; the file names {said}" if said not in ("", forced) else ""
     if known is not None:
         return known.name, ""
     if gpu.product:

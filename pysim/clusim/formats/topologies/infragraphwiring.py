@@ -18,17 +18,19 @@ from clusim.formats.topologies.infragraph import (
 )
 from clusim.formats.topologies.infragraphdump import Edge, contracted
 from clusim.formats.topologies.presets import (
+    USUAL_MEMORY,
     Adapter,
     adapter_of,
+    add_memory,
     direct_keys,
     given_chip,
     gpu_pcie,
     known_chip,
-    network_of,
     numa_link,
     nvlink_keys,
     pcie_type,
     product_chip,
+    set_network,
     unnamed_chip,
 )
 from clusim.hardware import (
@@ -407,16 +409,10 @@ class _Reader:
         if any(role == "memory" for role in self.roles.values()):
             return
         for label, cpu in self.cpus.items():
-            name = self.names[label].replace("cpu", "mem")
             zone = self.zones[self.graph.nodes[label].instance]
-            keys: dict[str, Any] = {"zone": zone} if zone else {}
-            self.draft.node(name, "memory", chip=cpu.memory, **keys)
-            self.draft.link(self.names[label], name, type=f"dram-{cpu.memory}")
-            self.draft.assume(
-                name,
-                "the memory its processor usually has",
-                "the file does not mention host memory",
-            )
+            keys = {"zone": zone} if zone else {}
+            name = add_memory(self.draft, self.names[label], cpu, **keys)
+            self.draft.assume(name, *USUAL_MEMORY)
 
     def _usage(self) -> None:
         """Set channels and levels as NCCL would on the first node; add its usual network."""
@@ -440,12 +436,8 @@ class _Reader:
         for note, names in one.notes.items():
             if alone or note[0] != "rings":
                 self.draft.notes.setdefault(note, []).extend(names)
-        result = network_of(self.adapters)
-        if alone and result is not None and "network" not in self.roles.values():
-            self.draft.settings["network"] = result[0]
-            words = ", ".join(f"{key} {value}" for key, value in result[0].items())
-            why = "the file describes one node; the usual network of such NICs"
-            self.draft.assume(result[1], f"with --nodes, joined by {words}", why)
+        if alone and "network" not in self.roles.values():
+            set_network(self.draft, self.adapters)
 
 
 def _x16(generation: int) -> float:

@@ -209,14 +209,29 @@ def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str
     return {"nic": adapter.name}
 
 
-def network_of(adapters: Mapping[str, Adapter]) -> tuple[dict[str, Any], list[str]] | None:
-    """Return the usual network of a node's fastest NICs, and the names of these NICs."""
+def set_network(draft: Draft, adapters: Mapping[str, Adapter]) -> None:
+    """Set the usual network of a node's fastest NICs; `adapters` are its NICs by graph node."""
     if not adapters:
-        return None
+        return
     kind, rate = max(
         ((a.kind, a.gbps) for a in adapters.values()), key=lambda key: (key[0] != "tcp", key[1])
     )
     link = _nearest(USUAL_LINKS[kind], rate)
-    members = [name for name, a in adapters.items() if (a.kind, a.gbps) == (kind, rate)]
     switch = USUAL_SWITCHES.get(link) or USUAL_SWITCHES[kind]
-    return {"kind": "rail", "link": link, "switch": switch}, members
+    draft.settings["network"] = {"kind": "rail", "link": link, "switch": switch}
+    draft.assume(
+        [name for name, a in adapters.items() if (a.kind, a.gbps) == (kind, rate)],
+        f"with --nodes, joined by kind rail, link {link}, switch {switch}",
+        "the file describes one node; the usual network of such NICs",
+    )
+
+
+USUAL_MEMORY = ("the memory its processor usually has", "the file does not mention host memory")
+"""Assumption about the memory of a processor, and its reason."""
+
+
+def add_memory(draft: Draft, cpu: str, processor: Cpu, **keys: Any) -> str:
+    """Add the usual memory of a processor; return its graph node."""
+    name = draft.node(cpu.replace("cpu", "mem", 1), "memory", chip=processor.memory, **keys)
+    draft.link(cpu, name, type=f"dram-{processor.memory}")
+    return name

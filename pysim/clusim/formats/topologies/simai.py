@@ -18,6 +18,7 @@ from clusim.formats.topologies.common import MAX_NODES, Draft
 from clusim.formats.topologies.identify import ImportedDevice, Net, processor
 from clusim.formats.topologies.presets import (
     adapter_of,
+    add_memory,
     given_chip,
     gpu_pcie,
     known_chip,
@@ -287,8 +288,7 @@ class _Servers:
             if zone not in hosts:
                 hosts.add(zone)
                 self.draft.node(cpu, "switch", switch=HOST.name, **keys)
-                memory = self.draft.node(f"{prefix}mem0", "memory", chip=HOST.memory, **keys)
-                self.draft.link(cpu, memory, type=f"dram-{HOST.memory}")
+                add_memory(self.draft, cpu, HOST, **keys)
             switch = self.draft.node(f"{prefix}pcie{name}", "switch", switch="pcie-switch", **keys)
             self.slots[i] = switch
             slot = pcie_type(self.chip.pcie, 16)
