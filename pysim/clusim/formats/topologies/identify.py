@@ -12,9 +12,10 @@ graph nodes and links.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from enum import IntEnum
+from typing import Any, Final, TypeVar
 
 from clusim.base.errors import InputError
 from clusim.base.limits import fail, printable
@@ -32,8 +33,22 @@ from clusim.hardware import (
 )
 from clusim.hardware.pcie import GENERATIONS
 
+_T = TypeVar("_T")
+
 BusId = tuple[int, ...] | str
 """Domain, bus, device and function; the text if it is not a PCI address."""
+
+
+class PciClass(IntEnum):
+    """PCI classes of devices in topologies."""
+
+    ETHERNET = 0x020000
+    INFINIBAND = 0x020700
+    GPU = 0x030200
+    BRIDGE = 0x060400
+    NVSWITCH = 0x068000
+    NPU_BRIDGE = 0x068001
+
 
 HIDDEN = "hidden switch"
 """Bus id of an NVSwitch that a virtual machine does not see."""
@@ -151,16 +166,28 @@ class ImportedDevice:
         """Return True if the base class of the device is one of `bases`."""
         return self.cls is not None and self.cls >> 16 in bases
 
+    def join(self, target: BusId, count: int, tclass: int = PciClass.GPU, **keys: Any) -> None:
+        """Add links from a GPU to `target`; `keys` are those of a `Peer`."""
+        if self.gpu is not None:
+            self.gpu.peers.append(Peer(target, count, tclass, **keys))
+
     @property
     def is_bridge(self) -> bool:
         """True if other devices are reached through it."""
-        return bool(self.children) or (self.cls is not None and self.cls >> 8 == 0x0604)
+        return bool(self.children) or (
+            self.cls is not None and self.cls >> 8 == PciClass.BRIDGE >> 8
+        )
 
     def walk(self) -> Iterator[ImportedDevice]:
         """Yield the device and all below it."""
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+def switch_above(devices: Iterable[ImportedDevice]) -> ImportedDevice:
+    """Return an unnamed PCIe switch with these devices below it."""
+    return ImportedDevice(text="switch", cls=PciClass.BRIDGE, children=list(devices))
 
 
 @dataclass(slots=True)
@@ -207,6 +234,12 @@ class ImportedMachine:
         """Yield all devices."""
         for cpu in self.cpus:
             yield from cpu.walk()
+
+
+def halves(items: list[_T]) -> list[list[_T]]:
+    """Return two halves, for the two CPUs of most nodes; one part if there are at most two items."""
+    half = -(-len(items) // 2)
+    return [items[:half], items[half:]] if len(items) > 2 else [items]
 
 
 PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()}

@@ -10,7 +10,7 @@ from typing import Any
 from clusim.base.limits import printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
-from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, processor
+from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, PciClass, processor
 from clusim.formats.topologies.infragraph import (
     InfraGraph,
     InfraNode,
@@ -26,6 +26,7 @@ from clusim.formats.topologies.presets import (
     given_chip,
     gpu_pcie,
     known_chip,
+    network_link,
     numa_link,
     nvlink_keys,
     pcie_type,
@@ -44,7 +45,6 @@ from clusim.hardware import (
     Cpu,
     gpu_by_words,
 )
-from clusim.hardware.networks import USUAL_LINKS
 from clusim.hardware.pcie import x16_rate
 
 WRITTEN_LINK = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
@@ -289,7 +289,9 @@ class _Reader:
         said = re.search(r"\b([1-9][0-9]{0,2})\s*G", node.description)
         mbps = max(rates, default=1000.0 * int(said[1]) if said else 0.0)
         text = " ".join([node.description, *(edge.text for edge in nets)])
-        device = ImportedDevice(cls=0x020700 if _INFINIBAND.search(text) else 0x020000)
+        device = ImportedDevice(
+            cls=PciClass.INFINIBAND if _INFINIBAND.search(text) else PciClass.ETHERNET
+        )
         newest = max(
             (
                 GPUS[str(k["chip"])].pcie
@@ -379,8 +381,7 @@ class _Reader:
         if written and written[2] in LINKS:
             return written[2]
         kind = "ib" if _INFINIBAND.search(edge.text) else "roce"
-        gbps = parse_rate(edge.rate).bytes_per_s * 8e-9 if edge.rate else 400.0
-        return USUAL_LINKS[kind][min(USUAL_LINKS[kind], key=lambda rate: abs(rate - gbps))]
+        return network_link(kind, edge.rate or "400 Gb/s")
 
     def _pcie(self, edge: Edge) -> str:
         gpus = [e for e in (edge.a, edge.b) if self.roles[e] == "gpu"]

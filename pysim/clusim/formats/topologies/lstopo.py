@@ -22,7 +22,7 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
     bus_id,
 )
 from clusim.formats.topologies.wiring import wire_machine
@@ -39,8 +39,6 @@ _GPU_NAME = re.compile(r"(cuda|nvml|rsmi|ze)([0-9]{1,3})")
 _PORT = re.compile(r"Port([0-9]{1,2})State")
 _ACTIVE: Final = 4
 _LANES: Final = (16, 8, 4, 2, 1)
-_SWITCH: Final = 0x068000
-_GPU: Final = 0x030200
 _LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
 """Bandwidth that hwloc assumes for a link of these types [MB/s]; 25,000 for others."""
 
@@ -268,12 +266,12 @@ class _Host:
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
-        assert device.gpu is not None
-        chip = gpu_by_pci(device.vendor, device.device) or gpu_by_product(device.gpu.product)
+        product = device.gpu.product if device.gpu is not None else ""
+        chip = gpu_by_pci(device.vendor, device.device) or gpu_by_product(product)
         each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
         count = max(1, round(rate / each))
-        kind = _GPU if other.gpu is not None else _SWITCH
-        device.gpu.peers.append(Peer(other.bus, min(count, 1024), kind, text=other.text))
+        kind = PciClass.GPU if other.gpu is not None else PciClass.NVSWITCH
+        device.join(other.bus, min(count, 1024), kind, text=other.text)
 
 
 def _counts(device: ImportedDevice) -> bool:

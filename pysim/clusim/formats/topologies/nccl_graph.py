@@ -22,7 +22,8 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
+    switch_above,
 )
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.xmltext import XmlElement, parse_root
@@ -147,8 +148,7 @@ def _add_nvlinks(
 ) -> None:
     if chip.planes:
         for device in devices.values():
-            if device.gpu is not None:
-                device.gpu.peers.append(Peer(HIDDEN, chip.links, 0x068000))
+            device.join(HIDDEN, chip.links, PciClass.NVSWITCH)
         return
     width = max(1, round(graph.speed / per_link)) if per_link else 1
     hops: Counter[tuple[int, int]] = Counter()
@@ -157,13 +157,11 @@ def _add_nvlinks(
         if graph.ring and not nets and len(channel) > 2:
             hops[channel[-1], channel[0]] += 1
     for (a, b), count in hops.items():
-        gpu = devices[a].gpu
-        if a != b and gpu is not None:
-            both = max(count, hops[b, a]) * width
-            gpu.peers.append(Peer(f"dev{b}", min(both, 64), 0x030200))
-            other = devices[b].gpu
-            if other is not None and (b, a) not in hops:
-                other.peers.append(Peer(f"dev{a}", min(both, 64), 0x030200))
+        both = min(max(count, hops[b, a]) * width, 64)
+        if a != b:
+            devices[a].join(f"dev{b}", both)
+        if a != b and (b, a) not in hops:
+            devices[b].join(f"dev{a}", both)
     for dev, device in devices.items():
         device.bus = f"dev{dev}"
     draft.assume(
@@ -188,38 +186,28 @@ def _add_tree(
     per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(graph.intra, 0)
     if graph.inter in ("PIX", "PXB") and nets and not per_switch:
         per_switch = 1
-    home: dict[int, ImportedDevice | ImportedCpu] = {}
+    beside: dict[int, list[ImportedDevice]] = {}
     for number_, cpu in enumerate(machine.cpus):
-        own = names[number_ * half : (number_ + 1) * half]
-        parent: list[ImportedDevice] = cpu.devices
-        if graph.intra == "PXB":
-            top = ImportedDevice(text="switch", cls=0x060400)
-            cpu.devices.append(top)
-            parent = top.children
-        for start in range(0, len(own), per_switch or 1):
-            members = own[start : start + (per_switch or 1)]
-            if per_switch:
-                switch = ImportedDevice(text="switch", cls=0x060400)
-                parent.append(switch)
-                switch.children += [devices[dev] for dev in members]
-                home.update(dict.fromkeys(members, switch))
-            else:
-                parent += [devices[dev] for dev in members]
-                home.update(dict.fromkeys(members, cpu))
+        here = names[number_ * half : (number_ + 1) * half]
+        beside |= dict.fromkeys(here, cpu.devices)
+        nodes = [devices[dev] for dev in here]
+        if per_switch:
+            nodes = [
+                switch_above(nodes[at : at + per_switch]) for at in range(0, len(nodes), per_switch)
+            ]
+        cpu.devices += [switch_above(nodes)] if graph.intra == "PXB" else nodes
+        if per_switch and graph.inter in ("PIX", "PXB"):
+            beside |= {dev: nodes[at // per_switch].children for at, dev in enumerate(here)}
     for net in nets:
-        near = next(
-            (channel[0] for channel, own in zip(graph.gpus, graph.nets, strict=True) if net in own),
-            names[0],
-        )
-        speed = graph.net_speed * sum(net in own for own in graph.nets)
+        used = [
+            channel for channel, ends in zip(graph.gpus, graph.nets, strict=True) if net in ends
+        ]
+        near = used[0][0] if used else names[0]
+        speed = graph.net_speed * len(used)
         gbps = next((port for port in _PORTS_Gbps if port >= speed * 8 * 0.95), 800)
-        device = ImportedDevice(
-            text=f"net {net}", cls=0x020700, nets=[Net(dev=net, speed_mbps=gbps * 1000)]
-        )
-        place = home[near]
-        if isinstance(place, ImportedDevice) and graph.inter not in ("PIX", "PXB"):
-            place = machine.cpus[names.index(near) // half]
-        (place.children if isinstance(place, ImportedDevice) else place.devices).append(device)
+        ports = [Net(dev=net, speed_mbps=gbps * 1000)]
+        device = ImportedDevice(text=f"net {net}", cls=PciClass.INFINIBAND, nets=ports)
+        beside[near].append(device)
         draft.assume(
             f"nic{net}",
             f"{gbps} Gb/s InfiniBand, next to gpu{near}",

@@ -20,7 +20,7 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
 )
 from clusim.formats.topologies.wiring import wire_machine
 
@@ -135,11 +135,11 @@ class _Reader:
         above = self.path[-1][1] if self.path else None
         if kind == "NET":
             self._net(node, above)
-        elif node.link == "NVL" and above is not None and above.gpu is not None:
-            count = self.links_of(node.bw)
-            target = HIDDEN if kind == "NVS" else self._bus(node.name)
-            tclass = 0x068000 if kind == "NVS" else 0x030200
-            above.gpu.peers.append(Peer(target, count, tclass, text=node.name))
+        elif node.link == "NVL" and above is not None:
+            switch = kind == "NVS"
+            target = HIDDEN if switch else self._bus(node.name)
+            leads = PciClass.NVSWITCH if switch else PciClass.GPU
+            above.join(target, self.links_of(node.bw), leads, text=node.name)
         elif node.link == "C2C" and above is not None and above.gpu is not None:
             above.gpu.c2c_MBps = round(node.bw * 1000)
         elif node.link == "PCI" and kind in ("PCI", "GPU", "NIC"):
@@ -153,7 +153,7 @@ class _Reader:
             number = self.number.get(bus, 0)
             device.gpu = ImportedGpu(dev=number, rank=number, asked=True)
         elif kind == "PCI":
-            device.cls = 0x060400
+            device.cls = PciClass.BRIDGE
             if re.fullmatch(r"[0-9a-f]{16}", node.note):
                 parts = [int(node.note[at : at + 4], 16) for at in range(0, 16, 4)]
                 device.vendor, device.device, device.subvendor, device.subdevice = parts
@@ -171,7 +171,7 @@ class _Reader:
         if nic is None or nic.speed is None:
             self.machine.cpus[-1].nets.append(net)
             return
-        nic.cls = 0x020000 if kind == "RoCE" else 0x020700
+        nic.cls = PciClass.ETHERNET if kind == "RoCE" else PciClass.INFINIBAND
         nic.nets.append(net)
 
 

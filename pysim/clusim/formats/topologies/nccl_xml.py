@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from clusim.base.limits import natural, printable
 from clusim.formats.topologies.common import Draft
@@ -13,6 +14,7 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
+    PciClass,
     Peer,
     bus_id,
 )
@@ -93,8 +95,7 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
         device=element.bits("device"),
         subvendor=element.bits("subsystem_vendor"),
         subdevice=element.bits("subsystem_device"),
-        speed=element.attributes.get("link_speed"),
-        width=element.whole("link_width"),
+        **_slot(element),
         told_speed=element.get("told_speed"),
         told_width=element.whole("told_width"),
         line=element.line,
@@ -111,14 +112,22 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
     return device
 
 
+def _slot(element: XmlElement) -> dict[str, Any]:
+    """Return the speed and the lanes of a device's PCIe link."""
+    return {
+        "speed": element.attributes.get("link_speed"),
+        "width": element.whole("link_width"),
+    }
+
+
 def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
     gpu = _gpu(element)
     if device.cls is None and not device.text:
         # A mapping group: several GPUs and NICs below one nameless switch.
-        speed, width = element.attributes.get("link_speed"), element.whole("link_width")
-        child = ImportedDevice(text=f"gpu {element.get('dev')}", gpu=gpu, line=element.line)
-        child.speed, child.width = speed, width
-        device.children.append(child)
+        text = f"gpu {element.get('dev')}"
+        device.children.append(
+            ImportedDevice(text=text, gpu=gpu, line=element.line, **_slot(element))
+        )
     elif device.gpu is None:
         device.gpu = gpu
     else:
@@ -132,12 +141,9 @@ def _add_nics(device: ImportedDevice, element: XmlElement) -> None:
     if not nets and element.get("id"):
         name = printable(element.get("id"), 40)
         nets = [Net(name, speed_mbps=element.whole("speed"), line=element.line)]
-        child = ImportedDevice(text=name, nets=nets, line=element.line)
-        child.speed, child.width = (
-            element.attributes.get("link_speed"),
-            element.whole("link_width"),
+        device.children.append(
+            ImportedDevice(text=name, nets=nets, line=element.line, **_slot(element))
         )
-        device.children.append(child)
     elif device.cls is None and not device.text:
         device.children.append(ImportedDevice(text="nic", nets=nets, line=element.line))
     else:
@@ -253,7 +259,8 @@ def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) ->
                     placed.add(int(index[:6]))
                     if net.speed_mbps is None:
                         net.speed_mbps = rates[int(index[:6])] * 1000
-                device.cls = 0x020700 if match["net"].lower() == "infiniband" else 0x020000
+                infiniband = match["net"].lower() == "infiniband"
+                device.cls = PciClass.INFINIBAND if infiniband else PciClass.ETHERNET
     named = [net.name for device in machine.walk() for net in device.nets]
     if any(not name for name in named):
         return

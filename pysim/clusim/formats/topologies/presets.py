@@ -11,7 +11,7 @@ from clusim.base.errors import InternalError
 from clusim.base.limits import printable
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.identify import ImportedDevice, Net, nic_model
+from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, nic_model
 from clusim.hardware import (
     ADAPTERS,
     GPUS,
@@ -168,7 +168,9 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
     """
     family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
     given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
-    infiniband = device is not None and (device.cls or 0) >> 8 == 0x0207 and not ethernet
+    infiniband = (
+        device is not None and (device.cls or 0) >> 8 == PciClass.INFINIBAND >> 8 and not ethernet
+    )
     rate = given or float(_USUAL_Gbps.get(generation, 200))
     kind = {"efa": "efa", "cassini": "slingshot"}.get(family, "ib" if infiniband else "roce")
     why = ""
@@ -207,6 +209,11 @@ def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str
         )
         return {"nic": own}
     return {"nic": adapter.name}
+
+
+def network_link(kind: str, rate: str) -> str:
+    """Return the usual link of a network with the nearest rate."""
+    return _nearest(USUAL_LINKS[kind], parse_rate(rate).bytes_per_s * 8e-9)
 
 
 def set_network(draft: Draft, adapters: Mapping[str, Adapter]) -> None:

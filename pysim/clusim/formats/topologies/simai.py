@@ -15,13 +15,14 @@ from clusim.base.errors import UnitError
 from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
-from clusim.formats.topologies.identify import ImportedDevice, Net, processor
+from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, processor
 from clusim.formats.topologies.presets import (
     adapter_of,
     add_memory,
     given_chip,
     gpu_pcie,
     known_chip,
+    network_link,
     pcie_type,
     product_chip,
     unnamed_chip,
@@ -29,7 +30,7 @@ from clusim.formats.topologies.presets import (
 from clusim.hardware import gpu
 
 NETWORK = -1
-_ETHERNET = ImportedDevice(cls=0x020000)
+_ETHERNET = ImportedDevice(cls=PciClass.ETHERNET)
 HOST, _ = processor("", "", None, None)
 
 
@@ -194,7 +195,11 @@ class _Servers:
                     self.names[row.a], self.names[row.b], **_keys(row, self.chip.link or "nvlink4")
                 )
             else:
-                self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, self._net(row)))
+                self.draft.link(
+                    self.names[row.a],
+                    self.names[row.b],
+                    **_keys(row, network_link("roce", row.rate)),
+                )
 
     def _place_nvswitches(self) -> None:
         homes: dict[int, int] = {}
@@ -248,10 +253,6 @@ class _Servers:
                 "no latency or radix of switches in the file",
             )
 
-    def _net(self, row: _Row) -> str:
-        gbps = parse_rate(row.rate).bytes_per_s * 8e-9
-        return f"roce-{min((25, 40, 50, 100, 200, 400, 800), key=lambda r: abs(r - gbps))}"
-
     def _add_adapter(self, row: _Row, gpu: int, counts: dict[str, int]) -> None:
         """Add a NIC between a GPU and its network switch."""
         other = row.b if gpu == row.a else row.a
@@ -267,7 +268,7 @@ class _Servers:
         keys: dict[str, Any] = {"zone": zone} if zone else {}
         self.draft.node(name, "nic", nic=adapter.name, **keys)
         self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.pcie, 16))
-        self.draft.link(name, self.names[other], **_keys(row, self._net(row)))
+        self.draft.link(name, self.names[other], **_keys(row, network_link("roce", row.rate)))
         self.draft.assume(
             "adapters",
             f"{adapter.name} next to its GPU, PCIe Gen{self.chip.pcie} x16",
