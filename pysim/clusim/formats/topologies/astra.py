@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
@@ -67,13 +66,7 @@ def read_astra(text: str, draft: Draft) -> None:
 def _load(text: str, draft: Draft) -> dict[str, Any]:
     data: Any
     if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        try:
-            data = json.loads(text)
-        except RecursionError:
-            raise draft.fail("nested too deep; is it a network file?") from None
-        except ValueError as error:
-            line = getattr(error, "lineno", 0)
-            raise draft.fail(f"not valid JSON: {printable(error)}", line) from None
+        data = draft.json(text, "network file")
     else:
         data = parse(text, draft.where).data
     if not isinstance(data, dict):
@@ -127,14 +120,12 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
 
 
 def _add_npus(count: int, relay: bool, draft: Draft) -> None:
-    name = given_chip(draft)
-    if not name:
-        name, why, settles = hinted_chip(draft, "not in the file")
-        draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why, settles=settles)
+    gpus = [f"gpu{index}" for index in range(count)]
+    name = given_chip(draft) or hinted_chip(draft, gpus, "not in the file")
     name = known_chip(draft, name, "all GPUs")
     keys: dict[str, Any] = {"relay": True, "latency": "100ns"} if relay else {}
-    for index in range(count):
-        draft.node(f"gpu{index}", "gpu", chip=name, **keys)
+    for gpu in gpus:
+        draft.node(gpu, "gpu", chip=name, **keys)
 
 
 def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None:
@@ -146,11 +137,11 @@ def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None
     keys: dict[str, Any] = {
         "type": "ethernet400",
         "rate": f"{dim.GBps:.12g} GB/s",
-        "latency": f"{dim.ns:.12g}ns" if dim.ns * 1000 >= 1 else "1ps",
+        "latency": f"{dim.ns:.12g}ns",
         "class": f"dim{axis}",
         "count": dim.links,
     }
-    if dim.ns * 1000 != int(dim.ns * 1000):
+    if dim.ns * 1000 < 1 or dim.ns * 1000 != int(dim.ns * 1000):
         keys["latency"] = f"{max(1, round(dim.ns * 1000))}ps"
     if tagged:
         keys["dim"] = axis + 1

@@ -11,6 +11,7 @@ them at run time. Rings are searched such that no two share a wire, as in NCCL's
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections import Counter
@@ -49,7 +50,7 @@ def _lines(data: dict[str, Any], title: str, assumptions: list[object]) -> Itera
     for key, value in data.items():
         if key == "nodes":
             yield "nodes:\n"
-            for name, keys in _grouped_nodes(value):
+            for name, keys in _runs(value.items()):
                 yield f"  {_flow(name)}: {_flow(keys)}\n"
         elif key == "links":
             yield "links:\n" if value else "links: []\n"
@@ -68,26 +69,21 @@ def _flow(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _grouped_nodes(nodes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield graph nodes in order; consecutive numbers with equal keys are joined: ``gpu0..7``."""
-    run: list[tuple[str, int]] = []
-    keys: dict[str, Any] = {}
-    for name, own in [*nodes.items(), ("", {})]:
+def _runs(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield names with their values; consecutive numbers with equal values are joined: ``gpu0..7``."""
+    stem, first, last, value = "", -1, -1, None
+    for name, item in [*items, ("", None)]:
         match = _PLACE.fullmatch(name)
-        following = bool(match and run and run[-1] == (match[1], int(match[2]) - 1) and own == keys)
-        if run and not following:
-            yield _range(run), keys
-            run = []
-        if match and (following or name):
-            run.append((match[1], int(match[2])))
-            keys = own
+        if match and last >= 0 and (match[1], int(match[2]), item) == (stem, last + 1, value):
+            last += 1
+            continue
+        if last >= 0:
+            yield f"{stem}{first}" if first == last else f"{stem}{first}..{last}", value
+        if match:
+            stem, first, value = match[1], int(match[2]), item
         elif name:
-            yield name, own
-
-
-def _range(run: list[tuple[str, int]]) -> str:
-    head, first = run[0]
-    return f"{head}{first}" if len(run) == 1 else f"{head}{first}..{run[-1][1]}"
+            yield name, item
+        last = first if match else -1
 
 
 MAX_NODES = 65_536
@@ -197,6 +193,16 @@ class Draft:
         """Return the error `what` at a line of the file; line 0 is the file in general."""
         return fail(self.where, line, what)
 
+    def json(self, text: str, what: str) -> Any:
+        """Return the data of a JSON text; `what` names it in the error about its depth."""
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise self.fail(f"nested too deep; is it a {what}?") from None
+        except ValueError as error:
+            line = getattr(error, "lineno", 0)
+            raise self.fail(f"not valid JSON: {printable(error)}", line) from None
+
     def node(self, name: str, kind: str, **keys: Any) -> str:
         """Add a graph node; return its name."""
         if name in self.nodes:
@@ -247,27 +253,14 @@ class Draft:
         return Imported(kind, title, data, assumptions, _counts(data))
 
 
-_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})")
-
-
 def _joined(names: list[str]) -> str:
     """Write names compactly, ``gpu0..7, nic2``: numbered names sorted, others in file order."""
     result = list(dict.fromkeys(names))
-    matches = [_NUMBERED.fullmatch(name) for name in result]
-    if not all(matches):
+    if not all(map(_PLACE.fullmatch, result)):
         return ", ".join(result)
-    parts: list[str] = []
-    first, last = ("", -1), -1
-    for name in sorted(result, key=natural):
-        match = _NUMBERED.fullmatch(name)
-        key = (match[1], int(match[2])) if match else (name, 0)
-        if parts and key == (first[0], last + 1):
-            last += 1
-            parts[-1] = f"{first[0]}{first[1]}..{last}"
-        else:
-            first, last = key, key[1]
-            parts.append(name)
-    return ", ".join(parts)
+    return ", ".join(
+        name for name, _ in _runs((name, None) for name in sorted(result, key=natural))
+    )
 
 
 _TIERS = {"root": "cpus", "nvswitch": "nvswitches", "pcie": "pcie_switches"}

@@ -8,7 +8,6 @@ used: its XML parser trusts its input.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import (
+    check_rate,
     given_chip,
     hinted_chip,
     known_chip,
@@ -94,13 +94,7 @@ def _typed(text: str, key: XmlElement) -> Any:
 
 
 def _parse_node_link(text: str, draft: Draft) -> TextGraph:
-    try:
-        data = json.loads(text)
-    except RecursionError:
-        raise draft.fail("nested too deep; is it a graph?") from None
-    except ValueError as error:
-        line = getattr(error, "lineno", 0)
-        raise draft.fail(f"not valid JSON: {printable(error)}", line) from None
+    data = draft.json(text, "graph")
     nodes = data.get("nodes") if isinstance(data, dict) else None
     edges = data.get("links", data.get("edges")) if isinstance(data, dict) else None
     if not isinstance(nodes, list) or not isinstance(edges, list):
@@ -116,8 +110,8 @@ def _parse_node_link(text: str, draft: Draft) -> TextGraph:
             raise draft.fail(f"nodes[{index}]: id is missing")
         if name in graph.nodes:
             raise draft.fail(f"nodes[{index}]: two nodes have the id {printable(name)!r}")
-        own = {k: v for k, v in item.items() if k != "id"} if isinstance(item, dict) else {}
-        graph.nodes[name] = own
+        keys = item if isinstance(item, dict) else {}
+        graph.nodes[name] = {k: v for k, v in keys.items() if k != "id"}
     for index, item in enumerate(edges):
         ends = [
             _label(item.get(key)) if isinstance(item, dict) else None
@@ -125,8 +119,8 @@ def _parse_node_link(text: str, draft: Draft) -> TextGraph:
         ]
         if any(end is None or end not in graph.nodes for end in ends):
             raise draft.fail(f"links[{index}]: source or target is not a node of the graph")
-        own = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
-        graph.edges.append((str(ends[0]), str(ends[1]), own))
+        keys = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
+        graph.edges.append((str(ends[0]), str(ends[1]), keys))
     return graph
 
 
@@ -182,8 +176,8 @@ def _native(graph: TextGraph, draft: Draft) -> None:
         draft.source(printable(key, 100), str(text))
     node_keys, link_keys = _keys(NodeSpec, "kind"), _keys(LinkSpec, "from", "to", "pair")
     for name, keys in graph.nodes.items():
-        own = {k: v for k, v in keys.items() if k in node_keys}
-        draft.node(name, str(keys["kind"]), **own)
+        known = {k: v for k, v in keys.items() if k in node_keys}
+        draft.node(name, str(keys["kind"]), **known)
     for a, b, keys in sorted(graph.edges, key=lambda edge: number(edge[2].get("order")) or 0):
         ends = keys.get("ends")
         if isinstance(ends, list) and sorted(map(str, ends)) == sorted((a, b)):
@@ -273,11 +267,9 @@ class _Reader:
     def _kind(self, label: str, attributes: Attributes) -> str:
         words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
         for word in words:
-            result = _kind_of(word)
-            if result:
+            if result := _kind_of(word):
                 return result
-        result = _kind_of(label)
-        if result:
+        if result := _kind_of(label):
             self.draft.assume(
                 self.names[label], f"a {result}", "by its name; no attribute sets its kind"
             )
@@ -319,9 +311,7 @@ class _Reader:
         for key in _PRODUCT_KEYS:
             if re.search(r"[A-Za-z]", str(attributes.get(key) or "")):
                 return product_chip(self.draft, str(attributes[key]))
-        chip, why, settles = hinted_chip(self.draft, "the graph names no chip")
-        self.draft.assume(name, f"chip {chip}", why, settles=settles)
-        return chip
+        return hinted_chip(self.draft, name, "the graph names no chip")
 
     def _joined_edges(self) -> list[tuple[str, str, Attributes]]:
         """Return duplex links; the two directions of a directed graph are merged."""
@@ -390,60 +380,51 @@ class _Reader:
                 return name
         gpus = {self.kinds[end] for end in (a, b)}
         if "nvlink" in word or gpus == {"gpu", "nvswitch"} or gpus == {"gpu"}:
-            chip = next(
-                (
-                    str(self.draft.nodes[self.names[e]]["chip"])
-                    for e in (a, b)
-                    if self.kinds[e] == "gpu"
-                ),
-                unnamed_chip(),
-            )
-            return gpu(chip).link or "nvlink4"
+            ends = [self.draft.nodes[self.names[end]] for end in (a, b)]
+            chips = [str(keys["chip"]) for keys in ends if keys["kind"] == "gpu"]
+            return gpu(chips[0] if chips else unnamed_chip()).link or "nvlink4"
         if "pci" in word:
             return "pcie-gen4-x16"
         return "ib-ndr" if re.search(r"\bib\b|infiniband", word) else "ethernet400"
 
     def _rate(self, attributes: Attributes) -> tuple[str | None, str]:
         """Return the rate as a quantity, and the attribute's name if its unit was guessed."""
-        for key, value in attributes.items():
-            match = _RATE.fullmatch(key)
-            if match is None or value is None or value == "":
-                continue
-            unit, guessed = _rate_unit(match[1] or ""), ""
-            plain = number(value)
-            if plain is not None:
-                guessed = "" if unit else key
-                text = f"{plain:.12g} {unit or 'Gb/s'}" if plain < 1e15 else str(value)
-            else:
-                text = str(value)
-            try:
-                if parse_rate(text).num == 0:
-                    raise UnitError(f"{printable(text)!r}: zero bandwidth")
-            except UnitError as error:
-                raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
-            return text, guessed
-        return None, ""
+        key, value, suffix = _matching(attributes, _RATE)
+        if not key:
+            return None, ""
+        unit, plain = _rate_unit(suffix), number(value)
+        short = plain is not None and plain < 1e15
+        text = f"{plain:.12g} {unit or 'Gb/s'}" if short else str(value)
+        try:
+            check_rate(text)
+        except UnitError as error:
+            raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
+        return text, key if plain is not None and not unit else ""
 
     def _latency(self, attributes: Attributes, name: str) -> str | None:
-        for key, value in attributes.items():
-            match = _LATENCY.fullmatch(key)
-            if match is None or value is None or value == "":
-                continue
-            plain = number(value)
-            unit = (match[1] or "ns").lower()
-            text = str(value) if plain is None else f"{plain:.12g}{unit}"
-            if plain is not None and not match[1]:
-                self.draft.assume(
-                    "latencies", "ns", f"attribute {printable(key)!r} is without unit"
-                )
-            try:
-                if parse_time(text) < 1:
-                    self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
-                    return "1ps"
-            except UnitError as error:
-                raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
-            return text
-        return None
+        key, value, unit = _matching(attributes, _LATENCY)
+        if not key:
+            return None
+        plain = number(value)
+        text = str(value) if plain is None else f"{plain:.12g}{unit.lower() or 'ns'}"
+        if plain is not None and not unit:
+            self.draft.assume("latencies", "ns", f"attribute {printable(key)!r} is without unit")
+        try:
+            if parse_time(text) < 1:
+                self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
+                return "1ps"
+        except UnitError as error:
+            raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
+        return text
+
+
+def _matching(attributes: Attributes, pattern: re.Pattern[str]) -> tuple[str, Any, str]:
+    """Return the first attribute whose name fits, its value and the unit in its name."""
+    for key, value in attributes.items():
+        match = pattern.fullmatch(key)
+        if match is not None and value is not None and value != "":
+            return key, value, match[1] or ""
+    return "", None, ""
 
 
 def _kind_of(text: str) -> str:
@@ -471,8 +452,8 @@ def _rate_unit(suffix: str) -> str:
     match = re.match(r"([kmgtKMGT]?)(b(?:it|yte)?|B)", suffix)
     if match is None:
         return ""
-    large = match[1].lower().replace("k", "k").replace("m", "M").replace("g", "G").replace("t", "T")
-    return f"{large}{'B' if match[2] in ('B', 'byte') else 'b'}/s"
+    prefix = match[1].upper().replace("K", "k")
+    return f"{prefix}{'B' if match[2] in ('B', 'byte') else 'b'}/s"
 
 
 def _speed(rate: str | None) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.base.errors import InternalError
+from clusim.base.errors import InternalError, UnitError
 from clusim.base.limits import printable
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
@@ -61,13 +61,16 @@ def product_chip(draft: Draft, text: str) -> str:
     return result.name
 
 
-def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
-    """Return the assumed chip of unnamed GPUs, the reason (with `what`) and the remedy."""
+def hinted_chip(draft: Draft, where: str | list[str], what: str) -> str:
+    """Return the assumed chip of the unnamed GPUs `where`; `what` is a part of the reason."""
     hint = gpu_by_words(Path(draft.where).name)
     if hint is not None and hint[0] is not None:
-        return hint[0].name, "by the file's name", ""
+        draft.assume(where, f"chip {hint[0].name}", "by the file's name")
+        return hint[0].name
     aside = f"unknown {hint[1]!r} in the file's name; " if hint else ""
-    return unnamed_chip(), f"{aside}{what}; --chip does", CHIP_OPTION
+    chip = unnamed_chip()
+    draft.assume(where, f"chip {chip}", f"{aside}{what}; --chip does", settles=CHIP_OPTION)
+    return chip
 
 
 def unnamed_chip() -> str:
@@ -76,6 +79,12 @@ def unnamed_chip() -> str:
     if result is None:
         raise InternalError("no default GPU")
     return result.name
+
+
+def check_rate(text: str) -> None:
+    """Raise `UnitError` if a text is not a rate above 0."""
+    if parse_rate(text).num == 0:
+        raise UnitError(f"{printable(text)!r}: zero bandwidth")
 
 
 def pcie_type(gen: int, lanes: int) -> str:

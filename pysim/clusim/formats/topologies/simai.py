@@ -19,6 +19,7 @@ from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, pr
 from clusim.formats.topologies.presets import (
     adapter_of,
     add_memory,
+    check_rate,
     given_chip,
     gpu_pcie,
     known_chip,
@@ -120,8 +121,7 @@ def _row(words: list[str], nodes: int, draft: Draft, line: int) -> _Row:
     if error is None or not 0 <= error < 1:
         raise draft.fail(f"error rate {printable(words[4])!r}: must be 0 to 1", line)
     try:
-        if parse_rate(words[2]).num == 0:
-            raise UnitError(f"{printable(words[2])!r}: zero bandwidth")
+        check_rate(words[2])
         latency = words[3] if parse_time(words[3]) >= 1 else "1ps"
     except UnitError as problem:
         raise draft.fail(str(problem), line) from None
