@@ -89,6 +89,10 @@ class _Tree:
         if not tier.get("bundle", 1) or not tier.get("oversubscribed", 1):
             raise self.draft.fail(f"Tier {number}: Bundle and Oversubscribed begin at 1", tier.line)
 
+    def _check_ports(self, tier: _Tier, ports: int, below: str) -> None:
+        if (radix := tier.get("radix_down")) != ports:
+            raise self.draft.fail(f"Radix_Down {radix}: {below} need {ports} ports", tier.line)
+
     def _divided(self, a: int, b: int, what: str, line: int) -> int:
         if not b or a % b:
             raise self.draft.fail(f"{what}: {b} do not divide {a}", line)
@@ -104,12 +108,7 @@ class _Tree:
         self.pods = self._divided(self.nodes, self.pod, "hosts of a pod", 0)
         self.leaves = self._divided(self.pod, down, "hosts of a switch of tier 0", leaf.line)
         self.spines = self._divided(up, bundle, "the Bundle of tier 1", leaf.line)
-        ports = self.leaves * bundle
-        if spine.get("radix_down") != ports:
-            raise self.draft.fail(
-                f"Radix_Down {spine.get('radix_down')}: {self.leaves} switches of tier 0 in a pod need {ports} ports",
-                spine.line,
-            )
+        self._check_ports(spine, self.leaves * bundle, f"{self.leaves} switches of tier 0 in a pod")
         self.cores = self.groups = 0
         if self.num_tiers == 3:
             core = self.tiers[2]
@@ -118,12 +117,7 @@ class _Tree:
                 spine.get("radix_up"), wide, "the Bundle of tier 2", spine.line
             )
             self.cores = self.spines * self.groups
-            ports = self.pods * wide
-            if core.get("radix_down") != ports:
-                raise self.draft.fail(
-                    f"Radix_Down {core.get('radix_down')}: {self.pods} pods need {ports} ports",
-                    core.line,
-                )
+            self._check_ports(core, self.pods * wide, f"{self.pods} pods")
         switches = self.pods * (self.leaves + self.spines) + self.cores
         links = self.nodes + self.pods * self.spines * (self.leaves + self.groups)
         if self.nodes + switches > MAX_NODES or links > MAX_LINKS:

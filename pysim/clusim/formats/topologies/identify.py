@@ -280,8 +280,8 @@ def _arm(vendor: str, model: int | None) -> Cpu:
 
 def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:
     for cpu in PROCESSORS.values():
-        for own, first, last in cpu.cpuid if cpu.vendor == vendor else ():
-            if own == family and model is not None and first <= model <= last:
+        for number, first, last in cpu.cpuid if cpu.vendor == vendor else ():
+            if number == family and model is not None and first <= model <= last:
                 return cpu
     return None
 

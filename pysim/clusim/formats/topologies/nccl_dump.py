@@ -97,7 +97,7 @@ class _Machine:
 
     def _hangs(self, name: str, link: Link) -> bool:
         """Return True if a device is the end of a PCIe link, or of a coherent link without PCIe."""
-        slots = [own.cls for _, own in self.links[name]]
+        slots = [one.cls for _, one in self.links[name]]
         return link.cls == "pcie" or (
             link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
         )
@@ -287,11 +287,13 @@ def _family(known: Cpu) -> dict[str, object]:
 
 def _adapter_ids(known: Nic | None) -> tuple[int, int] | None:
     """Return the PCI identity of a NIC: of its family, with the nearest rate."""
-    own = [
-        item for item in ADAPTER_IDS.values() if known is not None and item.family == known.family
-    ]
-    if not own or known is None:
+    if known is None:
         return None
+    family = [item for item in ADAPTER_IDS.values() if item.family == known.family]
     ethernet = known.kind == "roce"
-    best = min(own, key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - known.gbps)))
-    return best.vendor, best.device
+    best = min(
+        family,
+        key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - known.gbps)),
+        default=None,
+    )
+    return (best.vendor, best.device) if best is not None else None

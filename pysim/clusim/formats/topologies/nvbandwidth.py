@@ -200,7 +200,7 @@ class _Paths:
         return [at for at, node in enumerate(self.machine.nodes) if node.kind == "memory"]
 
     @cached_property
-    def own(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def peers(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Mask of wires that do not belong to the host."""
         classes = self.arrays.wire_class
         host = np.array([name in HOST_CLASSES for name in classes.names], bool)
@@ -234,7 +234,7 @@ class _Paths:
         key = (self._ends(a), self._ends(b), self._between(a, b), engine)
         if key not in self.known:
             pair = (self.nodes[a], self.nodes[b])
-            self.known[key] = self._flow(pair, engine, self.own) or self._flow(pair, engine)
+            self.known[key] = self._flow(pair, engine, self.peers) or self._flow(pair, engine)
         return self.known[key]
 
     def _ends(self, rank: int) -> tuple[int, ...]:
@@ -270,7 +270,7 @@ class _Paths:
         if only is not None:
             mask &= only
         elif self.machine.nodes[node].kind != "memory":
-            mask &= ~self.own
+            mask &= ~self.peers
         kinds = sorted({int(form) for form in wires["format"][mask]})
         shares = []
         for kind in kinds:

@@ -200,10 +200,10 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
     """Return the NICs for a network by rate [Gb/s]: those of a family, or the usual models."""
-    own = [nic for nic in ADAPTERS.values() if nic.kind == kind]
+    nics = [nic for nic in ADAPTERS.values() if nic.kind == kind]
     told = family if kind in ("ib", "roce") else ""
-    same = {nic.gbps: nic.name for nic in own if told and nic.family == told}
-    return same or {nic.gbps: nic.name for nic in own if nic.usual}
+    same = {nic.gbps: nic.name for nic in nics if told and nic.family == told}
+    return same or {nic.gbps: nic.name for nic in nics if nic.usual}
 
 
 def _nearest(table: Mapping[int, str], gbps: float) -> str:
@@ -213,10 +213,8 @@ def _nearest(table: Mapping[int, str], gbps: float) -> str:
 def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
     """Return the keys of a NIC's graph node."""
     if gpudirect is False and adapter.kind != "tcp":
-        own = draft.define(
-            "nics", f"{adapter.name}-no-gdr", {"base": adapter.name, "gpudirect": False}
-        )
-        return {"nic": own}
+        keys = {"base": adapter.name, "gpudirect": False}
+        return {"nic": draft.define("nics", f"{adapter.name}-no-gdr", keys)}
     return {"nic": adapter.name}
 
 
