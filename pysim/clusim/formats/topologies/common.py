@@ -204,11 +204,13 @@ class Draft:
             raise self.fail(f"not valid JSON: {printable(error)}", line) from None
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
-        """Add a graph node; return its name."""
+        """Add a graph node; return its name. Zone 0 is the default and omitted."""
         if name in self.nodes:
             raise self.fail(f"two nodes are called {printable(name)!r}; names are unique")
         if len(self.nodes) >= MAX_NODES:
             raise self.fail(f"more than {MAX_NODES} nodes; that is the limit")
+        if keys.get("zone") == 0:
+            del keys["zone"]
         self.nodes[name] = {"kind": kind, **keys}
         return name
 

@@ -23,6 +23,7 @@ from clusim.hardware import (
     ADAPTER_IDS,
     PROCESSORS,
     Cpu,
+    Gpu,
     gpu_by_capability,
     gpu_by_gfx,
     gpu_by_pci,
@@ -170,6 +171,12 @@ class ImportedDevice:
         """Add links from a GPU to `target`; `keys` are those of a `Peer`."""
         if self.gpu is not None:
             self.gpu.peers.append(Peer(target, count, tclass, **keys))
+
+    @property
+    def known_gpu(self) -> Gpu | None:
+        """Model of a GPU by its PCI identity or product name."""
+        product = self.gpu.product if self.gpu is not None else ""
+        return gpu_by_pci(self.vendor, self.device) or gpu_by_product(product)
 
     @property
     def is_bridge(self) -> bool:
@@ -330,7 +337,7 @@ def identify(
         The product name of the GPU is unknown; it is not replaced by another GPU.
     """
     gpu = device.gpu or ImportedGpu()
-    known = gpu_by_pci(device.vendor, device.device) or gpu_by_product(gpu.product)
+    known = device.known_gpu
     if forced:
         said = known.name if known is not None else printable(gpu.product, 60)
         return forced, f"requested; the file names {said}" if said not in ("", forced) else ""

@@ -48,11 +48,11 @@ from clusim.hardware import (
     gpu_by_words,
 )
 from clusim.hardware.pcie import x16_rate
+from clusim.topology.node import NETWORK
 
 _WRITTEN = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link written by clusim: number of parallel links, and their type."""
 
-NETWORK = -1
 _NVSWITCH = re.compile(r"nv.?(?:link|l|switch|sw)|xgmi", re.IGNORECASE)
 _PCIE = re.compile(r"pci|plx", re.IGNORECASE)
 _GENERATION = re.compile(r"gen[ _-]?([3-6])|pcie?[ _-]?([3-6])\b|\b([3-6])\.0\b", re.IGNORECASE)
@@ -187,22 +187,19 @@ class _Reader:
     def _node(self, label: str, node: InfraNode) -> None:
         name, role = self.names[label], self.roles[label]
         zone = NETWORK if role == "network" else self.zones.get(node.instance, 0)
-        keys: dict[str, Any] = {"zone": zone} if zone else {}
         self.draft.source(name, f"{label}{f', {node.description}' if node.description else ''}")
+        kind, keys = role, {}
         if role == "gpu":
-            self.draft.node(
-                name, "gpu", chip=known_chip(self.draft, self._chip(name, node), name), **keys
-            )
-        elif role == "host":
-            self.draft.node(name, "host", **keys)
+            keys = {"chip": known_chip(self.draft, self._chip(name, node), name)}
         elif role == "nic":
-            self.draft.node(name, "nic", nic=self._adapter(label, name, node), **keys)
+            keys = {"nic": self._adapter(label, name, node)}
         elif role == "memory":
-            self.draft.node(name, "memory", chip=self._memory(label, name, node), **keys)
+            keys = {"chip": self._memory(label, name, node)}
         elif role == "cpu":
-            self.draft.node(name, "switch", switch=self._cpu(label).name, **keys)
-        else:
-            self.draft.node(name, "switch", **self._switch(label, name, node), **keys)
+            kind, keys = "switch", {"switch": self._cpu(label).name}
+        elif role != "host":
+            kind, keys = "switch", self._switch(label, name, node)
+        self.draft.node(name, kind, **keys, zone=zone)
 
     def _chip(self, name: str, node: InfraNode) -> str:
         for key in ("chip", "model", "product"):
@@ -408,8 +405,7 @@ class _Reader:
             return
         for label, cpu in self.cpus.items():
             zone = self.zones[self.graph.nodes[label].instance]
-            keys = {"zone": zone} if zone else {}
-            name = add_memory(self.draft, self.names[label], cpu, **keys)
+            name = add_memory(self.draft, self.names[label], cpu, zone=zone)
             self.draft.assume(name, *USUAL_MEMORY)
 
     def _usage(self) -> None:

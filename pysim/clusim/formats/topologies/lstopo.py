@@ -27,7 +27,6 @@ from clusim.formats.topologies.identify import (
 )
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.xmltext import XmlElement, parse_root
-from clusim.hardware import gpu_by_pci, gpu_by_product
 
 _DOCTYPE = re.compile(
     r"\A(\ufeff?\s*(?:<\?xml[^>]{0,200}\?>\s*)?)<!DOCTYPE\s+topology\s+SYSTEM\s+\"hwloc2?\.dtd\"\s*>"
@@ -61,9 +60,7 @@ class _Host:
         self.openfabrics = 32 if newer.isdecimal() and int(newer[:4]) >= 3 else 3
         self.machine = ImportedMachine(hint=Path(draft.where).name)
         self.cpus: dict[int, ImportedCpu] = {}
-        self.arch = next(
-            (v for e in _elements(root) for k, v in _infos(e) if k == "Architecture"), ""
-        )
+        self.arch = next((v for e in root.walk() for k, v in _infos(e) if k == "Architecture"), "")
         self.by_index: dict[str, ImportedDevice] = {}
         self.shared: Counter[str] = Counter()
 
@@ -73,7 +70,7 @@ class _Host:
         if not top:
             raise self.draft.fail("no object of type Machine", self.root.line)
         for machine in top:
-            packages = [e for e in _elements(machine) if e.get("type") in ("Package", "Socket")]
+            packages = [e for e in machine.walk() if e.get("type") in ("Package", "Socket")]
             self._walk(machine, packages[0] if packages else None, [0])
         for text, count in self.shared.items():
             self.draft.assume(text, "at the first of its NUMA nodes", f"the file has it at {count}")
@@ -191,7 +188,7 @@ class _Host:
         found.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=found.line)
         models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
         found.gpu.product = models[0] if models else ""
-        chip = gpu_by_pci(found.vendor, found.device) or gpu_by_product(found.gpu.product)
+        chip = found.known_gpu
         if found.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
             self.draft.assume(
                 found.text,
@@ -266,8 +263,7 @@ class _Host:
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
-        product = device.gpu.product if device.gpu is not None else ""
-        chip = gpu_by_pci(device.vendor, device.device) or gpu_by_product(product)
+        chip = device.known_gpu
         each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
         count = max(1, round(rate / each))
         kind = PciClass.GPU if other.gpu is not None else PciClass.NVSWITCH
@@ -279,14 +275,6 @@ def _counts(device: ImportedDevice) -> bool:
     return device.gpu is not None or device.is_class(0x02)
 
 
-def _elements(element: XmlElement) -> list[XmlElement]:
-    """Return an element and all below it."""
-    result = [element]
-    for item in result:
-        result += item.children
-    return result
-
-
 def _infos(element: XmlElement) -> list[tuple[str, str]]:
     return [(item.get("name"), item.get("value")) for item in element.all("info")]
 
@@ -294,7 +282,7 @@ def _infos(element: XmlElement) -> list[tuple[str, str]]:
 def _numas(element: XmlElement) -> list[int]:
     """Return the NUMA nodes of an object with CPUs, one per set of CPUs."""
     result: dict[str, int] = {}
-    for item in _elements(element):
+    for item in element.walk():
         index = whole(item.get("os_index"))
         cpus = item.get("cpuset") or str(index)
         if item.get("type") != "NUMANode" or index is None or item.get("subtype") == "GPUMemory":

@@ -15,6 +15,7 @@ from clusim.base.limits import fail
 from clusim.formats.topologies.common import Draft, Imported
 from clusim.formats.topologies.identify import (
     HIDDEN,
+    PCIE_GTS,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
@@ -24,10 +25,7 @@ from clusim.formats.topologies.identify import (
 )
 from clusim.formats.topologies.wiring import wire_machine
 
-_GTS = {
-    3.0: "2.5 GT/s PCIe", 6.0: "5.0 GT/s PCIe", 12.0: "8.0 GT/s PCIe", 24.0: "16.0 GT/s PCIe",
-    48.0: "32.0 GT/s PCIe", 96.0: "64.0 GT/s PCIe",
-}  # fmt: skip
+_GTS = {3.0 * 2 ** (gen - 1): f"{rate:g} GT/s" for gen, rate in PCIE_GTS.items()}
 """NCCL's rate of 16 lanes per PCIe generation [GB/s]."""
 
 _LOCAL_GBps = 1000.0

@@ -8,6 +8,7 @@ graph node here. HPCC and ASTRA-sim's ns-3: ``nodes switches links``, hosts and 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,8 @@ from clusim.formats.topologies.presets import (
     unnamed_chip,
 )
 from clusim.hardware import gpu
+from clusim.topology.node import NETWORK
 
-NETWORK = -1
 _ETHERNET = ImportedDevice(cls=PciClass.ETHERNET)
 HOST, _ = processor("", "", None, None)
 
@@ -158,8 +159,8 @@ def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
     for number_, i in enumerate(ends):
         zones[i] = number_ // per
         prefix = f"n{zones[i]}/" if many else ""
-        keys = {"zone": zones[i]} if zones[i] else {}
-        names[i] = draft.node(f"{prefix}gpu{number_ % per}", "gpu", chip=preset, **keys)
+        name = f"{prefix}gpu{number_ % per}"
+        names[i] = draft.node(name, "gpu", chip=preset, zone=zones[i])
     return names, zones
 
 
@@ -173,6 +174,8 @@ class _Servers:
         self.zones = zones
         self.nvlink = set(file.nvswitches)
         self.network = set(file.switches)
+        self.gpus = [i for i in range(file.nodes) if i not in self.nvlink | self.network]
+        self.nics: Counter[str] = Counter()
         self.slots: dict[int, str] = {}
         first = str(next(iter(draft.nodes.values()))["chip"])
         self.chip = gpu(first)
@@ -181,25 +184,15 @@ class _Servers:
         self._place_nvswitches()
         self._tier_switches()
         self._add_hosts()
-        adapters: dict[str, int] = {}
         for row in self.file.rows:
             ends = {row.a, row.b}
-            gpus = [i for i in (row.a, row.b) if i not in self.nvlink and i not in self.network]
-            if ends & self.nvlink and gpus:
-                kind = self.chip.link or "nvlink4"
-                self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, kind))
-            elif ends & self.network and gpus:
-                self._add_adapter(row, gpus[0], adapters)
-            elif len(gpus) == 2:
-                self.draft.link(
-                    self.names[row.a], self.names[row.b], **_keys(row, self.chip.link or "nvlink4")
-                )
-            else:
-                self.draft.link(
-                    self.names[row.a],
-                    self.names[row.b],
-                    **_keys(row, network_link("roce", row.rate)),
-                )
+            gpus = ends - self.nvlink - self.network
+            if ends & self.network and gpus:
+                self._add_adapter(row, gpus.pop())
+                continue
+            inside = len(gpus) == 2 or (ends & self.nvlink and gpus)
+            kind = self.chip.link or "nvlink4" if inside else network_link("roce", row.rate)
+            self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, kind))
 
     def _place_nvswitches(self) -> None:
         homes: dict[int, int] = {}
@@ -208,16 +201,13 @@ class _Servers:
                 if i in self.nvlink and other not in self.nvlink and other not in self.network:
                     homes.setdefault(i, self.zones[other])
         many = max(self.zones, default=0) > 0
-        counts: dict[int, int] = {}
+        counts: Counter[int] = Counter()
+        switch = self.chip.switch or "nvswitch3"
         for i in self.file.nvswitches:
-            zone = homes.get(i, 0)
-            number_ = counts.get(zone, 0)
-            counts[zone] = number_ + 1
-            name = f"n{zone}/nvswitch{number_}" if many else f"nvswitch{number_}"
-            keys: dict[str, Any] = {"zone": zone} if zone else {}
-            switch = self.chip.switch or "nvswitch3"
-            self.names[i] = self.draft.node(name, "switch", switch=switch, **keys)
-            self.zones[i] = zone
+            zone = self.zones[i] = homes.get(i, 0)
+            name = f"n{zone}/nvswitch{counts[zone]}" if many else f"nvswitch{counts[zone]}"
+            counts[zone] += 1
+            self.names[i] = self.draft.node(name, "switch", switch=switch, zone=zone)
         if self.file.nvswitches:
             self.draft.assume(
                 "NVSwitches",
@@ -228,9 +218,7 @@ class _Servers:
     def _tier_switches(self) -> None:
         """Name switches by their distance from the GPUs: leaf, spine, core."""
         level: dict[int, int] = {}
-        border = {
-            i for i in range(self.file.nodes) if i not in self.network and i not in self.nvlink
-        }
+        border = set(self.gpus)
         near: dict[int, set[int]] = {}
         for row in self.file.rows:
             near.setdefault(row.a, set()).add(row.b)
@@ -239,13 +227,12 @@ class _Servers:
             border = {o for i in border for o in near.get(i, ()) if o in self.network} - set(level)
             level.update(dict.fromkeys(border, depth))
         tiers = {1: "leaf", 2: "spine", 3: "core"}
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for i in self.file.switches:
             tier = tiers.get(level.get(i, 3), "core")
-            number_ = counts.get(tier, 0)
-            counts[tier] = number_ + 1
             keys: dict[str, Any] = {"switch": "ethernet", "tier": tier, "zone": NETWORK}
-            self.names[i] = self.draft.node(f"{tier}{number_}", "switch", **keys)
+            self.names[i] = self.draft.node(f"{tier}{counts[tier]}", "switch", **keys)
+            counts[tier] += 1
         if self.file.switches:
             self.draft.assume(
                 "network switches",
@@ -253,20 +240,15 @@ class _Servers:
                 "no latency or radix of switches in the file",
             )
 
-    def _add_adapter(self, row: _Row, gpu: int, counts: dict[str, int]) -> None:
+    def _add_adapter(self, row: _Row, gpu: int) -> None:
         """Add a NIC between a GPU and its network switch."""
         other = row.b if gpu == row.a else row.a
         gbps = parse_rate(row.rate).bytes_per_s * 8e-9
         adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie)
-        owner = self.names[gpu]
-        zone = self.zones[gpu]
-        prefix = owner.rpartition("/")[0]
-        key = prefix or "machine"
-        number_ = counts.get(key, 0)
-        counts[key] = number_ + 1
-        name = f"{prefix}/nic{number_}" if prefix else f"nic{number_}"
-        keys: dict[str, Any] = {"zone": zone} if zone else {}
-        self.draft.node(name, "nic", nic=adapter.name, **keys)
+        prefix = self.names[gpu].rpartition("gpu")[0]
+        name = f"{prefix}nic{self.nics[prefix]}"
+        self.nics[prefix] += 1
+        self.draft.node(name, "nic", nic=adapter.name, zone=self.zones[gpu])
         self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.pcie, 16))
         self.draft.link(name, self.names[other], **_keys(row, network_link("roce", row.rate)))
         self.draft.assume(
@@ -279,20 +261,17 @@ class _Servers:
         """Add parts of a node that the file omits: a CPU with memory, and a PCIe switch per GPU."""
         if not self.network:
             return
-        hosts: set[int] = set()
-        gpus = [i for i in range(self.file.nodes) if i not in self.nvlink | self.network]
-        for i in gpus:
+        slot = pcie_type(self.chip.pcie, 16)
+        for i in self.gpus:
             zone = self.zones[i]
             prefix, _, name = self.names[i].rpartition("gpu")
-            keys: dict[str, Any] = {"zone": zone} if zone else {}
             cpu = f"{prefix}cpu0"
-            if zone not in hosts:
-                hosts.add(zone)
-                self.draft.node(cpu, "switch", switch=HOST.name, **keys)
-                add_memory(self.draft, cpu, HOST, **keys)
-            switch = self.draft.node(f"{prefix}pcie{name}", "switch", switch="pcie-switch", **keys)
+            if cpu not in self.draft.nodes:
+                self.draft.node(cpu, "switch", switch=HOST.name, zone=zone)
+                add_memory(self.draft, cpu, HOST, zone=zone)
+            switch = f"{prefix}pcie{name}"
+            self.draft.node(switch, "switch", switch="pcie-switch", zone=zone)
             self.slots[i] = switch
-            slot = pcie_type(self.chip.pcie, 16)
             self.draft.link(self.names[i], switch, type=gpu_pcie(slot))
             self.draft.link(switch, cpu, type=slot)
         self.draft.assume(
