@@ -28,7 +28,7 @@ from clusim.formats.topologies.presets import (
 )
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import LINKS, gpu, gpu_by_product
-from clusim.topology.schema import LinkSpec, NodeSpec, Topology
+from clusim.topology.graph import known_data
 
 Attributes = dict[str, Any]
 
@@ -157,10 +157,6 @@ def _fill(graph: TextGraph, draft: Draft) -> None:
         _Reader(graph, draft).run()
 
 
-def _keys(model: type[Any], *without: str) -> set[str]:
-    return {info.alias or name for name, info in model.model_fields.items()} - set(without)
-
-
 def _is_ours(graph: TextGraph) -> bool:
     typed = isinstance(graph.settings.get("formats"), dict)
     return typed and all("kind" in keys for keys in graph.nodes.values())
@@ -168,21 +164,16 @@ def _is_ours(graph: TextGraph) -> bool:
 
 def _native(graph: TextGraph, draft: Draft) -> None:
     """Restore a graph written by `clusim.to_networkx`."""
-    settings = {k: v for k, v in graph.settings.items() if k in _keys(Topology, "nodes", "links")}
-    sources = settings.pop("sources", {})
-    draft.name = str(settings.pop("name", None) or draft.name)
-    draft.settings.update(settings)
+    data = known_data(graph.settings, graph.nodes, graph.edges)
+    nodes, links, sources = data.pop("nodes"), data.pop("links"), data.pop("sources", {})
+    draft.name = str(data.pop("name", None) or draft.name)
+    draft.settings.update(data)
     for key, text in sources.items() if isinstance(sources, dict) else ():
         draft.source(printable(key, 100), str(text))
-    node_keys, link_keys = _keys(NodeSpec, "kind"), _keys(LinkSpec, "from", "to", "pair")
-    for name, keys in graph.nodes.items():
-        known = {k: v for k, v in keys.items() if k in node_keys}
-        draft.node(name, str(keys["kind"]), **known)
-    for a, b, keys in sorted(graph.edges, key=lambda edge: number(edge[2].get("order")) or 0):
-        ends = keys.get("ends")
-        if isinstance(ends, list) and sorted(map(str, ends)) == sorted((a, b)):
-            a, b = map(str, ends)
-        draft.link(a, b, **{k: v for k, v in keys.items() if k in link_keys})
+    for name, keys in nodes.items():
+        draft.node(name, str(keys.pop("kind")), **keys)
+    for keys in links:
+        draft.link(keys.pop("from"), keys.pop("to"), **keys)
 
 
 _KINDS = (
