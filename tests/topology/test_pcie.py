@@ -214,3 +214,11 @@ def test_rate_control_scales_with_the_rate() -> None:
     assert control.rate_control is not None
     assert control.rate_control.additive_Bps == pytest.approx(10 * 40e6 / 8)
     assert control.rate_control.g_65536 == 256
+
+
+def test_packet_kinds_have_names_in_the_order_of_the_engine() -> None:
+    names = dict(zip(Kind, KIND_NAMES, strict=True))
+    assert (names[Kind.WRITE], names[Kind.FETCH]) == ("write", "fetch")
+    assert (names[Kind.READ_REQ], names[Kind.READ_RESP]) == ("read_request", "read_response")
+    assert (names[Kind.RED_REQ], names[Kind.RED_RESULT]) == ("reduce_request", "reduce_result")
+    assert (names[Kind.AGG_UP], names[Kind.AGG_DOWN]) == ("aggregate", "aggregate_result")

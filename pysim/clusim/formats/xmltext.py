@@ -39,6 +39,10 @@ class XmlElement:
         """Return an attribute, empty if it is missing."""
         return self.attributes.get(name, "").strip()
 
+    def fail(self, what: str) -> TopologyError:
+        """Return the error `what` about the element."""
+        return fail(self.where, self.line, what)
+
     def whole(self, name: str) -> int | None:
         """Return an integer attribute, None if it is missing; other text is an error."""
         text = self.get(name)
@@ -46,11 +50,8 @@ class XmlElement:
             return None
         value = whole(text)
         if value is None:
-            raise fail(
-                self.where,
-                self.line,
-                f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be an integer",
-            )
+            what = f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be an integer"
+            raise self.fail(what)
         return value
 
     def bits(self, name: str) -> int | None:
@@ -156,3 +157,11 @@ def parse_xml(text: str, where: str) -> XmlElement:
     if builder.root is None:
         raise fail(where, 0, "no XML element; is it a topology?")
     return builder.root
+
+
+def parse_root(text: str, where: str, tag: str, writer: str) -> XmlElement:
+    """Return the root element of an XML text if it is a `tag`, as files of `writer` have it."""
+    root = parse_xml(text, where)
+    if root.tag != tag:
+        raise root.fail(f"the root element is <{printable(root.tag)}>; {writer} has <{tag}>")
+    return root

@@ -66,26 +66,30 @@ def wire_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     return rates
 
 
+def device_wires(arrays: FabricArrays) -> NDArray[np.bool_]:
+    """Return a mask of the wires that do not belong to the host."""
+    classes = arrays.wire_class
+    host = np.array([name in HOST_CLASSES for name in classes.names], bool)
+    return ~host[classes.codes] if len(host) else np.zeros(len(arrays.wires), bool)
+
+
 def peer_wires(arrays: FabricArrays) -> NDArray[np.bool_]:
     """Return a mask of the wires between ranks of a node.
 
     These are the wires between GPUs if every rank has some, otherwise all.
     """
-    classes = arrays.wire_class
-    names = np.array([name in HOST_CLASSES for name in classes.names], bool)
-    is_peer = ~names[classes.codes] if len(names) else np.zeros(0, bool)
-    first = arrays.wires["src"][is_peer]
+    result = device_wires(arrays)
     ranks = arrays.endpoints["node"][arrays.rank_endpoint]
-    if np.isin(ranks, first).all():
-        return is_peer
-    return np.ones(len(is_peer), bool)
+    if np.isin(ranks, arrays.wires["src"][result]).all():
+        return result
+    return np.ones(len(result), bool)
 
 
 def endpoint_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     """Return the bandwidth out of every rank towards other ranks [B/s]."""
-    peers = peer_wires(arrays)
+    between = peer_wires(arrays)
     total = np.zeros(len(arrays.nodes), np.float64)
-    np.add.at(total, arrays.wires["src"][peers], wire_rates_Bps(arrays)[peers])
+    np.add.at(total, arrays.wires["src"][between], wire_rates_Bps(arrays)[between])
     result: NDArray[np.float64] = total[arrays.endpoints["node"][arrays.rank_endpoint]]
     return result
 

@@ -7,11 +7,12 @@ them); `from_networkx` reads such a graph, or any undirected graph plus defaults
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import TopologyError
+from clusim.base.limits import number
 from clusim.topology.model import Fabric
 from clusim.topology.save import to_data
 
@@ -106,10 +107,10 @@ def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
     graph.graph.update({key: value for key, value in data.items() if key not in ("nodes", "links")})
     for name, attributes in data["nodes"].items():
         graph.add_node(name, **attributes)
-    for number, link in enumerate(data["links"]):
+    for order, link in enumerate(data["links"]):
         attributes = {key: value for key, value in link.items() if key not in ("from", "to")}
         graph.add_edge(
-            link["from"], link["to"], order=number, ends=[link["from"], link["to"]], **attributes
+            link["from"], link["to"], order=order, ends=[link["from"], link["to"]], **attributes
         )
     return graph
 
@@ -137,38 +138,47 @@ def from_networkx(
     names = {label: _label(label) for label in graph.nodes}
     if len(set(names.values())) != len(names):
         raise TopologyError("graph has nodes with the same name as text; relabel them")
-    data = {
-        key: value
-        for key, value in graph.graph.items()
-        if key in _keys("Topology", "nodes", "links")
-    } | settings
+    data = known_data(
+        graph.graph,
+        {names[label]: attributes for label, attributes in graph.nodes(data=True)},
+        ((names[a], names[b], attributes) for a, b, attributes in graph.edges(data=True)),
+    )
+    nodes, links = data.pop("nodes"), data.pop("links")
+    data |= settings
     if not isinstance(data.get("name"), str) or not data["name"]:
         data["name"] = "graph"
-    data["nodes"] = {
-        names[label]: {**(node or {}), **_known(attributes, _keys("NodeSpec"))}
-        for label, attributes in graph.nodes(data=True)
-    }
-    edges = sorted(graph.edges(data=True), key=lambda edge: edge[2].get("order", 0))
-    data["links"] = [_edge(a, b, attributes, names, link) for a, b, attributes in edges]
+    data["nodes"] = {name: {**(node or {}), **keys} for name, keys in nodes.items()}
+    data["links"] = [{**(link or {}), **keys} for keys in links]
     return from_data(data)
 
 
-def _edge(
-    a: Any,
-    b: Any,
-    attributes: Mapping[str, Any],
-    names: Mapping[Any, str],
-    link: Mapping[str, Any] | None,
+def known_data(
+    settings: Mapping[str, Any],
+    nodes: Mapping[str, Mapping[str, Any]],
+    edges: Iterable[tuple[str, str, Mapping[str, Any]]],
 ) -> dict[str, Any]:
-    ends = attributes.get("ends")
-    if not (isinstance(ends, list) and sorted(ends) == sorted((names[a], names[b]))):
-        ends = [names[a], names[b]]
-    return {
-        **(link or {}),
-        **_known(attributes, _keys("LinkSpec", "from", "to", "pair")),
-        "from": ends[0],
-        "to": ends[1],
-    }
+    """Return plain data of a graph: its attributes with names of topology-file keys.
+
+    Parameters
+    ----------
+    settings : mapping
+        Attributes of the graph.
+    nodes : mapping
+        Attributes of graph nodes by name.
+    edges : iterable of (str, str, mapping)
+        Names of both ends, and attributes of edges.
+    """
+    node_keys, link_keys = _keys("NodeSpec"), _keys("LinkSpec", "from", "to", "pair")
+    data = _known(settings, _keys("Topology", "nodes", "links"))
+    data["nodes"] = {name: _known(attributes, node_keys) for name, attributes in nodes.items()}
+    data["links"] = []
+    for a, b, attributes in sorted(edges, key=lambda edge: number(edge[2].get("order")) or 0):
+        ends = attributes.get("ends")
+        if not isinstance(ends, list) or sorted(map(str, ends)) != sorted((a, b)):
+            ends = [a, b]
+        one, two = map(str, ends)
+        data["links"].append({**_known(attributes, link_keys), "from": one, "to": two})
+    return data
 
 
 def _known(attributes: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusim.base import importer_hook, resources
-from clusim.base.errors import TopologyError, one_line, suggest
+from clusim.base.errors import TopologyError, suggest
 from clusim.base.files import noting
+from clusim.base.limits import printable
 from clusim.topology.model import Fabric
 from clusim.topology.validate import describe, read_text
 
@@ -68,7 +69,7 @@ def names_machine(word: str) -> bool:
 
 
 def _load(name: str, nodes: int | None) -> Fabric:
-    shown = _printable(name)
+    shown = printable(name, 200)
     if not name or "\0" in name:
         raise TopologyError(f"topology {shown!r}: not a name; choose a preset or a file")
     if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
@@ -174,7 +175,7 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)
         return build(others.import_text(text, where))
-    topology, problems = describe(text, where, _printable(path.stem))
+    topology, problems = describe(text, where, printable(path.stem, 200))
     if nodes is not None and topology.cluster is not None:
         cluster = topology.cluster.model_copy(update={"nodes": nodes})
         topology = topology.model_copy(update={"cluster": cluster})
@@ -194,14 +195,9 @@ def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
         data = cluster_data(name, nodes)
     except TopologyError as error:
         raise TopologyError(f"{shown}: {error}") from None
-    where = _printable(data["name"])
+    where = printable(data["name"], 200)
     if data["cluster"]["nodes"] == 1 and "network" not in data["cluster"]:
         return load(data["cluster"]["node"])
     problems = Problems(where)
     text = yaml.safe_dump(data, sort_keys=False)
     return build_topology(validate(data, problems), problems, text)
-
-
-def _printable(text: str) -> str:
-    shown = one_line(text)
-    return shown if len(shown) <= 200 else f"{shown[:197]}..."

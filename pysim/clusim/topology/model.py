@@ -17,28 +17,30 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from clusim.base.display import Columns, Shown, Summary, columns_of
 from clusim.base.errors import InputError
 from clusim.base.units import Rate
-from clusim.engine.abi import KINDS, NONE, Kind
+from clusim.engine.abi import KINDS, NONE
 from clusim.topology.node import Node, cost16, counted_nodes, kind_of
 
-_KIND_NAMES = {
-    Kind.WRITE: "write",
-    Kind.READ_REQ: "read_request",
-    Kind.READ_RESP: "read_response",
-    Kind.MCAST: "multicast",
-    Kind.RED_REQ: "reduce_request",
-    Kind.RED_FETCH: "reduce_fetch",
-    Kind.RED_DATA: "reduce_data",
-    Kind.RED_RESULT: "reduce_result",
-    Kind.FETCH: "fetch",
-    Kind.AGG_UP: "aggregate",
-    Kind.AGG_DOWN: "aggregate_result",
-}
-KIND_NAMES = tuple(_KIND_NAMES[kind] for kind in Kind)
+PacketKind = Literal[
+    "write",
+    "read_request",
+    "read_response",
+    "multicast",
+    "reduce_request",
+    "reduce_fetch",
+    "reduce_data",
+    "reduce_result",
+    "fetch",
+    "aggregate",
+    "aggregate_result",
+]
+"""Packet kinds in the order of `clusim.engine.abi.Kind`."""
+
+KIND_NAMES: tuple[str, ...] = get_args(PacketKind)
 """Packet kinds in the order of the tables of a `Format`."""
 
 NO_LIMIT = NONE

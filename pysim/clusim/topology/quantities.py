@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import UnitError
 from clusim.base.units import Rate, parse_rate, parse_size, parse_time
+from clusim.topology.model import PacketKind
 
 
 def read_with(parse: Callable[[Any], Any]) -> BeforeValidator:
@@ -118,33 +119,7 @@ PositiveSmallSize = Annotated[int, read_with(small_size), Field(ge=1), example("
 Tier = Annotated[str, Field(max_length=64)]
 Share = Annotated[float, Field(ge=0, le=1024)]
 Count = Annotated[int, Field(ge=1, le=65_536)]
-Kind = Literal[
-    "write",
-    "read_request",
-    "read_response",
-    "multicast",
-    "reduce_request",
-    "reduce_fetch",
-    "reduce_data",
-    "reduce_result",
-    "fetch",
-    "aggregate",
-    "aggregate_result",
-]
-KindOrDefault = Literal[
-    "default",
-    "write",
-    "read_request",
-    "read_response",
-    "multicast",
-    "reduce_request",
-    "reduce_fetch",
-    "reduce_data",
-    "reduce_result",
-    "fetch",
-    "aggregate",
-    "aggregate_result",
-]
+KindOrDefault = Literal["default", PacketKind]
 Requester = Literal["sm", "ce", "nic"]
 
 

@@ -121,12 +121,12 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     nodes["unit"][with_unit] = np.arange(len(with_unit))
     endpoints["node"] = ends
     units["node"] = with_unit
-    endpoint_specs = [fabric.nodes[i].endpoint for i in ends]
+    chips = [fabric.nodes[i].endpoint for i in ends]
     for name in _ENDPOINT_FIELDS:
-        endpoints[name] = _values(endpoint_specs, name)
-    own_units = [fabric.nodes[i].unit for i in with_unit]
+        endpoints[name] = _values(chips, name)
+    reducers = [fabric.nodes[i].unit for i in with_unit]
     for name in ("latency_ps", "capacity_bytes", "cost16"):
-        units[name] = _values(own_units, name)
+        units[name] = _values(reducers, name)
     return nodes, endpoints, units
 
 

@@ -17,12 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
-from clusim.topology.model import GdrLevel, P2pLevel
+from clusim.topology.model import GdrLevel, P2pLevel, PacketKind
 from clusim.topology.quantities import (
     Amount,
     Bandwidth,
     Count,
-    Kind,
     KindOrDefault,
     Latency,
     Length,
@@ -210,8 +209,8 @@ class FormatSpec(Spec):
     base: str | None = None
     flit: Annotated[int, read_with(positive_size), Field(le=65_536), example("16B")] | None = None
     header: Annotated[dict[KindOrDefault, SmallSize], default_of] | None = None
-    control: dict[Kind, Annotated[float, Field(ge=0, le=65_536)]] | None = None
-    service: dict[Kind, Annotated[float, Field(ge=1, le=1024)]] | None = None
+    control: dict[PacketKind, Annotated[float, Field(ge=0, le=65_536)]] | None = None
+    service: dict[PacketKind, Annotated[float, Field(ge=1, le=1024)]] | None = None
     payload: dict[Requester, Annotated[int, read_with(small_size), Field(ge=1)]] | None = None
     limit: Annotated[dict[KindOrDefault, PositiveSmallSize], default_of] | None = None
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import BaseModel, ValidationError
 
-from clusim.base.errors import TopologyError, one_line, suggest
+from clusim.base.errors import TopologyError, suggest
 from clusim.base.files import note_input
+from clusim.base.limits import printable
 from clusim.topology.schema import Topology
 
 if TYPE_CHECKING:
@@ -47,12 +48,7 @@ def dotted(path: KeyPath) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return _short(text, 120)
-
-
-def _short(text: str, most: int) -> str:
-    text = one_line(text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return printable(text, 120)
 
 
 @dataclass(slots=True)
@@ -77,7 +73,7 @@ class Problems:
         result = sorted(dict.fromkeys(self.found), key=lambda item: item[0])
         for (line, column), message in result[:MOST]:
             place = f"{self.where}:{line}:{column}" if line else self.where
-            lines.append(_short(f"{place}: {message}", 400))
+            lines.append(printable(f"{place}: {message}", 400))
         more = len(result) - MOST
         if more > 0:
             lines.append(f"{self.where}: and {more} more")

@@ -17,27 +17,9 @@ from typing import TypedDict, Unpack
 from clusim.base.errors import TopologyError
 from clusim.base.limits import fail, printable
 from clusim.formats.topologies.common import Assumption, Draft, Imported
+from clusim.formats.topologies.kinds import BY_NAME, KINDS, detect, without_prompt
 
 __all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_onto", "import_text"]
-
-KINDS = {
-    "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
-    "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
-    "lstopo": "hwloc's XML, as lstopo writes it",
-    "smi": "nvidia-smi topo -m, or its p2p matrices",
-    "smi-nvlink": "nvidia-smi nvlink -s, -c, -p or -R",
-    "rocm-smi": "rocm-smi --showtopo",
-    "graphml": "GraphML",
-    "node-link": "networkx node-link JSON",
-    "astra-sim": "ASTRA-sim network YAML or JSON",
-    "simai": "SimAI or ns-3 topology text",
-    "htsim": "htsim topology text (.topo)",
-    "infragraph": "InfraGraph YAML or JSON",
-}
-"""Kinds of files, by the value of `--kind`."""
-
-WITH_CPUS = ("nccl-xml", "nccl-graph", "lstopo", "smi", "smi-nvlink", "rocm-smi", "infragraph")
-"""Kinds of files that either describe or omit the processors of a node."""
 
 
 class Given(TypedDict, total=False):
@@ -115,93 +97,37 @@ def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None 
     return replace(result, assumptions=(*both.differences, *result.assumptions))
 
 
-def detect(text: str) -> str | None:
-    """Return the kind of a file by its content, None if it is not in `KINDS`."""
-    from clusim.formats.topologies.htsim import detect_kind
-
-    return detect_kind(text)
-
-
 def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     """Read the text of a file called `where`; see `import_file`."""
-    kind, chip, cpu, group = (
-        given.get("kind"),
-        given.get("chip"),
-        given.get("cpu"),
-        given.get("group"),
-    )
-    if kind is not None and kind not in KINDS:
-        raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
-    from clusim.formats.topologies.htsim import without_prompt
     from clusim.formats.topologies.identify import named_processor
-
-    text = without_prompt(text)
-    results = kind or detect(text)
-    if results is None:
-        if is_measured(text):
-            what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
-            raise fail(where, 0, what)
-        what = "empty" if not text.strip() else "not a topology that can be imported"
-        raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
-    if cpu is not None and results not in WITH_CPUS:
-        raise TopologyError(f"{where}: --cpu: {KINDS[results]} does not use processors; omit it")
-    draft = Draft(where, _name(where), cpu=named_processor(cpu) if cpu is not None else None)
-    if draft.cpu is not None:
-        draft.source("cpu", f"{draft.cpu.name}, given with --cpu")
-    draft.source("import", f"{KINDS[results]}: {Path(where).name}")
-    _read(results, text, draft, chip, group)
-    result = draft.finish(results, KINDS[results])
-    if not result.counts["gpus"] and not result.counts["hosts"]:
-        raise fail(where, 0, "names no GPU and no host; is it the topology of a machine?")
-    return result
-
-
-def is_measured(text: str) -> bool:
-    """Return True if a text is output of nvbandwidth."""
     from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
 
-    return is_nvbandwidth(text)
-
-
-def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
-    if group is not None and kind != "nccl-xml":
-        raise fail(draft.where, 0, "the file does not have groups; omit the group")
-    if kind in ("nccl-xml", "nccl-graph"):
-        from clusim.formats.topologies.nccl_files import read_nccl
-
-        read_nccl(kind, text, draft, chip, group)
-    elif kind == "lstopo":
-        from clusim.formats.topologies.lstopo import read_lstopo
-
-        read_lstopo(text, draft, chip)
-    elif kind == "smi-nvlink":
-        from clusim.formats.topologies.smi_nvlink import read_nvlink
-
-        read_nvlink(text, draft, chip)
-    elif kind in ("smi", "rocm-smi"):
-        from clusim.formats.topologies.smi_topo import read_smi
-
-        read_smi(kind, text, draft, chip)
-    elif kind in ("graphml", "node-link"):
-        from clusim.formats.topologies.graphs import read_graph
-
-        read_graph(kind, text, draft, chip)
-    elif kind == "infragraph":
-        from clusim.formats.topologies.infragraphwiring import read_infragraph
-
-        read_infragraph(text, draft, chip)
-    elif kind == "astra-sim":
-        from clusim.formats.topologies.astra import read_astra
-
-        read_astra(text, draft, chip)
-    elif kind == "htsim":
-        from clusim.formats.topologies.htsim import read_htsim
-
-        read_htsim(text, draft, chip)
-    else:
-        from clusim.formats.topologies.simai import read_simai
-
-        read_simai(text, draft, chip)
+    name, cpu, group = given.get("kind"), given.get("cpu"), given.get("group")
+    if name is not None and name not in KINDS:
+        raise TopologyError(f"{where}: no kind {printable(name)!r}; there are {', '.join(KINDS)}")
+    text = without_prompt(text)
+    name = name or detect(text)
+    if name is None and is_nvbandwidth(text):
+        what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
+        raise fail(where, 0, what)
+    if name is None:
+        what = "empty" if not text.strip() else "not a topology that can be imported"
+        raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
+    kind = BY_NAME[name]
+    if cpu is not None and not kind.with_cpus:
+        raise TopologyError(f"{where}: --cpu: {kind.title} does not use processors; omit it")
+    draft = Draft(where, _name(where), chip=given.get("chip") or "", group=group)
+    if cpu is not None:
+        draft.cpu = named_processor(cpu)
+        draft.source("cpu", f"{draft.cpu.name}, given with --cpu")
+    draft.source("import", f"{kind.title}: {Path(where).name}")
+    if group is not None and name != "nccl-xml":
+        raise draft.fail("the file does not have groups; omit the group")
+    kind.read(text, draft)
+    result = draft.finish(name, kind.title)
+    if not result.counts["gpus"] and not result.counts["hosts"]:
+        raise draft.fail("names no GPU and no host; is it the topology of a machine?")
+    return result
 
 
 def _name(where: str) -> str:

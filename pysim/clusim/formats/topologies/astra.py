@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
 from typing import Any
 
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.presets import hinted_chip, known_chip, named_chip
+from clusim.formats.topologies.presets import given_chip, hinted_chip, known_chip
 from clusim.topology.yamltext import parse
 
 MAX_NPUS = 16_384
@@ -36,18 +35,18 @@ class _Dim:
     links: int = 1
 
 
-def read_astra(text: str, draft: Draft, chip: str | None) -> None:
+def read_astra(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     data = _load(text, draft)
     dims = _dims(data, draft)
     count = prod(dim.size for dim in dims)
     if count > MAX_NPUS:
-        raise fail(draft.where, 0, f"{count} NPUs; the limit is {MAX_NPUS}")
+        raise draft.fail(f"{count} NPUs; the limit is {MAX_NPUS}")
     draft.settings["description"] = "imported from an ASTRA-sim network file: " + " x ".join(
         f"{dim.shape} of {dim.size}" for dim in dims
     )
     relay = len(dims) > 1 or dims[0].shape == "ring"
-    _add_npus(count, relay, draft, chip)
+    _add_npus(count, relay, draft)
     if relay:
         draft.settings["routing"] = "dimension-order"
         draft.assume(
@@ -67,19 +66,11 @@ def read_astra(text: str, draft: Draft, chip: str | None) -> None:
 def _load(text: str, draft: Draft) -> dict[str, Any]:
     data: Any
     if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        try:
-            data = json.loads(text)
-        except RecursionError:
-            raise fail(draft.where, 0, "nested too deep; is it a network file?") from None
-        except ValueError as error:
-            line = getattr(error, "lineno", 0)
-            raise fail(draft.where, line, f"not valid JSON: {printable(error)}") from None
+        data = draft.json(text, "network file")
     else:
         data = parse(text, draft.where).data
     if not isinstance(data, dict):
-        raise fail(
-            draft.where, 0, "must be a mapping with topology, npus_count, bandwidth, latency"
-        )
+        raise draft.fail("must be a mapping with topology, npus_count, bandwidth, latency")
     return data
 
 
@@ -92,9 +83,7 @@ def _dims(data: dict[str, Any], draft: Draft) -> list[_Dim]:
     )
     shapes, sizes, rates, delays = (_list(data, name, draft) for name in names)
     if not len(shapes) == len(sizes) == len(rates) == len(delays):
-        raise fail(
-            draft.where, 0, f"{', '.join(names)}: must have one entry per dimension, equally many"
-        )
+        raise draft.fail(f"{', '.join(names)}: must have one entry per dimension, equally many")
     links = data.get("links-count")
     links = links if isinstance(links, list) and len(links) == len(shapes) else [None] * len(shapes)
     return [
@@ -105,10 +94,10 @@ def _dims(data: dict[str, Any], draft: Draft) -> list[_Dim]:
 def _list(data: dict[str, Any], name: str, draft: Draft) -> list[Any]:
     value = data.get(name)
     if value is None:
-        raise fail(draft.where, 0, f"{name!r} is missing; write one entry per dimension")
+        raise draft.fail(f"{name!r} is missing; write one entry per dimension")
     value = value if isinstance(value, list) else [value]
     if not 1 <= len(value) <= 8:
-        raise fail(draft.where, 0, f"{name}: {len(value)} dimensions; must be 1 to 8")
+        raise draft.fail(f"{name}: {len(value)} dimensions; must be 1 to 8")
     return value
 
 
@@ -117,30 +106,26 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
     shape = _SHAPES.get(str(word).lower())
     if shape is None:
         known = "Ring, FullyConnected, Switch"
-        raise fail(
-            draft.where, 0, f"{names[0]}: {printable(word)!r} is not known; there are {known}"
-        )
+        raise draft.fail(f"{names[0]}: {printable(word)!r} is not known; there are {known}")
     if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_NPUS:
-        raise fail(draft.where, 0, f"{names[1]}: {printable(size)!r} must be 1 to {MAX_NPUS} NPUs")
+        raise draft.fail(f"{names[1]}: {printable(size)!r} must be 1 to {MAX_NPUS} NPUs")
     rate, delay = number(rate), number(delay)
     if rate is None or not 0 < rate < 1e6:
-        raise fail(draft.where, 0, f"{names[2]}: must be above 0 GB/s, and less than 10^6")
+        raise draft.fail(f"{names[2]}: must be above 0 GB/s, and less than 10^6")
     if delay is None or not 0 <= delay < 1e12:
-        raise fail(draft.where, 0, f"{names[3]}: must be 0 ns or more")
+        raise draft.fail(f"{names[3]}: must be 0 ns or more")
     count = links if isinstance(links, int) and not isinstance(links, bool) else None
     each = {"ring": 2, "full": max(1, size - 1), "switch": 1}[shape]
     return _Dim(shape, size, rate, delay, max(1, min(1024, count // each)) if count else 1)
 
 
-def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
-    name = named_chip(draft, chip) if chip else None
-    if name is None:
-        name, why, settles = hinted_chip(draft, "not in the file")
-        draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why, settles=settles)
+def _add_npus(count: int, relay: bool, draft: Draft) -> None:
+    gpus = [f"gpu{index}" for index in range(count)]
+    name = given_chip(draft) or hinted_chip(draft, gpus, "not in the file")
     name = known_chip(draft, name, "all GPUs")
     keys: dict[str, Any] = {"relay": True, "latency": "100ns"} if relay else {}
-    for index in range(count):
-        draft.node(f"gpu{index}", "gpu", chip=name, **keys)
+    for gpu in gpus:
+        draft.node(gpu, "gpu", chip=name, **keys)
 
 
 def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None:
@@ -152,11 +137,11 @@ def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None
     keys: dict[str, Any] = {
         "type": "ethernet400",
         "rate": f"{dim.GBps:.12g} GB/s",
-        "latency": f"{dim.ns:.12g}ns" if dim.ns * 1000 >= 1 else "1ps",
+        "latency": f"{dim.ns:.12g}ns",
         "class": f"dim{axis}",
         "count": dim.links,
     }
-    if dim.ns * 1000 != int(dim.ns * 1000):
+    if dim.ns * 1000 < 1 or dim.ns * 1000 != int(dim.ns * 1000):
         keys["latency"] = f"{max(1, round(dim.ns * 1000))}ps"
     if tagged:
         keys["dim"] = axis + 1

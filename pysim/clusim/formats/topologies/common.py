@@ -11,6 +11,7 @@ them at run time. Rings are searched such that no two share a wire, as in NCCL's
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections import Counter
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from clusim.base.errors import one_line
+from clusim.base.errors import TopologyError, one_line
 from clusim.base.limits import fail, natural, printable
 from clusim.hardware import SWITCHES, Cpu, gpu
 from clusim.topology.model import key_of
@@ -49,7 +50,7 @@ def _lines(data: dict[str, Any], title: str, assumptions: list[object]) -> Itera
     for key, value in data.items():
         if key == "nodes":
             yield "nodes:\n"
-            for name, keys in _grouped_nodes(value):
+            for name, keys in _runs(value.items()):
                 yield f"  {_flow(name)}: {_flow(keys)}\n"
         elif key == "links":
             yield "links:\n" if value else "links: []\n"
@@ -68,26 +69,21 @@ def _flow(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _grouped_nodes(nodes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield graph nodes in order; consecutive numbers with equal keys are joined: ``gpu0..7``."""
-    run: list[tuple[str, int]] = []
-    keys: dict[str, Any] = {}
-    for name, own in [*nodes.items(), ("", {})]:
+def _runs(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield names with their values; consecutive numbers with equal values are joined: ``gpu0..7``."""
+    stem, first, last, value = "", -1, -1, None
+    for name, item in [*items, ("", None)]:
         match = _PLACE.fullmatch(name)
-        following = bool(match and run and run[-1] == (match[1], int(match[2]) - 1) and own == keys)
-        if run and not following:
-            yield _range(run), keys
-            run = []
-        if match and (following or name):
-            run.append((match[1], int(match[2])))
-            keys = own
+        if match and last >= 0 and (match[1], int(match[2]), item) == (stem, last + 1, value):
+            last += 1
+            continue
+        if last >= 0:
+            yield f"{stem}{first}" if first == last else f"{stem}{first}..{last}", value
+        if match:
+            stem, first, value = match[1], int(match[2]), item
         elif name:
-            yield name, own
-
-
-def _range(run: list[tuple[str, int]]) -> str:
-    head, first = run[0]
-    return f"{head}{first}" if len(run) == 1 else f"{head}{first}..{run[-1][1]}"
+            yield name, item
+        last = first if match else -1
 
 
 MAX_NODES = 65_536
@@ -175,8 +171,12 @@ class Draft:
         Top-level keys other than nodes and links.
     notes : dict
         Assumed value, reason and settling input -> the places that it concerns.
+    chip : str
+        Model of the GPUs given by the user; empty: as in the file.
     cpu : Cpu or None
         Processors given by the user; None: as in the file.
+    group : str or None
+        Number or name of the node to import from a file with several.
     """
 
     where: str
@@ -185,21 +185,39 @@ class Draft:
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     links: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    chip: str = ""
     cpu: Cpu | None = None
+    group: str | None = None
+
+    def fail(self, what: str, line: int = 0) -> TopologyError:
+        """Return the error `what` at a line of the file; line 0 is the file in general."""
+        return fail(self.where, line, what)
+
+    def json(self, text: str, what: str) -> Any:
+        """Return the data of a JSON text; `what` names it in the error about its depth."""
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise self.fail(f"nested too deep; is it a {what}?") from None
+        except ValueError as error:
+            line = getattr(error, "lineno", 0)
+            raise self.fail(f"not valid JSON: {printable(error)}", line) from None
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
-        """Add a graph node; return its name."""
+        """Add a graph node; return its name. Zone 0 is the default and omitted."""
         if name in self.nodes:
-            raise fail(self.where, 0, f"two nodes are called {printable(name)!r}; names are unique")
+            raise self.fail(f"two nodes are called {printable(name)!r}; names are unique")
         if len(self.nodes) >= MAX_NODES:
-            raise fail(self.where, 0, f"more than {MAX_NODES} nodes; that is the limit")
+            raise self.fail(f"more than {MAX_NODES} nodes; that is the limit")
+        if keys.get("zone") == 0:
+            del keys["zone"]
         self.nodes[name] = {"kind": kind, **keys}
         return name
 
     def link(self, a: str, b: str, **keys: Any) -> None:
         """Join two nodes."""
         if len(self.links) >= MAX_LINKS:
-            raise fail(self.where, 0, f"more than {MAX_LINKS} links; that is the limit")
+            raise self.fail(f"more than {MAX_LINKS} links; that is the limit")
         keys = {key: value for key, value in keys.items() if value is not None}
         if keys.get("count") == 1:
             del keys["count"]
@@ -237,27 +255,14 @@ class Draft:
         return Imported(kind, title, data, assumptions, _counts(data))
 
 
-_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})")
-
-
 def _joined(names: list[str]) -> str:
     """Write names compactly, ``gpu0..7, nic2``: numbered names sorted, others in file order."""
     result = list(dict.fromkeys(names))
-    matches = [_NUMBERED.fullmatch(name) for name in result]
-    if not all(matches):
+    if not all(map(_PLACE.fullmatch, result)):
         return ", ".join(result)
-    parts: list[str] = []
-    first, last = ("", -1), -1
-    for name in sorted(result, key=natural):
-        match = _NUMBERED.fullmatch(name)
-        key = (match[1], int(match[2])) if match else (name, 0)
-        if parts and key == (first[0], last + 1):
-            last += 1
-            parts[-1] = f"{first[0]}{first[1]}..{last}"
-        else:
-            first, last = key, key[1]
-            parts.append(name)
-    return ", ".join(parts)
+    return ", ".join(
+        name for name, _ in _runs((name, None) for name in sorted(result, key=natural))
+    )
 
 
 _TIERS = {"root": "cpus", "nvswitch": "nvswitches", "pcie": "pcie_switches"}

@@ -8,7 +8,6 @@ used: its XML parser trusts its input.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -16,19 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.base.errors import UnitError
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import (
+    check_rate,
+    given_chip,
     hinted_chip,
     known_chip,
-    named_chip,
     product_chip,
     unnamed_chip,
 )
 from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.hardware import LINKS, gpu, gpu_by_product
-from clusim.topology.schema import LinkSpec, NodeSpec, Topology
+from clusim.topology.graph import known_data
 
 Attributes = dict[str, Any]
 
@@ -43,25 +43,25 @@ class TextGraph:
     edges: list[tuple[str, str, Attributes]] = field(default_factory=list)
 
 
-def read_graphml(text: str, draft: Draft) -> TextGraph:
+def _parse_graphml(text: str, draft: Draft) -> TextGraph:
     root = parse_xml(text, draft.where)
     keys = {key.get("id"): key for key in root.all("key")}
     graphs = root.all("graph")
     if not graphs:
-        raise fail(draft.where, root.line, "no <graph> in the file")
+        raise draft.fail("no <graph> in the file", root.line)
     top = graphs[0]
     graph = TextGraph(directed=top.get("edgedefault") == "directed", settings=_data(top, keys))
     for element in top.all("node"):
         name = element.get("id")
         if not name or name in graph.nodes:
             what = "two nodes with one id" if name else "<node> without id"
-            raise fail(draft.where, element.line, what)
+            raise draft.fail(what, element.line)
         graph.nodes[name] = _defaults(keys, "node") | _data(element, keys)
     for element in top.all("edge"):
         a, b = element.get("source"), element.get("target")
         if a not in graph.nodes or b not in graph.nodes:
             missing = a if a not in graph.nodes else b
-            raise fail(draft.where, element.line, f"<edge> to unknown node {printable(missing)!r}")
+            raise draft.fail(f"<edge> to unknown node {printable(missing)!r}", element.line)
         graph.edges.append((a, b, _defaults(keys, "edge") | _data(element, keys)))
     return graph
 
@@ -93,18 +93,12 @@ def _typed(text: str, key: XmlElement) -> Any:
     return text.lower() == "true" if kind == "boolean" else text
 
 
-def read_node_link(text: str, draft: Draft) -> TextGraph:
-    try:
-        data = json.loads(text)
-    except RecursionError:
-        raise fail(draft.where, 0, "nested too deep; is it a graph?") from None
-    except ValueError as error:
-        line = getattr(error, "lineno", 0)
-        raise fail(draft.where, line, f"not valid JSON: {printable(error)}") from None
+def _parse_node_link(text: str, draft: Draft) -> TextGraph:
+    data = draft.json(text, "graph")
     nodes = data.get("nodes") if isinstance(data, dict) else None
     edges = data.get("links", data.get("edges")) if isinstance(data, dict) else None
     if not isinstance(nodes, list) or not isinstance(edges, list):
-        raise fail(draft.where, 0, "no lists 'nodes' and 'links'; is it node-link JSON?")
+        raise draft.fail("no lists 'nodes' and 'links'; is it node-link JSON?")
     settings = data.get("graph")
     graph = TextGraph(
         directed=data.get("directed") is True,
@@ -113,22 +107,20 @@ def read_node_link(text: str, draft: Draft) -> TextGraph:
     for index, item in enumerate(nodes):
         name = _label(item.get("id", item.get("name")) if isinstance(item, dict) else item)
         if name is None:
-            raise fail(draft.where, 0, f"nodes[{index}]: id is missing")
+            raise draft.fail(f"nodes[{index}]: id is missing")
         if name in graph.nodes:
-            raise fail(draft.where, 0, f"nodes[{index}]: two nodes have the id {printable(name)!r}")
-        own = {k: v for k, v in item.items() if k != "id"} if isinstance(item, dict) else {}
-        graph.nodes[name] = own
+            raise draft.fail(f"nodes[{index}]: two nodes have the id {printable(name)!r}")
+        keys = item if isinstance(item, dict) else {}
+        graph.nodes[name] = {k: v for k, v in keys.items() if k != "id"}
     for index, item in enumerate(edges):
         ends = [
             _label(item.get(key)) if isinstance(item, dict) else None
             for key in ("source", "target")
         ]
         if any(end is None or end not in graph.nodes for end in ends):
-            raise fail(
-                draft.where, 0, f"links[{index}]: source or target is not a node of the graph"
-            )
-        own = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
-        graph.edges.append((str(ends[0]), str(ends[1]), own))
+            raise draft.fail(f"links[{index}]: source or target is not a node of the graph")
+        keys = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
+        graph.edges.append((str(ends[0]), str(ends[1]), keys))
     return graph
 
 
@@ -146,19 +138,23 @@ MAX_GRAPH_NODES = 65_536
 _PRODUCT_KEYS = ("chip", "model", "gpu", "gpu_type", "gpu_model", "product")
 
 
-def read_graph(kind: str, text: str, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` from the text of a graph."""
-    graph = read_graphml(text, draft) if kind == "graphml" else read_node_link(text, draft)
+def read_graphml(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of GraphML."""
+    _fill(_parse_graphml(text, draft), draft)
+
+
+def read_node_link(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of node-link JSON."""
+    _fill(_parse_node_link(text, draft), draft)
+
+
+def _fill(graph: TextGraph, draft: Draft) -> None:
     if not graph.nodes:
-        raise fail(draft.where, 0, "a graph without nodes")
+        raise draft.fail("a graph without nodes")
     if _is_ours(graph):
         _native(graph, draft)
     else:
-        _Reader(graph, draft, chip).run()
-
-
-def _keys(model: type[Any], *without: str) -> set[str]:
-    return {info.alias or name for name, info in model.model_fields.items()} - set(without)
+        _Reader(graph, draft).run()
 
 
 def _is_ours(graph: TextGraph) -> bool:
@@ -168,21 +164,16 @@ def _is_ours(graph: TextGraph) -> bool:
 
 def _native(graph: TextGraph, draft: Draft) -> None:
     """Restore a graph written by `clusim.to_networkx`."""
-    settings = {k: v for k, v in graph.settings.items() if k in _keys(Topology, "nodes", "links")}
-    sources = settings.pop("sources", {})
-    draft.name = str(settings.pop("name", None) or draft.name)
-    draft.settings.update(settings)
+    data = known_data(graph.settings, graph.nodes, graph.edges)
+    nodes, links, sources = data.pop("nodes"), data.pop("links"), data.pop("sources", {})
+    draft.name = str(data.pop("name", None) or draft.name)
+    draft.settings.update(data)
     for key, text in sources.items() if isinstance(sources, dict) else ():
         draft.source(printable(key, 100), str(text))
-    node_keys, link_keys = _keys(NodeSpec, "kind"), _keys(LinkSpec, "from", "to", "pair")
-    for name, keys in graph.nodes.items():
-        own = {k: v for k, v in keys.items() if k in node_keys}
-        draft.node(name, str(keys["kind"]), **own)
-    for a, b, keys in sorted(graph.edges, key=lambda edge: number(edge[2].get("order")) or 0):
-        ends = keys.get("ends")
-        if isinstance(ends, list) and sorted(map(str, ends)) == sorted((a, b)):
-            a, b = map(str, ends)
-        draft.link(a, b, **{k: v for k, v in keys.items() if k in link_keys})
+    for name, keys in nodes.items():
+        draft.node(name, str(keys.pop("kind")), **keys)
+    for keys in links:
+        draft.link(keys.pop("from"), keys.pop("to"), **keys)
 
 
 _KINDS = (
@@ -220,17 +211,16 @@ _COUNTS = ("count", "multiplicity", "num_links", "n_links", "parallel", "lanes_c
 class _Reader:
     """A graph with attributes of any names."""
 
-    def __init__(self, graph: TextGraph, draft: Draft, chip: str | None) -> None:
+    def __init__(self, graph: TextGraph, draft: Draft) -> None:
         self.graph = graph
         self.draft = draft
-        self.chip = chip
         self.degree = Counter(end for a, b, _ in graph.edges for end in (a, b))
         self.names: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
 
     def run(self) -> None:
         if len(self.graph.nodes) > MAX_GRAPH_NODES:
-            raise fail(self.draft.where, 0, f"more than {MAX_GRAPH_NODES} nodes; that is the limit")
+            raise self.draft.fail(f"more than {MAX_GRAPH_NODES} nodes; that is the limit")
         self.draft.settings["description"] = "imported from a graph"
         self._name_nodes()
         for label, attributes in self.graph.nodes.items():
@@ -268,11 +258,9 @@ class _Reader:
     def _kind(self, label: str, attributes: Attributes) -> str:
         words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
         for word in words:
-            result = _kind_of(word)
-            if result:
+            if result := _kind_of(word):
                 return result
-        result = _kind_of(label)
-        if result:
+        if result := _kind_of(label):
             self.draft.assume(
                 self.names[label], f"a {result}", "by its name; no attribute sets its kind"
             )
@@ -309,14 +297,12 @@ class _Reader:
             result = gpu_by_product(str(attributes[key])) if key in attributes else None
             if result is not None:
                 return result.name
-        if self.chip:
-            return named_chip(self.draft, self.chip)
+        if self.draft.chip:
+            return given_chip(self.draft)
         for key in _PRODUCT_KEYS:
             if re.search(r"[A-Za-z]", str(attributes.get(key) or "")):
                 return product_chip(self.draft, str(attributes[key]))
-        chip, why, settles = hinted_chip(self.draft, "the graph names no chip")
-        self.draft.assume(name, f"chip {chip}", why, settles=settles)
-        return chip
+        return hinted_chip(self.draft, name, "the graph names no chip")
 
     def _joined_edges(self) -> list[tuple[str, str, Attributes]]:
         """Return duplex links; the two directions of a directed graph are merged."""
@@ -373,7 +359,7 @@ class _Reader:
         count = next((number(attributes[key]) for key in _COUNTS if key in attributes), None)
         if count is not None:
             if not (count == int(count) and 1 <= count <= 65_536):
-                raise fail(self.draft.where, 0, f"{one}-{two}: {count:g} links; must be 1 to 65536")
+                raise self.draft.fail(f"{one}-{two}: {count:g} links; must be 1 to 65536")
             keys["count"] = int(count)
         self.draft.link(one, two, **keys)
 
@@ -385,60 +371,51 @@ class _Reader:
                 return name
         gpus = {self.kinds[end] for end in (a, b)}
         if "nvlink" in word or gpus == {"gpu", "nvswitch"} or gpus == {"gpu"}:
-            chip = next(
-                (
-                    str(self.draft.nodes[self.names[e]]["chip"])
-                    for e in (a, b)
-                    if self.kinds[e] == "gpu"
-                ),
-                unnamed_chip(),
-            )
-            return gpu(chip).link or "nvlink4"
+            ends = [self.draft.nodes[self.names[end]] for end in (a, b)]
+            chips = [str(keys["chip"]) for keys in ends if keys["kind"] == "gpu"]
+            return gpu(chips[0] if chips else unnamed_chip()).link or "nvlink4"
         if "pci" in word:
             return "pcie-gen4-x16"
         return "ib-ndr" if re.search(r"\bib\b|infiniband", word) else "ethernet400"
 
     def _rate(self, attributes: Attributes) -> tuple[str | None, str]:
         """Return the rate as a quantity, and the attribute's name if its unit was guessed."""
-        for key, value in attributes.items():
-            match = _RATE.fullmatch(key)
-            if match is None or value is None or value == "":
-                continue
-            unit, guessed = _rate_unit(match[1] or ""), ""
-            plain = number(value)
-            if plain is not None:
-                guessed = "" if unit else key
-                text = f"{plain:.12g} {unit or 'Gb/s'}" if plain < 1e15 else str(value)
-            else:
-                text = str(value)
-            try:
-                if parse_rate(text).num == 0:
-                    raise UnitError(f"{printable(text)!r}: zero bandwidth")
-            except UnitError as error:
-                raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None
-            return text, guessed
-        return None, ""
+        key, value, suffix = _matching(attributes, _RATE)
+        if not key:
+            return None, ""
+        unit, plain = _rate_unit(suffix), number(value)
+        short = plain is not None and plain < 1e15
+        text = f"{plain:.12g} {unit or 'Gb/s'}" if short else str(value)
+        try:
+            check_rate(text)
+        except UnitError as error:
+            raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
+        return text, key if plain is not None and not unit else ""
 
     def _latency(self, attributes: Attributes, name: str) -> str | None:
-        for key, value in attributes.items():
-            match = _LATENCY.fullmatch(key)
-            if match is None or value is None or value == "":
-                continue
-            plain = number(value)
-            unit = (match[1] or "ns").lower()
-            text = str(value) if plain is None else f"{plain:.12g}{unit}"
-            if plain is not None and not match[1]:
-                self.draft.assume(
-                    "latencies", "ns", f"attribute {printable(key)!r} is without unit"
-                )
-            try:
-                if parse_time(text) < 1:
-                    self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
-                    return "1ps"
-            except UnitError as error:
-                raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None
-            return text
-        return None
+        key, value, unit = _matching(attributes, _LATENCY)
+        if not key:
+            return None
+        plain = number(value)
+        text = str(value) if plain is None else f"{plain:.12g}{unit.lower() or 'ns'}"
+        if plain is not None and not unit:
+            self.draft.assume("latencies", "ns", f"attribute {printable(key)!r} is without unit")
+        try:
+            if parse_time(text) < 1:
+                self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
+                return "1ps"
+        except UnitError as error:
+            raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
+        return text
+
+
+def _matching(attributes: Attributes, pattern: re.Pattern[str]) -> tuple[str, Any, str]:
+    """Return the first attribute whose name fits, its value and the unit in its name."""
+    for key, value in attributes.items():
+        match = pattern.fullmatch(key)
+        if match is not None and value is not None and value != "":
+            return key, value, match[1] or ""
+    return "", None, ""
 
 
 def _kind_of(text: str) -> str:
@@ -466,8 +443,8 @@ def _rate_unit(suffix: str) -> str:
     match = re.match(r"([kmgtKMGT]?)(b(?:it|yte)?|B)", suffix)
     if match is None:
         return ""
-    large = match[1].lower().replace("k", "k").replace("m", "M").replace("g", "G").replace("t", "T")
-    return f"{large}{'B' if match[2] in ('B', 'byte') else 'b'}/s"
+    prefix = match[1].upper().replace("K", "k")
+    return f"{prefix}{'B' if match[2] in ('B', 'byte') else 'b'}/s"
 
 
 def _speed(rate: str | None) -> float:

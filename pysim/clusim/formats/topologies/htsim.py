@@ -4,23 +4,16 @@ A file gives radixes, rates and latencies: first ``Nodes``, ``Tiers`` and ``Pods
 per tier. Tier 0 has the switches to which hosts are connected. The links of a section are the downlinks
 of its switches; ``Bundle`` is the number of parallel links. As in htsim, the number of switches follows
 from the port counts, which must be consistent.
-
-Detection of a file's kind by its content.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from clusim.base.limits import fail, printable
 from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES, Draft
-from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
-
-HEAD_LINE = re.compile(r"^[^\S\n]*(?:nodes|tiers|podsize)[^\S\n]+[0-9]+[^\S\n]*$", re.I | re.M)
-"""Header line; two such lines identify a file."""
 
 _KEYS: Final = (
     "downlink_speed_gbps", "radix_up", "radix_down", "queue_up", "queue_down", "oversubscribed", "bundle",
@@ -49,7 +42,7 @@ class _Tree:
         self._parse(text)
         self.nodes, self.num_tiers = self._of_head("nodes", MAX_NODES), self._of_head("tiers", 3)
         if self.num_tiers < 2:
-            raise fail(draft.where, 0, f"Tiers {self.num_tiers}; must be 2 or 3")
+            raise draft.fail(f"Tiers {self.num_tiers}; must be 2 or 3")
         self.pod = self._of_head("podsize", MAX_NODES)
         for number in range(self.num_tiers):
             self._complete(number)
@@ -59,7 +52,7 @@ class _Tree:
         value = self.head.get(key, 0)
         if not 1 <= value <= most:
             said = f"{key.capitalize()} {value}" if value else f"no {key.capitalize()}"
-            raise fail(self.draft.where, 0, f"{said}; must be 1 to {most}")
+            raise self.draft.fail(f"{said}; must be 1 to {most}")
         return value
 
     def _parse(self, text: str) -> None:
@@ -87,22 +80,22 @@ class _Tree:
         """Refuse a tier with missing keys."""
         tier = self.tiers.get(number)
         if tier is None:
-            raise fail(self.draft.where, 0, f"no Tier {number}; there are {self.num_tiers}")
+            raise self.draft.fail(f"no Tier {number}; there are {self.num_tiers}")
         needed = ["downlink_speed_gbps", "radix_down", "downlink_latency_ns"]
         needed += ["radix_up"] if number < self.num_tiers - 1 else []
         for key in needed:
             if not tier.get(key):
-                raise fail(
-                    self.draft.where, tier.line, f"{key.capitalize()} of Tier {number} is missing"
-                )
+                raise self.draft.fail(f"{key.capitalize()} of Tier {number} is missing", tier.line)
         if not tier.get("bundle", 1) or not tier.get("oversubscribed", 1):
-            raise fail(
-                self.draft.where, tier.line, f"Tier {number}: Bundle and Oversubscribed begin at 1"
-            )
+            raise self.draft.fail(f"Tier {number}: Bundle and Oversubscribed begin at 1", tier.line)
+
+    def _check_ports(self, tier: _Tier, ports: int, below: str) -> None:
+        if (radix := tier.get("radix_down")) != ports:
+            raise self.draft.fail(f"Radix_Down {radix}: {below} need {ports} ports", tier.line)
 
     def _divided(self, a: int, b: int, what: str, line: int) -> int:
         if not b or a % b:
-            raise fail(self.draft.where, line, f"{what}: {b} do not divide {a}")
+            raise self.draft.fail(f"{what}: {b} do not divide {a}", line)
         return a // b
 
     def _count(self) -> None:
@@ -111,19 +104,11 @@ class _Tree:
         down, up = leaf.get("radix_down"), leaf.get("radix_up")
         bundle = spine.get("bundle", 1)
         if self.num_tiers == 2 and self.pod != self.nodes:
-            raise fail(
-                self.draft.where, 0, f"Podsize {self.pod}: with 2 tiers it is Nodes, {self.nodes}"
-            )
+            raise self.draft.fail(f"Podsize {self.pod}: with 2 tiers it is Nodes, {self.nodes}")
         self.pods = self._divided(self.nodes, self.pod, "hosts of a pod", 0)
         self.leaves = self._divided(self.pod, down, "hosts of a switch of tier 0", leaf.line)
         self.spines = self._divided(up, bundle, "the Bundle of tier 1", leaf.line)
-        ports = self.leaves * bundle
-        if spine.get("radix_down") != ports:
-            raise fail(
-                self.draft.where,
-                spine.line,
-                f"Radix_Down {spine.get('radix_down')}: {self.leaves} switches of tier 0 in a pod need {ports} ports",
-            )
+        self._check_ports(spine, self.leaves * bundle, f"{self.leaves} switches of tier 0 in a pod")
         self.cores = self.groups = 0
         if self.num_tiers == 3:
             core = self.tiers[2]
@@ -132,27 +117,19 @@ class _Tree:
                 spine.get("radix_up"), wide, "the Bundle of tier 2", spine.line
             )
             self.cores = self.spines * self.groups
-            ports = self.pods * wide
-            if core.get("radix_down") != ports:
-                raise fail(
-                    self.draft.where,
-                    core.line,
-                    f"Radix_Down {core.get('radix_down')}: {self.pods} pods need {ports} ports",
-                )
+            self._check_ports(core, self.pods * wide, f"{self.pods} pods")
         switches = self.pods * (self.leaves + self.spines) + self.cores
         links = self.nodes + self.pods * self.spines * (self.leaves + self.groups)
         if self.nodes + switches > MAX_NODES or links > MAX_LINKS:
-            raise fail(
-                self.draft.where,
-                0,
-                f"{self.nodes + switches} nodes and {links} links; at most {MAX_NODES} and {MAX_LINKS}",
+            raise self.draft.fail(
+                f"{self.nodes + switches} nodes and {links} links; at most {MAX_NODES} and {MAX_LINKS}"
             )
 
 
-def read_htsim(text: str, draft: Draft, chip: str | None) -> None:
+def read_htsim(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
-    if chip is not None:
-        raise fail(draft.where, 0, "has hosts and no GPUs; leave out the chip")
+    if draft.chip:
+        raise draft.fail("has hosts and no GPUs; leave out the chip")
     tree = _Tree(text, draft)
     draft.settings["description"] = (
         f"imported from an htsim topology file: a fat tree of {tree.num_tiers} tiers"
@@ -201,88 +178,3 @@ def _keys(tier: _Tier) -> dict[str, Any]:
         "rate": f"{tier.get('downlink_speed_gbps')} Gb/s",
         "latency": f"{tier.get('downlink_latency_ns')}ns",
     }
-
-
-_ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
-_ROOTS = {
-    "system": "nccl-xml",
-    "graphs": "nccl-graph",
-    "graphml": "graphml",
-    "topology": "lstopo",
-}
-_TAGGED = re.compile(r"\[[0-9]+,[0-9]+\]<[a-z]+>:")
-_SMI_FRONT = r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|[0-9]{1,5}: |[>|#]+ )?(?:[^\S\n]|\x1b\[[0-9;]*m)*GPU0"
-_SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTILINE)
-_SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
-
-
-_KEY = re.compile(r"(?:^|[{,])[ \t-]*([a-z0-9_]+):", re.MULTILINE)
-_INFRAGRAPH = {"components", "instances", "ep1", "connections"}
-_PASTED = re.compile(r"<(system|graphs|topology)\b.*</\1>", re.DOTALL)
-
-
-def without_prompt(text: str) -> str:
-    """Return the XML of a text pasted with a prompt or fence, on its lines; else the text."""
-    if text.lstrip("\ufeff \t\r\n").startswith(("<", "{", "[")):
-        return text
-    match = _PASTED.search(text)
-    return "\n" * text.count("\n", 0, match.start()) + match[0] + "\n" if match else text
-
-
-def detect_kind(text: str) -> str | None:
-    """Return the kind, None if it is unknown."""
-    head = without_prompt(text).lstrip("\ufeff \t\r\n")
-    if head.startswith("<"):
-        return _of_xml(head)
-    if head.startswith(("{", "[")) and not _TAGGED.match(head):
-        return _of_json(text)
-    if re.search(r"(Weight|Hops|Link Type) between two GPUs", text):
-        return "rocm-smi"
-    title = _SMI_HEAD.search(text)
-    if title and (_SMI_ROW.search(text) or re.match(r"\s*GPU1\b", text[title.end() :])):
-        return "smi"
-    if LINK_LINE.search(text) and GPU_LINE.search(text):
-        return "smi-nvlink"
-    if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
-        return "astra-sim"
-    if len(_INFRAGRAPH & set(_KEY.findall(text))) > 1:
-        return "infragraph"
-    if len(HEAD_LINE.findall(text[:10_000])) > 1:
-        return "htsim"
-    return "simai" if _is_simai(text) else None
-
-
-def _of_xml(head: str) -> str | None:
-    for match in _ROOT.finditer(_uncommented(head[:200_000])):
-        tag = match[1].lower()
-        return _ROOTS.get(tag)
-    return None
-
-
-def _uncommented(text: str) -> str:
-    return re.sub(r"<!--.*?(-->|$)", " ", text, flags=re.DOTALL)
-
-
-def _of_json(text: str) -> str | None:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(data, dict):
-        return None
-    if isinstance(data.get("nodes"), list) and ("links" in data or "edges" in data):
-        return "node-link"
-    inner = data.get("infrastructure", data)
-    if isinstance(inner, dict) and (
-        {"devices", "instances"} <= set(inner) or {"components", "edges"} <= set(inner)
-    ):
-        return "infragraph"
-    astra = {"topologies-per-dim", "units-count", "npus_count", "npus-count"}
-    return "astra-sim" if astra & set(data) else None
-
-
-def _is_simai(text: str) -> bool:
-    rows = [line.split() for line in text.splitlines()[:8] if line.strip()]
-    if not rows or len(rows[0]) not in (3, 5, 6):
-        return False
-    return all(word.isdecimal() for word in rows[0][: min(5, len(rows[0]))])

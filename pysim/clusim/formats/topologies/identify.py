@@ -12,9 +12,10 @@ graph nodes and links.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from enum import IntEnum
+from typing import Any, Final, TypeVar
 
 from clusim.base.errors import InputError
 from clusim.base.limits import fail, printable
@@ -22,6 +23,7 @@ from clusim.hardware import (
     ADAPTER_IDS,
     PROCESSORS,
     Cpu,
+    Gpu,
     gpu_by_capability,
     gpu_by_gfx,
     gpu_by_pci,
@@ -32,8 +34,22 @@ from clusim.hardware import (
 )
 from clusim.hardware.pcie import GENERATIONS
 
+_T = TypeVar("_T")
+
 BusId = tuple[int, ...] | str
 """Domain, bus, device and function; the text if it is not a PCI address."""
+
+
+class PciClass(IntEnum):
+    """PCI classes of devices in topologies."""
+
+    ETHERNET = 0x020000
+    INFINIBAND = 0x020700
+    GPU = 0x030200
+    BRIDGE = 0x060400
+    NVSWITCH = 0x068000
+    NPU_BRIDGE = 0x068001
+
 
 HIDDEN = "hidden switch"
 """Bus id of an NVSwitch that a virtual machine does not see."""
@@ -151,10 +167,23 @@ class ImportedDevice:
         """Return True if the base class of the device is one of `bases`."""
         return self.cls is not None and self.cls >> 16 in bases
 
+    def join(self, target: BusId, count: int, tclass: int = PciClass.GPU, **keys: Any) -> None:
+        """Add links from a GPU to `target`; `keys` are those of a `Peer`."""
+        if self.gpu is not None:
+            self.gpu.peers.append(Peer(target, count, tclass, **keys))
+
+    @property
+    def known_gpu(self) -> Gpu | None:
+        """Model of a GPU by its PCI identity or product name."""
+        product = self.gpu.product if self.gpu is not None else ""
+        return gpu_by_pci(self.vendor, self.device) or gpu_by_product(product)
+
     @property
     def is_bridge(self) -> bool:
         """True if other devices are reached through it."""
-        return bool(self.children) or (self.cls is not None and self.cls >> 8 == 0x0604)
+        return bool(self.children) or (
+            self.cls is not None and self.cls >> 8 == PciClass.BRIDGE >> 8
+        )
 
     def walk(self) -> Iterator[ImportedDevice]:
         """Yield the device and all below it."""
@@ -163,9 +192,17 @@ class ImportedDevice:
             yield from child.walk()
 
 
+def switch_above(devices: Iterable[ImportedDevice]) -> ImportedDevice:
+    """Return an unnamed PCIe switch with these devices below it."""
+    return ImportedDevice(text="switch", cls=PciClass.BRIDGE, children=list(devices))
+
+
 @dataclass(slots=True)
 class ImportedCpu:
-    """A NUMA node, the devices below it, and interfaces without a PCI device."""
+    """A NUMA node, the devices below it, and interfaces without a PCI device.
+
+    `name` is its graph node, set when the description is filled.
+    """
 
     numa: int | None = None
     arch: str = ""
@@ -176,6 +213,7 @@ class ImportedCpu:
     devices: list[ImportedDevice] = field(default_factory=list)
     nets: list[Net] = field(default_factory=list)
     line: int = 0
+    name: str = ""
 
     def walk(self) -> Iterator[ImportedDevice]:
         """Yield all devices."""
@@ -203,6 +241,12 @@ class ImportedMachine:
         """Yield all devices."""
         for cpu in self.cpus:
             yield from cpu.walk()
+
+
+def halves(items: list[_T]) -> list[list[_T]]:
+    """Return two halves, for the two CPUs of most nodes; one part if there are at most two items."""
+    half = -(-len(items) // 2)
+    return [items[:half], items[half:]] if len(items) > 2 else [items]
 
 
 PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()}
@@ -243,8 +287,8 @@ def _arm(vendor: str, model: int | None) -> Cpu:
 
 def _by_cpuid(vendor: str, family: int | None, model: int | None) -> Cpu | None:
     for cpu in PROCESSORS.values():
-        for own, first, last in cpu.cpuid if cpu.vendor == vendor else ():
-            if own == family and model is not None and first <= model <= last:
+        for number, first, last in cpu.cpuid if cpu.vendor == vendor else ():
+            if number == family and model is not None and first <= model <= last:
                 return cpu
     return None
 
@@ -283,7 +327,7 @@ def generation(speed: str | None) -> int | None:
 
 
 def identify(
-    machine: ImportedMachine, device: ImportedDevice, forced: str | None, where: str
+    machine: ImportedMachine, device: ImportedDevice, forced: str, where: str
 ) -> tuple[str, str]:
     """Return the chip of a GPU, and the reason if it is assumed (empty if the file names it).
 
@@ -293,13 +337,10 @@ def identify(
         The product name of the GPU is unknown; it is not replaced by another GPU.
     """
     gpu = device.gpu or ImportedGpu()
-    known = gpu_by_pci(device.vendor, device.device) or gpu_by_product(gpu.product)
-    if forced is not None:
-        differs = known is not None and known.name != forced
+    known = device.known_gpu
+    if forced:
         said = known.name if known is not None else printable(gpu.product, 60)
-        return forced, f"requested; the file names {said}" if differs or (
-            said and not known
-        ) else ""
+        return forced, f"requested; the file names {said}" if said not in ("", forced) else ""
     if known is not None:
         return known.name, ""
     if gpu.product:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -81,11 +81,12 @@ class InfraNode:
 
 @dataclass(slots=True)
 class InfraEdge:
-    """Two nodes by their labels, and the link between them."""
+    """Two nodes by their labels, the link between them, and its place in the order of the file."""
 
     a: str
     b: str
     link: InfraLink
+    order: int
 
 
 @dataclass(slots=True)
@@ -195,17 +196,17 @@ class _File:
 
     def _quantity(self, data: Mapping[str, Any], path: Path, key: str) -> tuple[str, float, Path]:
         """Return unit and value of a choice of units; ('', 0) if it is missing."""
-        own = data.get(key)
-        if own is None:
+        values = data.get(key)
+        if values is None:
             return "", 0.0, path
         path = (*path, key)
-        if not isinstance(own, dict):
+        if not isinstance(values, dict):
             raise self.fail(path, "must be a mapping with choice and a value")
-        units = [name for name in own if name != "choice"]
-        unit = str(own.get("choice") or (units[0] if len(units) == 1 else ""))
-        if unit not in own:
+        units = [name for name in values if name != "choice"]
+        unit = str(values.get("choice") or (units[0] if len(units) == 1 else ""))
+        if unit not in values:
             raise self.fail(path, f"choice {printable(unit)!r} needs a value of this name")
-        value = number(own[unit])
+        value = number(values[unit])
         if value is None or not 0 < value < 1e9:
             raise self.fail((*path, unit), "must be a number above 0")
         return unit, value, (*path, unit)
@@ -262,19 +263,19 @@ class _File:
         if depth > MAX_DEPTH:
             raise self.fail(path, f"devices are nested more than {MAX_DEPTH} deep")
         for at, row in self.rows(device, path, "components"):
-            own, kind = self.text(row, at, "name"), self._kind(row, at)
+            part, kind = self.text(row, at, "name"), self._kind(row, at)
             for index in range(self.count(row, at)):
-                inner = f"{label}.{own}.{index}"
+                inner = f"{label}.{part}.{index}"
                 if kind == "device":
-                    if own not in self.devices:
-                        raise self.fail((*at, "name"), f"no device is called {printable(own)!r}")
-                    self._expand(inner, own, instance, depth + 1)
+                    if part not in self.devices:
+                        raise self.fail((*at, "name"), f"no device is called {printable(part)!r}")
+                    self._expand(inner, part, instance, depth + 1)
                     continue
                 if len(self.graph.nodes) >= MAX_NODES:
                     raise self.fail(at, f"more than {MAX_NODES} nodes; that is the limit")
                 line = self.document.place(at)[0]
                 said = self.text(row, at, "description", "")
-                self.graph.nodes[inner] = InfraNode(own, kind, said, instance, name, line)
+                self.graph.nodes[inner] = InfraNode(part, kind, said, instance, name, line)
         links = self._links(device, path)
         for at, edge in self.rows(device, path, "edges"):
             ends = []
@@ -328,9 +329,9 @@ class _File:
         labels = [label]
         for part in text.split("."):
             name, chosen = self._part(part, place)
-            at, own = self.devices.get(device, ((), {}))
+            at, parts = self.devices.get(device, ((), {}))
             row = next(
-                (r for _, r in self.rows(own, at, "components") if r.get("name") == name), None
+                (r for _, r in self.rows(parts, at, "components") if r.get("name") == name), None
             )
             if row is None:
                 return self._missing(place, device, name)
@@ -400,7 +401,7 @@ class _File:
             if len(self.graph.edges) >= MAX_LINKS:
                 raise self.fail(at, f"more than {MAX_LINKS} edges; that is the limit")
             self.seen.add(key)
-            self.graph.edges.append(InfraEdge(a, b, links[name]))
+            self.graph.edges.append(InfraEdge(a, b, links[name], len(self.graph.edges)))
 
     # Annotations.
 
@@ -427,8 +428,7 @@ class _File:
             for edge in self.graph.edges:
                 ways = ((edge.a, edge.b), (edge.b, edge.a))
                 if any(ends[0].match(a) and ends[1].match(b) for a, b in ways):
-                    own = edge.link
-                    edge.link = InfraLink(own.text, own.rate, own.latency, own.transfers)
+                    edge.link = replace(edge.link)
                     self._measured(edge.link, said, at)
 
     def _attributes(self, row: Mapping[str, Any], at: Path) -> dict[str, str]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_rate, parse_time
-from clusim.formats.topologies.infragraph import KINDS, InfraGraph
+from clusim.formats.topologies.infragraph import KINDS, InfraEdge, InfraGraph, InfraLink
 from clusim.hardware import GPUS, PROCESSORS
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
@@ -28,35 +27,20 @@ from clusim.topology.outline import link_name
 PASSIVE = ("port", "custom")
 """Roles of components that only pass data on."""
 
-Near = dict[str, list["Edge"]]
-
-
-@dataclass(slots=True)
-class Edge:
-    """An edge between hardware components; `text` has the words of all edges merged into it."""
-
-    a: str
-    b: str
-    text: str
-    rate: str
-    latency: str
-    transfers: float
-    order: int
+Near = dict[str, list[InfraEdge]]
 
 
 def contracted(
     graph: InfraGraph, roles: dict[str, str]
-) -> tuple[list[Edge], list[tuple[str, str]]]:
+) -> tuple[list[InfraEdge], list[tuple[str, str]]]:
     """Return the edges between hardware, and the omitted components with the reason.
 
     Passive components are removed from `roles`; one with more than two edges becomes a switch.
     """
     near: Near = defaultdict(list)
-    for order, one in enumerate(graph.edges):
-        link = one.link
-        edge = Edge(one.a, one.b, link.text, link.rate, link.latency, link.transfers, order)
-        near[one.a].append(edge)
-        near[one.b].append(edge)
+    for edge in graph.edges:
+        near[edge.a].append(edge)
+        near[edge.b].append(edge)
     left: Counter[str] = Counter()
     for label in [label for label, role in roles.items() if role in PASSIVE]:
         if len(near[label]) > 2:
@@ -90,18 +74,22 @@ def _remove(label: str, near: Near) -> None:
         near[merged.b].append(merged)
 
 
-def _merged(middle: str, one: Edge, two: Edge) -> Edge:
+def _merged(middle: str, one: InfraEdge, two: InfraEdge) -> InfraEdge:
     """Return the edge through a passive component: the smaller rate, the sum of latencies."""
     ends = [edge.b if edge.a == middle else edge.a for edge in (one, two)]
-    rates = [edge.rate for edge in (one, two) if edge.rate]
-    times = [parse_time(edge.latency) for edge in (one, two) if edge.latency]
-    return Edge(
-        ends[0], ends[1], f"{one.text} {two.text}",
-        min(rates, key=lambda rate: parse_rate(rate).bytes_per_s, default=""),
+    links = (one.link, two.link)
+    times = [parse_time(link.latency) for link in links if link.latency]
+    link = InfraLink(
+        f"{one.link.text} {two.link.text}",
+        min(
+            (link.rate for link in links if link.rate),
+            key=lambda rate: parse_rate(rate).bytes_per_s,
+            default="",
+        ),
         f"{sum(times)}ps" if times else "",
-        one.transfers or two.transfers,
-        min(one.order, two.order),
-    )  # fmt: skip
+        one.link.transfers or two.link.transfers,
+    )
+    return InfraEdge(ends[0], ends[1], link, min(one.order, two.order))
 
 
 _CHOICES = {"gpu": "xpu", "nic": "nic", "memory": "memory", "host": "custom"}
@@ -178,8 +166,10 @@ class _Writer:
             if key not in components:
                 used[stem] += 1
                 name = stem if used[stem] == 1 else f"{stem}_{used[stem]}"
-                own = {"name": name, "description": what, "choice": choice, "count": 0}
-                components[key] = own | ({"custom": {"type": "host"}} if choice == "custom" else {})
+                part = {"name": name, "description": what, "choice": choice, "count": 0}
+                components[key] = part | (
+                    {"custom": {"type": "host"}} if choice == "custom" else {}
+                )
             self.place[node.name] = "", f"{components[key]['name']}[{components[key]['count']}]"
             components[key]["count"] += 1
         kinds, edges = self._edges(links, with_instance=False)
@@ -213,8 +203,10 @@ class _Writer:
             if not any(item["name"] == device for item in self.devices):
                 taken = {item["name"] for item in self.instances}
                 instance = device if stem in taken else stem
-                own = {"name": "asic", "description": what, "choice": choice, "count": 1}
-                self.devices.append({"name": device, "components": [own], "links": [], "edges": []})
+                asic = {"name": "asic", "description": what, "choice": choice, "count": 1}
+                self.devices.append(
+                    {"name": device, "components": [asic], "links": [], "edges": []}
+                )
                 self.instances.append({"name": instance, "device": device, "count": 0})
             self.place[node.name] = "", "asic[0]"
             self._instance(device, [node.name])

@@ -7,28 +7,32 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.base.limits import fail, printable
+from clusim.base.limits import printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
-from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, processor
+from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, PciClass, processor
 from clusim.formats.topologies.infragraph import (
+    InfraEdge,
     InfraGraph,
     InfraNode,
     read_infrastructure,
 )
-from clusim.formats.topologies.infragraphdump import Edge, contracted
+from clusim.formats.topologies.infragraphdump import contracted
 from clusim.formats.topologies.presets import (
+    USUAL_MEMORY,
     Adapter,
     adapter_of,
+    add_memory,
     direct_keys,
+    given_chip,
     gpu_pcie,
     known_chip,
-    named_chip,
-    network_of,
+    network_link,
     numa_link,
     nvlink_keys,
     pcie_type,
     product_chip,
+    set_network,
     unnamed_chip,
 )
 from clusim.hardware import (
@@ -40,15 +44,15 @@ from clusim.hardware import (
     PROCESSORS,
     USUAL_SWITCHES,
     Cpu,
+    Gpu,
     gpu_by_words,
 )
-from clusim.hardware.networks import USUAL_LINKS
 from clusim.hardware.pcie import x16_rate
+from clusim.topology.node import NETWORK
 
-WRITTEN_LINK = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
+_WRITTEN = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link written by clusim: number of parallel links, and their type."""
 
-NETWORK = -1
 _NVSWITCH = re.compile(r"nv.?(?:link|l|switch|sw)|xgmi", re.IGNORECASE)
 _PCIE = re.compile(r"pci|plx", re.IGNORECASE)
 _GENERATION = re.compile(r"gen[ _-]?([3-6])|pcie?[ _-]?([3-6])\b|\b([3-6])\.0\b", re.IGNORECASE)
@@ -59,20 +63,19 @@ _PREFIXES = {
 }  # fmt: skip
 
 
-def read_infragraph(text: str, draft: Draft, chip: str | None) -> None:
+def read_infragraph(text: str, draft: Draft) -> None:
     """Fill `draft` from the text of a file."""
-    _Reader(read_infrastructure(text, draft.where), draft, chip).run()
+    _Reader(read_infrastructure(text, draft.where), draft).run()
 
 
 @dataclass(slots=True)
 class _Reader:
     graph: InfraGraph
     draft: Draft
-    chip: str | None
     roles: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     zones: dict[int, int] = field(default_factory=dict)
-    edges: list[Edge] = field(default_factory=list)
+    edges: list[InfraEdge] = field(default_factory=list)
     cpus: dict[str, Cpu] = field(default_factory=dict)
     adapters: dict[str, Adapter] = field(default_factory=dict)
 
@@ -109,7 +112,7 @@ class _Reader:
             among_hosts = node.instance in hosting and role in ("switch", "nvswitch", "pcie")
             self.roles[label] = "fabric" if among_hosts else role
         if not machines:
-            raise fail(self.draft.where, 0, "no component with choice xpu, so no GPUs")
+            raise self.draft.fail("no component with choice xpu, so no GPUs")
 
     def _role(self, label: str, node: InfraNode, machine: bool, computing: set[str]) -> str:
         text = f"{node.name} {node.description}"
@@ -154,7 +157,7 @@ class _Reader:
                 self.draft.assume(label, "ignored", "no path of data leads to it")
         self.edges = kept
 
-    def _carries_data(self, edge: Edge) -> bool:
+    def _carries_data(self, edge: InfraEdge) -> bool:
         roles = {self.roles[edge.a], self.roles[edge.b]}
         control = "nvswitch" in roles and not roles <= {"gpu", "nvswitch", "network", "fabric"}
         return not control and not ("memory" in roles and roles & {"gpu", "nic"})
@@ -184,29 +187,26 @@ class _Reader:
     def _node(self, label: str, node: InfraNode) -> None:
         name, role = self.names[label], self.roles[label]
         zone = NETWORK if role == "network" else self.zones.get(node.instance, 0)
-        keys: dict[str, Any] = {"zone": zone} if zone else {}
         self.draft.source(name, f"{label}{f', {node.description}' if node.description else ''}")
+        kind, keys = role, {}
         if role == "gpu":
-            self.draft.node(
-                name, "gpu", chip=known_chip(self.draft, self._chip(name, node), name), **keys
-            )
-        elif role == "host":
-            self.draft.node(name, "host", **keys)
+            keys = {"chip": known_chip(self.draft, self._chip(name, node), name)}
         elif role == "nic":
-            self.draft.node(name, "nic", nic=self._adapter(label, name, node), **keys)
+            keys = {"nic": self._adapter(label, name, node)}
         elif role == "memory":
-            self.draft.node(name, "memory", chip=self._memory(label, name, node), **keys)
+            keys = {"chip": self._memory(label, name, node)}
         elif role == "cpu":
-            self.draft.node(name, "switch", switch=self._cpu(label).name, **keys)
-        else:
-            self.draft.node(name, "switch", **self._switch(label, name, node), **keys)
+            kind, keys = "switch", {"switch": self._cpu(label).name}
+        elif role != "host":
+            kind, keys = "switch", self._switch(label, name, node)
+        self.draft.node(name, kind, **keys, zone=zone)
 
     def _chip(self, name: str, node: InfraNode) -> str:
         for key in ("chip", "model", "product"):
-            if key in node.attributes and not self.chip:
+            if key in node.attributes and not self.draft.chip:
                 return product_chip(self.draft, node.attributes[key])
-        if self.chip:
-            return named_chip(self.draft, self.chip)
+        if self.draft.chip:
+            return given_chip(self.draft)
         result = gpu_by_words(node.description) or gpu_by_words(node.device)
         if result is not None and result[0] is not None:
             self.draft.assume(name, f"chip {result[0].name}", f"{result[1]!r} in its description")
@@ -264,10 +264,7 @@ class _Reader:
         if node.description in CROSSBARS:
             return {"switch": node.description, **tier}
         if role == "nvswitch":
-            chips = [
-                str(keys["chip"]) for keys in self.draft.nodes.values() if keys["kind"] == "gpu"
-            ]
-            switch = next((GPUS[chip].switch for chip in chips if GPUS[chip].switch), "nvswitch3")
+            switch = next((chip.switch for chip in self._chips() if chip.switch), "nvswitch3")
             self.draft.assume(name, f"switch {switch}", "as in usual nodes with its GPUs")
             return {"switch": switch}
         if role == "pcie":
@@ -280,41 +277,43 @@ class _Reader:
 
     def _adapter(self, label: str, name: str, node: InfraNode) -> str:
         if node.description in ADAPTERS:
-            own = ADAPTERS[node.description]
-            self.adapters[name] = Adapter(own.name, own.kind, own.gbps, "")
-            return own.name
+            nic = ADAPTERS[node.description]
+            self.adapters[name] = Adapter(nic.name, nic.kind, nic.gbps, "")
+            return nic.name
         nets = [e for e in self.edges if label in (e.a, e.b) and self._is_network(e)]
-        rates = [parse_rate(edge.rate).bytes_per_s * 8e-6 for edge in nets if edge.rate]
+        rates = [parse_rate(edge.link.rate).bytes_per_s * 8e-6 for edge in nets if edge.link.rate]
         said = re.search(r"\b([1-9][0-9]{0,2})\s*G", node.description)
         mbps = max(rates, default=1000.0 * int(said[1]) if said else 0.0)
-        text = " ".join([node.description, *(edge.text for edge in nets)])
-        device = ImportedDevice(cls=0x020700 if _INFINIBAND.search(text) else 0x020000)
-        newest = max(
-            (
-                GPUS[str(k["chip"])].pcie
-                for k in self.draft.nodes.values()
-                if "chip" in k and k["kind"] == "gpu"
-            ),
-            default=4,
+        text = " ".join([node.description, *(edge.link.text for edge in nets)])
+        device = ImportedDevice(
+            cls=PciClass.INFINIBAND if _INFINIBAND.search(text) else PciClass.ETHERNET
         )
-        result = adapter_of(Net(speed_mbps=round(mbps) or None), device, newest)
+        result = adapter_of(Net(speed_mbps=round(mbps) or None), device, self._newest())
         self.adapters[name] = result
         if result.why:
             self.draft.assume(name, f"NIC {result.name}", result.why)
         return result.name
 
+    def _chips(self) -> list[Gpu]:
+        """Return the models of the GPUs added until now."""
+        nodes = self.draft.nodes.values()
+        return [GPUS[str(keys["chip"])] for keys in nodes if keys["kind"] == "gpu"]
+
+    def _newest(self) -> int:
+        """Return the newest PCIe generation of the GPUs added until now."""
+        return max((chip.pcie for chip in self._chips()), default=4)
+
     # Links.
 
-    def _is_network(self, edge: Edge) -> bool:
+    def _is_network(self, edge: InfraEdge) -> bool:
         roles = {self.roles[edge.a], self.roles[edge.b]}
         return bool(roles & {"network", "fabric"}) or roles <= {"nic", "host"}
 
-    def _link(self, edge: Edge) -> None:
+    def _link(self, edge: InfraEdge) -> None:
         roles = {self.roles[edge.a], self.roles[edge.b]}
         one, two = self.names[edge.a], self.names[edge.b]
-        written = WRITTEN_LINK.search(edge.text)
-        if written and written[2] in LINKS:
-            keys: dict[str, Any] = {"type": written[2], "count": int(written[1])}
+        if written := _written(edge):
+            keys: dict[str, Any] = {"type": written[1], "count": written[0]}
         elif self._is_network(edge):
             keys = {"type": self._network_type(edge)}
         elif self._is_nvlink(edge):
@@ -324,77 +323,74 @@ class _Reader:
         elif "memory" in roles:
             memory = one if self.roles[edge.a] == "memory" else two
             keys = {"type": f"dram-{self.draft.nodes[memory]['chip']}"}
-        elif roles == {"gpu", "cpu"} and re.search(r"c2c", edge.text, re.IGNORECASE):
+        elif roles == {"gpu", "cpu"} and re.search(r"c2c", edge.link.text, re.IGNORECASE):
             keys = {"type": "nvlink-c2c"}
         else:
             keys = {"type": self._pcie(edge)}
         self.draft.link(one, two, **self._figures(keys, edge))
 
-    def _figures(self, keys: dict[str, Any], edge: Edge) -> dict[str, Any]:
+    def _figures(self, keys: dict[str, Any], edge: InfraEdge) -> dict[str, Any]:
         """Add rate and latency of the file if they differ from those of the link type."""
-        own = LINKS[keys["type"]]
+        preset = LINKS[keys["type"]]
         where = f"{self.names[edge.a]}-{self.names[edge.b]}"
-        usual = parse_rate(str(own["rate"].value)).bytes_per_s
-        if edge.rate:
-            each = parse_rate(edge.rate).bytes_per_s / int(keys.get("count", 1))
+        usual = parse_rate(str(preset["rate"].value)).bytes_per_s
+        if edge.link.rate:
+            each = parse_rate(edge.link.rate).bytes_per_s / int(keys.get("count", 1))
             if abs(each - usual) > 1e-5 * usual:
                 keys["rate"] = f"{each / 1e9:.12g} GB/s"
-        elif not edge.transfers:
+        elif not edge.link.transfers:
             self.draft.assume(where, f"the rate of {keys['type']}", "no bandwidth in the file")
-        if edge.latency:
-            if parse_time(edge.latency) != parse_time(
-                str(keys.get("latency", own["latency"].value))
+        if edge.link.latency:
+            if parse_time(edge.link.latency) != parse_time(
+                str(keys.get("latency", preset["latency"].value))
             ):
-                keys["latency"] = edge.latency
+                keys["latency"] = edge.link.latency
         else:
             self.draft.assume(where, f"the latency of {keys['type']}", "no latency in the file")
         return keys
 
-    def _nvlink(self, edge: Edge) -> dict[str, Any]:
+    def _nvlink(self, edge: InfraEdge) -> dict[str, Any]:
         ends = [end for end in (edge.a, edge.b) if self.roles[end] == "gpu"]
         if not ends:
             return {"type": "nvlink3"}
         chip = GPUS[str(self.draft.nodes[self.names[ends[0]]]["chip"])]
         keys = direct_keys(chip) if len(ends) == 2 else nvlink_keys(chip)
-        if not edge.rate and chip.links:
-            own = [e for e in self.edges if ends[0] in (e.a, e.b) and self._is_nvlink(e)]
-            each, rest = divmod(chip.links, len(own))
-            counts = [each + (at < rest) for at in range(len(own))]
-            if len(chip.planes) == len(own):
+        if not edge.link.rate and chip.links:
+            edges = [e for e in self.edges if ends[0] in (e.a, e.b) and self._is_nvlink(e)]
+            each, rest = divmod(chip.links, len(edges))
+            counts = [each + (at < rest) for at in range(len(edges))]
+            if len(chip.planes) == len(edges):
                 counts = list(chip.planes)
-            keys["count"] = max(1, counts[own.index(edge)])
+            keys["count"] = max(1, counts[edges.index(edge)])
             what = f"{keys['count']} links"
             self.draft.assume(
                 f"{self.names[edge.a]}-{self.names[edge.b]}", what,
-                f"{chip.name} has {chip.links}, divided among its {len(own)} edges",
+                f"{chip.name} has {chip.links}, divided among its {len(edges)} edges",
             )  # fmt: skip
         return keys
 
-    def _is_nvlink(self, edge: Edge) -> bool:
+    def _is_nvlink(self, edge: InfraEdge) -> bool:
         return {self.roles[edge.a], self.roles[edge.b]} <= {"gpu", "nvswitch"}
 
-    def _network_type(self, edge: Edge) -> str:
-        written = WRITTEN_LINK.search(edge.text)
-        if written and written[2] in LINKS:
-            return written[2]
-        kind = "ib" if _INFINIBAND.search(edge.text) else "roce"
-        gbps = parse_rate(edge.rate).bytes_per_s * 8e-9 if edge.rate else 400.0
-        return USUAL_LINKS[kind][min(USUAL_LINKS[kind], key=lambda rate: abs(rate - gbps))]
+    def _network_type(self, edge: InfraEdge) -> str:
+        if written := _written(edge):
+            return written[1]
+        kind = "ib" if _INFINIBAND.search(edge.link.text) else "roce"
+        return network_link(kind, edge.link.rate or "400 Gb/s")
 
-    def _pcie(self, edge: Edge) -> str:
+    def _pcie(self, edge: InfraEdge) -> str:
         gpus = [e for e in (edge.a, edge.b) if self.roles[e] == "gpu"]
-        said, lanes = _GENERATION.search(edge.text), _LANES.search(edge.text)
+        said, lanes = _GENERATION.search(edge.link.text), _LANES.search(edge.link.text)
         width = int(lanes[1]) if lanes else 16
-        if edge.transfers:
-            generation = min(PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - edge.transfers))
-        elif edge.rate:
-            rate = parse_rate(edge.rate).bytes_per_s
+        if edge.link.transfers:
+            generation = min(PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - edge.link.transfers))
+        elif edge.link.rate:
+            rate = parse_rate(edge.link.rate).bytes_per_s
             generation = min(PCIE_GTS, key=lambda gen: abs(_x16(gen) * width / 16 - rate))
         elif said:
             generation = int(said[1] or said[2] or said[3])
         else:
-            chips = {str(k["chip"]) for k in self.draft.nodes.values() if k["kind"] == "gpu"}
-            generation = max((GPUS[chip].pcie for chip in chips), default=4)
+            generation = self._newest()
             what = f"PCIe generation {generation}"
             name = f"{self.names[edge.a]}-{self.names[edge.b]}"
             self.draft.assume(name, what, "not in the file; as its GPUs")
@@ -408,16 +404,9 @@ class _Reader:
         if any(role == "memory" for role in self.roles.values()):
             return
         for label, cpu in self.cpus.items():
-            name = self.names[label].replace("cpu", "mem")
             zone = self.zones[self.graph.nodes[label].instance]
-            keys: dict[str, Any] = {"zone": zone} if zone else {}
-            self.draft.node(name, "memory", chip=cpu.memory, **keys)
-            self.draft.link(self.names[label], name, type=f"dram-{cpu.memory}")
-            self.draft.assume(
-                name,
-                "the memory its processor usually has",
-                "the file does not mention host memory",
-            )
+            name = add_memory(self.draft, self.names[label], cpu, zone=zone)
+            self.draft.assume(name, *USUAL_MEMORY)
 
     def _usage(self) -> None:
         """Set channels and levels as NCCL would on the first node; add its usual network."""
@@ -441,12 +430,14 @@ class _Reader:
         for note, names in one.notes.items():
             if alone or note[0] != "rings":
                 self.draft.notes.setdefault(note, []).extend(names)
-        result = network_of(self.adapters)
-        if alone and result is not None and "network" not in self.roles.values():
-            self.draft.settings["network"] = result[0]
-            words = ", ".join(f"{key} {value}" for key, value in result[0].items())
-            why = "the file describes one node; the usual network of such NICs"
-            self.draft.assume(result[1], f"with --nodes, joined by {words}", why)
+        if alone and "network" not in self.roles.values():
+            set_network(self.draft, self.adapters)
+
+
+def _written(edge: InfraEdge) -> tuple[int, str] | None:
+    """Return the number of links and their type if clusim wrote the description of an edge."""
+    match = _WRITTEN.search(edge.link.text)
+    return (int(match[1]), match[2]) if match and match[2] in LINKS else None
 
 
 def _x16(generation: int) -> float:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from clusim.base.limits import fail, number, printable, whole
+from clusim.base.limits import number, printable, whole
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     ACCELERATORS,
@@ -22,12 +22,11 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
     bus_id,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_xml
-from clusim.hardware import gpu_by_pci, gpu_by_product
+from clusim.formats.xmltext import XmlElement, parse_root
 
 _DOCTYPE = re.compile(
     r"\A(\ufeff?\s*(?:<\?xml[^>]{0,200}\?>\s*)?)<!DOCTYPE\s+topology\s+SYSTEM\s+\"hwloc2?\.dtd\"\s*>"
@@ -39,25 +38,17 @@ _GPU_NAME = re.compile(r"(cuda|nvml|rsmi|ze)([0-9]{1,3})")
 _PORT = re.compile(r"Port([0-9]{1,2})State")
 _ACTIVE: Final = 4
 _LANES: Final = (16, 8, 4, 2, 1)
-_SWITCH: Final = 0x068000
-_GPU: Final = 0x030200
 _LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
 """Bandwidth that hwloc assumes for a link of these types [MB/s]; 25,000 for others."""
 
 
-def read_lstopo(text: str, draft: Draft, chip: str | None) -> None:
+def read_lstopo(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     text = _DOCTYPE.sub(lambda found: found[1] + "\n" * found[0][len(found[1]) :].count("\n"), text)
-    root = parse_xml(text, draft.where)
-    if root.tag != "topology":
-        raise fail(
-            draft.where,
-            root.line,
-            f"the root element is <{printable(root.tag)}>; hwloc has <topology>",
-        )
+    root = parse_root(text, draft.where, "topology", "hwloc")
     draft.settings["description"] = "imported from hwloc's XML (lstopo)"
     host = _Host(root, draft)
-    wire_machine(host.read(), draft, chip)
+    wire_machine(host.read(), draft)
 
 
 class _Host:
@@ -69,9 +60,7 @@ class _Host:
         self.openfabrics = 32 if newer.isdecimal() and int(newer[:4]) >= 3 else 3
         self.machine = ImportedMachine(hint=Path(draft.where).name)
         self.cpus: dict[int, ImportedCpu] = {}
-        self.arch = next(
-            (v for e in _elements(root) for k, v in _infos(e) if k == "Architecture"), ""
-        )
+        self.arch = next((v for e in root.walk() for k, v in _infos(e) if k == "Architecture"), "")
         self.by_index: dict[str, ImportedDevice] = {}
         self.shared: Counter[str] = Counter()
 
@@ -79,17 +68,15 @@ class _Host:
         """Return the node."""
         top = [e for e in self.root.all("object") if e.get("type") in ("Machine", "System")]
         if not top:
-            raise fail(self.draft.where, self.root.line, "no object of type Machine")
+            raise self.draft.fail("no object of type Machine", self.root.line)
         for machine in top:
-            packages = [e for e in _elements(machine) if e.get("type") in ("Package", "Socket")]
+            packages = [e for e in machine.walk() if e.get("type") in ("Package", "Socket")]
             self._walk(machine, packages[0] if packages else None, [0])
         for text, count in self.shared.items():
             self.draft.assume(text, "at the first of its NUMA nodes", f"the file has it at {count}")
         if not any(device.gpu for cpu in self.cpus.values() for device in cpu.walk()):
-            raise fail(
-                self.draft.where,
-                0,
-                "no GPU among its PCI devices; run lstopo where they are seen, with I/O",
+            raise self.draft.fail(
+                "no GPU among its PCI devices; run lstopo where they are seen, with I/O"
             )
         self._nvlinks()
         self._ports()
@@ -201,7 +188,7 @@ class _Host:
         found.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=found.line)
         models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
         found.gpu.product = models[0] if models else ""
-        chip = gpu_by_pci(found.vendor, found.device) or gpu_by_product(found.gpu.product)
+        chip = found.known_gpu
         if found.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
             self.draft.assume(
                 found.text,
@@ -255,10 +242,8 @@ class _Host:
         names = " ".join(item.text for item in matrix.all("indexes")).split()
         values = [number(w) for item in matrix.all("u64values") for w in item.text.split()]
         if len(values) != len(names) ** 2 or None in values:
-            raise fail(
-                self.draft.where,
-                matrix.line,
-                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects",
+            raise self.draft.fail(
+                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects", matrix.line
             )
         objects = [self.by_index.get(name.rpartition(":")[2]) for name in names]
         left = 0
@@ -278,25 +263,16 @@ class _Host:
 
     def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
-        assert device.gpu is not None
-        chip = gpu_by_pci(device.vendor, device.device) or gpu_by_product(device.gpu.product)
+        chip = device.known_gpu
         each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
         count = max(1, round(rate / each))
-        kind = _GPU if other.gpu is not None else _SWITCH
-        device.gpu.peers.append(Peer(other.bus, min(count, 1024), kind, text=other.text))
+        kind = PciClass.GPU if other.gpu is not None else PciClass.NVSWITCH
+        device.join(other.bus, min(count, 1024), kind, text=other.text)
 
 
 def _counts(device: ImportedDevice) -> bool:
     """Return True if a device is a GPU or a NIC."""
     return device.gpu is not None or device.is_class(0x02)
-
-
-def _elements(element: XmlElement) -> list[XmlElement]:
-    """Return an element and all below it."""
-    result = [element]
-    for item in result:
-        result += item.children
-    return result
 
 
 def _infos(element: XmlElement) -> list[tuple[str, str]]:
@@ -306,7 +282,7 @@ def _infos(element: XmlElement) -> list[tuple[str, str]]:
 def _numas(element: XmlElement) -> list[int]:
     """Return the NUMA nodes of an object with CPUs, one per set of CPUs."""
     result: dict[str, int] = {}
-    for item in _elements(element):
+    for item in element.walk():
         index = whole(item.get("os_index"))
         cpus = item.get("cpuset") or str(index)
         if item.get("type") != "NUMANode" or index is None or item.get("subtype") == "GPUMemory":

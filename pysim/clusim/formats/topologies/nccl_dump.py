@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusim.base.limits import printable
-from clusim.formats.topologies.identify import PCIE_GTS
+from clusim.formats.topologies.identify import PCIE_GTS, PciClass
 from clusim.formats.xmltext import XmlElement
 from clusim.hardware import ADAPTER_IDS, ADAPTERS, GPUS, PCIE_SWITCH_IDS, PROCESSORS, Cpu, Nic
 from clusim.hardware.pcie import LANES, lane_MBps
@@ -19,8 +19,6 @@ from clusim.topology.model import Fabric, Link
 from clusim.topology.nccl_overrides import SWITCH, told_of, told_slot
 from clusim.topology.node import Node
 
-_GPU, _BRIDGE, _NVSWITCH = "0x030200", "0x060400", "0x068000"
-_INFINIBAND, _ETHERNET = "0x020700", "0x020000"
 _ARCHITECTURES = {"arm": "arm64", "power": "ppc64"}
 _VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD", "arm": "ARM", "power": "IBM"}
 _NAMES = {"efa": "rdmap", "slingshot": "cxi", "tcp": "eth"}
@@ -99,7 +97,7 @@ class _Machine:
 
     def _hangs(self, name: str, link: Link) -> bool:
         """Return True if a device is the end of a PCIe link, or of a coherent link without PCIe."""
-        slots = [own.cls for _, own in self.links[name]]
+        slots = [one.cls for _, one in self.links[name]]
         return link.cls == "pcie" or (
             link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
         )
@@ -119,7 +117,9 @@ class _Machine:
             return self._nic(node, slot)
         ids = next((i for i, model in PCIE_SWITCH_IDS.items() if model == node.model), None)
         keys = _UNKNOWN if ids is None else _identity(*ids)
-        element = XmlElement.of("pci", busid=self.bus[name], class_=_BRIDGE, **keys, **slot)
+        element = XmlElement.of(
+            "pci", busid=self.bus[name], class_=_class(PciClass.BRIDGE), **keys, **slot
+        )
         element.children = list(self._below(name))
         return element
 
@@ -138,7 +138,7 @@ class _Machine:
                 rate = round(link.rate.bytes_per_s / 1e6)
                 gpu.children.append(XmlElement.of("c2c", bw=rate, count=link.count))
         result = XmlElement.of(
-            "pci", busid=self.bus[node.name], class_=_GPU, **_identity(*ids), **slot
+            "pci", busid=self.bus[node.name], class_=_class(PciClass.GPU), **_identity(*ids), **slot
         )
         result.children = [gpu]
         return result
@@ -154,8 +154,8 @@ class _Machine:
         told = told_of(self.fabric, name)
         ends = self._wired(name) if told is None else self._told(told)
         for target, count in ends.items():
-            leads = _NVSWITCH if target not in self.bus.values() else _GPU
-            link = XmlElement.of(tag, target=target, count=count, tclass=leads)
+            leads = PciClass.GPU if target in self.bus.values() else PciClass.NVSWITCH
+            link = XmlElement.of(tag, target=target, count=count, tclass=_class(leads))
             gpu.children.append(link)
 
     def _wired(self, name: str) -> Counter[str]:
@@ -192,7 +192,7 @@ class _Machine:
         result = XmlElement.of(
             "pci",
             busid=self.bus[node.name],
-            class_=_INFINIBAND if infiniband else _ETHERNET,
+            class_=_class(PciClass.INFINIBAND if infiniband else PciClass.ETHERNET),
             **keys,
             **slot,
         )
@@ -220,6 +220,10 @@ class _Machine:
         if uplink is not None:
             return round(uplink.rate.bytes_per_s * 8 / 1e9)
         return known.gbps if known is not None else 0.0
+
+
+def _class(cls: PciClass) -> str:
+    return f"{cls:#08x}"
 
 
 def _identity(vendor: int, device: int) -> dict[str, object]:
@@ -283,11 +287,13 @@ def _family(known: Cpu) -> dict[str, object]:
 
 def _adapter_ids(known: Nic | None) -> tuple[int, int] | None:
     """Return the PCI identity of a NIC: of its family, with the nearest rate."""
-    own = [
-        item for item in ADAPTER_IDS.values() if known is not None and item.family == known.family
-    ]
-    if not own or known is None:
+    if known is None:
         return None
+    family = [item for item in ADAPTER_IDS.values() if item.family == known.family]
     ethernet = known.kind == "roce"
-    best = min(own, key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - known.gbps)))
-    return best.vendor, best.device
+    best = min(
+        family,
+        key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - known.gbps)),
+        default=None,
+    )
+    return (best.vendor, best.device) if best is not None else None

@@ -15,19 +15,17 @@ from clusim.base.limits import fail
 from clusim.formats.topologies.common import Draft, Imported
 from clusim.formats.topologies.identify import (
     HIDDEN,
+    PCIE_GTS,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
 )
 from clusim.formats.topologies.wiring import wire_machine
 
-_GTS = {
-    3.0: "2.5 GT/s PCIe", 6.0: "5.0 GT/s PCIe", 12.0: "8.0 GT/s PCIe", 24.0: "16.0 GT/s PCIe",
-    48.0: "32.0 GT/s PCIe", 96.0: "64.0 GT/s PCIe",
-}  # fmt: skip
+_GTS = {3.0 * 2 ** (gen - 1): f"{rate:g} GT/s" for gen, rate in PCIE_GTS.items()}
 """NCCL's rate of 16 lanes per PCIe generation [GB/s]."""
 
 _LOCAL_GBps = 1000.0
@@ -75,11 +73,11 @@ def read_print(
     TopologyError
         If the print is inconsistent.
     """
-    draft = Draft(where, "log")
+    draft = Draft(where, "log", chip=chip)
     draft.source("import", f"NCCL's === System lines: {where}")
     machine = _Reader(where, links_of, adapters).read(nodes)
     draft.settings["description"] = "read off NCCL's log"
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
     result = draft.finish("nccl-print", "NCCL's === System lines")
     if not result.counts["gpus"]:
         raise fail(where, 0, "names no GPU")
@@ -135,11 +133,11 @@ class _Reader:
         above = self.path[-1][1] if self.path else None
         if kind == "NET":
             self._net(node, above)
-        elif node.link == "NVL" and above is not None and above.gpu is not None:
-            count = self.links_of(node.bw)
-            target = HIDDEN if kind == "NVS" else self._bus(node.name)
-            tclass = 0x068000 if kind == "NVS" else 0x030200
-            above.gpu.peers.append(Peer(target, count, tclass, text=node.name))
+        elif node.link == "NVL" and above is not None:
+            switch = kind == "NVS"
+            target = HIDDEN if switch else self._bus(node.name)
+            leads = PciClass.NVSWITCH if switch else PciClass.GPU
+            above.join(target, self.links_of(node.bw), leads, text=node.name)
         elif node.link == "C2C" and above is not None and above.gpu is not None:
             above.gpu.c2c_MBps = round(node.bw * 1000)
         elif node.link == "PCI" and kind in ("PCI", "GPU", "NIC"):
@@ -153,7 +151,7 @@ class _Reader:
             number = self.number.get(bus, 0)
             device.gpu = ImportedGpu(dev=number, rank=number, asked=True)
         elif kind == "PCI":
-            device.cls = 0x060400
+            device.cls = PciClass.BRIDGE
             if re.fullmatch(r"[0-9a-f]{16}", node.note):
                 parts = [int(node.note[at : at + 4], 16) for at in range(0, 16, 4)]
                 device.vendor, device.device, device.subvendor, device.subdevice = parts
@@ -171,7 +169,7 @@ class _Reader:
         if nic is None or nic.speed is None:
             self.machine.cpus[-1].nets.append(net)
             return
-        nic.cls = 0x020000 if kind == "RoCE" else 0x020700
+        nic.cls = PciClass.ETHERNET if kind == "RoCE" else PciClass.INFINIBAND
         nic.nets.append(net)
 
 

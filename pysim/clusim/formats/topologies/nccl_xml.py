@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-from clusim.base.limits import fail, natural, printable
+from clusim.base.limits import natural, printable
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     ImportedCpu,
@@ -13,10 +14,12 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
+    PciClass,
     Peer,
     bus_id,
 )
-from clusim.formats.xmltext import XmlElement
+from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.xmltext import XmlElement, parse_root
 
 MAX_COUNT = 1024
 MAX_HEAD = 20_000
@@ -25,17 +28,24 @@ MAX_HEAD = 20_000
 _GROUP_TITLE = "a file of mapping groups, a machine each"
 
 
-def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) -> ImportedMachine:
-    """Return the node of a ``<system>`` element; `group` selects one of its groups."""
+def read_nccl(text: str, draft: Draft) -> None:
+    """Fill `draft` from a topology XML."""
+    root = parse_root(text, draft.where, "system", "nccl-xml")
+    draft.settings["description"] = "imported from NCCL topology XML"
+    wire_machine(_system(root, draft, text), draft)
+
+
+def _system(root: XmlElement, draft: Draft, text: str) -> ImportedMachine:
+    """Return the node of a ``<system>`` element, or of one of its groups."""
     comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {comments}")
     top = root
     groups = root.all("group")
     if groups:
-        top = _pick(groups, draft, group)
+        top = _pick(groups, draft, draft.group)
         machine.hint = f"{top.get('name')} {machine.hint}"
-    elif group is not None:
-        raise fail(draft.where, root.line, "the file does not have groups; omit the group")
+    elif draft.group is not None:
+        raise draft.fail("the file does not have groups; omit the group", root.line)
     for element in top.all("cpu"):
         machine.cpus.append(_cpu(element, draft))
     loose = [_device(element, draft) for element in top.all("pci")]
@@ -47,9 +57,7 @@ def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) ->
     if groups:
         _apply_group(top, machine, draft)
     if not machine.cpus:
-        raise fail(
-            draft.where, root.line, "no <cpu> and no <pci> in <system>; is it a topology of NCCL?"
-        )
+        raise draft.fail("no <cpu> and no <pci> in <system>; is it a topology of NCCL?", root.line)
     return machine
 
 
@@ -87,8 +95,7 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
         device=element.bits("device"),
         subvendor=element.bits("subsystem_vendor"),
         subdevice=element.bits("subsystem_device"),
-        speed=element.attributes.get("link_speed"),
-        width=element.whole("link_width"),
+        **_slot(element),
         told_speed=element.get("told_speed"),
         told_width=element.whole("told_width"),
         line=element.line,
@@ -105,14 +112,22 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
     return device
 
 
+def _slot(element: XmlElement) -> dict[str, Any]:
+    """Return the speed and the lanes of a device's PCIe link."""
+    return {
+        "speed": element.attributes.get("link_speed"),
+        "width": element.whole("link_width"),
+    }
+
+
 def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
     gpu = _gpu(element)
     if device.cls is None and not device.text:
         # A mapping group: several GPUs and NICs below one nameless switch.
-        speed, width = element.attributes.get("link_speed"), element.whole("link_width")
-        child = ImportedDevice(text=f"gpu {element.get('dev')}", gpu=gpu, line=element.line)
-        child.speed, child.width = speed, width
-        device.children.append(child)
+        text = f"gpu {element.get('dev')}"
+        device.children.append(
+            ImportedDevice(text=text, gpu=gpu, line=element.line, **_slot(element))
+        )
     elif device.gpu is None:
         device.gpu = gpu
     else:
@@ -126,12 +141,9 @@ def _add_nics(device: ImportedDevice, element: XmlElement) -> None:
     if not nets and element.get("id"):
         name = printable(element.get("id"), 40)
         nets = [Net(name, speed_mbps=element.whole("speed"), line=element.line)]
-        child = ImportedDevice(text=name, nets=nets, line=element.line)
-        child.speed, child.width = (
-            element.attributes.get("link_speed"),
-            element.whole("link_width"),
+        device.children.append(
+            ImportedDevice(text=name, nets=nets, line=element.line, **_slot(element))
         )
-        device.children.append(child)
     elif device.cls is None and not device.text:
         device.children.append(ImportedDevice(text="nic", nets=nets, line=element.line))
     else:
@@ -168,11 +180,7 @@ def _peers(element: XmlElement) -> list[Peer]:
         count = child.whole("count")
         count = 1 if count is None else count
         if not 0 <= count <= MAX_COUNT:
-            raise fail(
-                child.where,
-                child.line,
-                f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links",
-            )
+            raise child.fail(f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links")
         if count:
             target = child.get("target")
             peer = Peer(
@@ -220,7 +228,7 @@ def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElem
     for element in groups:
         if wanted in element.get("name").split("|"):
             return element
-    raise fail(draft.where, 0, f"no group {printable(wanted)!r}; there are {shown}")
+    raise draft.fail(f"no group {printable(wanted)!r}; there are {shown}")
 
 
 _GROUP_NAME = re.compile(
@@ -251,7 +259,8 @@ def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) ->
                     placed.add(int(index[:6]))
                     if net.speed_mbps is None:
                         net.speed_mbps = rates[int(index[:6])] * 1000
-                device.cls = 0x020700 if match["net"].lower() == "infiniband" else 0x020000
+                infiniband = match["net"].lower() == "infiniband"
+                device.cls = PciClass.INFINIBAND if infiniband else PciClass.ETHERNET
     named = [net.name for device in machine.walk() for net in device.nets]
     if any(not name for name in named):
         return

@@ -20,8 +20,8 @@ import numpy as np
 from clusim.base.errors import TopologyError
 from clusim.base.limits import fail, number, printable
 from clusim.topology.arrays import FabricArrays, arrays_of
-from clusim.topology.check_flow import max_flow
-from clusim.topology.check_links import HOST_CLASSES, Finding, listed
+from clusim.topology.check_flow import device_wires, max_flow
+from clusim.topology.check_links import Finding, listed
 from clusim.topology.model import Fabric
 from clusim.topology.validate import read_text
 
@@ -192,19 +192,13 @@ class _Paths:
         self.arrays: FabricArrays = arrays_of(machine)
         self.num_ranks = self.arrays.num_ranks
         self.known: dict[tuple[object, ...], float] = {}
+        self.peers = device_wires(self.arrays)
         self.nodes = [self.arrays.node_of(rank) for rank in range(self.num_ranks)]
 
     @cached_property
     def memories(self) -> list[int]:
         """Nodes of host memory."""
         return [at for at, node in enumerate(self.machine.nodes) if node.kind == "memory"]
-
-    @cached_property
-    def own(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Mask of wires that do not belong to the host."""
-        classes = self.arrays.wire_class
-        host = np.array([name in HOST_CLASSES for name in classes.names], bool)
-        return ~host[classes.codes] if len(host) else np.zeros(len(self.arrays.wires), bool)
 
     def of(self, test: str, row: int, column: int) -> tuple[str, float]:
         """Return the label of a matrix element of a test, and the maximum flow of its pair."""
@@ -234,7 +228,7 @@ class _Paths:
         key = (self._ends(a), self._ends(b), self._between(a, b), engine)
         if key not in self.known:
             pair = (self.nodes[a], self.nodes[b])
-            self.known[key] = self._flow(pair, engine, self.own) or self._flow(pair, engine)
+            self.known[key] = self._flow(pair, engine, self.peers) or self._flow(pair, engine)
         return self.known[key]
 
     def _ends(self, rank: int) -> tuple[int, ...]:
@@ -270,7 +264,7 @@ class _Paths:
         if only is not None:
             mask &= only
         elif self.machine.nodes[node].kind != "memory":
-            mask &= ~self.own
+            mask &= ~self.peers
         kinds = sorted({int(form) for form in wires["format"][mask]})
         shares = []
         for kind in kinds:

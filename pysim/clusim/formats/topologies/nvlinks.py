@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from clusim.base.limits import natural
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.identify import HIDDEN, BusId, ImportedGpu, Peer
+from clusim.formats.topologies.identify import HIDDEN, BusId, ImportedGpu, PciClass, Peer
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
 from clusim.hardware import Gpu
 from clusim.topology.nccl_overrides import SWITCH
@@ -67,9 +67,9 @@ class _Links:
     def add(self, name: str, peer: Peer, chip: Gpu) -> None:
         """Sort one link entry of a GPU by the kind of its remote end."""
         other = self.by_bus.get(peer.target)
-        base = (peer.tclass or 0) >> 8
+        switched = _is_switch(peer)
         to = SWITCH if peer.target == HIDDEN else other
-        if to is not None or base == 0x0680:
+        if to is not None or switched:
             self.told.setdefault(name, Counter())[to or SWITCH] += peer.count
         if peer.target == HIDDEN:
             self.hidden[name] += peer.count
@@ -79,10 +79,10 @@ class _Links:
             self.pairs[name, other] += peer.count
             if peer.xgmi:
                 self.xgmi.add(frozenset((name, other)))
-        elif peer.tclass == 0x068001:
+        elif peer.tclass == PciClass.NPU_BRIDGE:
             keys = nvlink_keys(chip)
             self.draft.link(name, self.cpu_of[name], count=peer.count, **keys)
-        elif base == 0x0680 or (peer.tclass is None and not peer.xgmi):
+        elif switched or (peer.tclass is None and not peer.xgmi):
             self.switches.setdefault(peer.target, Counter())[name] += peer.count
             self.texts[peer.target] = peer.text
         else:
@@ -97,7 +97,7 @@ class _Links:
         counts = self.told[name] = Counter()
         for peer in told:
             to = SWITCH if peer.target == HIDDEN else self.by_bus.get(peer.target)
-            if to is not None or (peer.tclass or 0) >> 8 == 0x0680:
+            if to is not None or _is_switch(peer):
                 counts[to or SWITCH] += peer.count
 
     def join_pairs(self) -> None:
@@ -289,6 +289,10 @@ class _Links:
             f"{_TRUNKS} links join each pair of the two boards",
             "the GPUs of a DGX-2 reach the other board so; the file cannot show it",
         )
+
+
+def _is_switch(peer: Peer) -> bool:
+    return (peer.tclass or 0) >> 8 == PciClass.NVSWITCH >> 8
 
 
 def _boards(chip: Gpu, names: list[str]) -> list[list[str]]:

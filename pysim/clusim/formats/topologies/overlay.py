@@ -59,11 +59,11 @@ class _Overlay:
 
     def run(self, where: str) -> None:
         self._match(where)
+        twins = {
+            id(self.same.get(id(other))): other for other in reversed([*self._devices(self.real)])
+        }
         for mine in list(self._devices(self.told)):
-            other = next(
-                (r for r in self._devices(self.real) if self.same.get(id(r)) is mine), None
-            )
-            if other is not None:
+            if (other := twins.get(id(mine))) is not None:
                 self._fill(mine, other)
         self._processors()
         self._drop(self.told)
@@ -94,21 +94,19 @@ class _Overlay:
             return
         self.same = {}
         for kind in ("gpu", "nic"):
-            own, others = (
+            told, real = (
                 [e for e in self._devices(r) if _kind(e) == kind] for r in (self.told, self.real)
             )
-            if not own or not others:
+            if not told or not real:
                 continue
-            if len(own) != len(others):
-                raise fail(
-                    where, own[0].line,
-                    f"has {len(own)} {kind}s, none at an address of {self.name}, which has {len(others)}",
-                )  # fmt: skip
-            own.sort(key=_address)
-            others.sort(key=_place_of)
-            self.same |= {id(o): m for o, m in zip(others, own, strict=True)}
+            if len(told) != len(real):
+                what = f"has {len(told)} {kind}s, none at an address of {self.name}, which has {len(real)}"
+                raise fail(where, told[0].line, what)
+            told.sort(key=_address)
+            real.sort(key=_place_of)
+            self.same |= {id(other): mine for other, mine in zip(real, told, strict=True)}
             self.note(
-                f"{len(own)} {kind}s", f"identified with {self.name}'s in the order of addresses",
+                f"{len(told)} {kind}s", f"identified with {self.name}'s in the order of addresses",
                 "no address of the file is one of the node",
             )  # fmt: skip
         if not self.same:
@@ -122,18 +120,17 @@ class _Overlay:
     def _fill(self, mine: XmlElement, other: XmlElement) -> None:
         """Fill in a device's missing attributes from the node, and note differences."""
         for name, value in other.attributes.items():
-            own = mine.get(name)
-            if not own or (name == "link_width" and own == "0"):
+            told = mine.get(name)
+            if not told or (name == "link_width" and told == "0"):
                 mine.attributes[name] = value
-            elif name in _COMPARED and _plain(own) != _plain(value) and value not in ("", "0"):
+            elif name in _COMPARED and _plain(told) != _plain(value) and value not in ("", "0"):
+                shown = f"{_COMPARED[name]} {printable(told, 24)}"
+                what, why = f"{shown}, as in the file", f"{self.name} has {printable(value, 24)}"
                 if name in _TOLD:
                     # NCCL reads the value of the file; data use the link of the node.
-                    mine.attributes[name], mine.attributes[_TOLD[name]] = value, own
-                what = f"NCCL reads {_COMPARED[name]} {printable(own, 24)}"
-                if name not in _TOLD:
-                    what = f"{_COMPARED[name]} {printable(own, 24)}, as in the file"
-                also = ", which data use" if name in _TOLD else ""
-                self.note(mine.get("busid"), what, f"{self.name} has {printable(value, 24)}{also}")
+                    mine.attributes[name], mine.attributes[_TOLD[name]] = value, told
+                    what, why = f"NCCL reads {shown}", f"{why}, which data use"
+                self.note(mine.get("busid"), what, why)
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
                 continue
@@ -171,7 +168,7 @@ class _Overlay:
         names = {net.get("name") for net in other.all("net")}
         unnamed = [net for net in mine.all("net") if net.get("name") not in names]
         for net in other.all("net"):
-            same = [own for own in mine.all("net") if own.get("name") == net.get("name")]
+            same = [one for one in mine.all("net") if one.get("name") == net.get("name")]
             result = same[0] if same else unnamed.pop(0) if unnamed else None
             if result is None:
                 mine.children.append(net)

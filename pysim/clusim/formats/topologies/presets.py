@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusim.base.errors import InternalError
-from clusim.base.limits import fail, printable
+from clusim.base.errors import InternalError, UnitError
+from clusim.base.limits import printable
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.identify import ImportedDevice, Net, nic_model
+from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, nic_model
 from clusim.hardware import (
     ADAPTERS,
     GPUS,
@@ -42,11 +42,13 @@ def known_chip(draft: Draft, name: str, where: str) -> str:
     return name
 
 
-def named_chip(draft: Draft, text: str) -> str:
-    """Return the chip that a user names."""
-    result = gpu_by_product(text)
+def given_chip(draft: Draft) -> str:
+    """Return the chip that the user names, empty if he does not."""
+    if not draft.chip:
+        return ""
+    result = gpu_by_product(draft.chip)
     if result is None:
-        raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, GPUS)}")
+        raise draft.fail(f"no chip {printable(draft.chip)!r}{did_you_mean(draft.chip, GPUS)}")
     return result.name
 
 
@@ -55,17 +57,20 @@ def product_chip(draft: Draft, text: str) -> str:
     result = gpu_by_product(text)
     if result is None:
         what = f"{unknown_gpu(text)}; choose a simulated GPU with --chip NAME"
-        raise fail(draft.where, 0, what)
+        raise draft.fail(what)
     return result.name
 
 
-def hinted_chip(draft: Draft, what: str) -> tuple[str, str, str]:
-    """Return the assumed chip of unnamed GPUs, the reason (with `what`) and the remedy."""
+def hinted_chip(draft: Draft, where: str | list[str], what: str) -> str:
+    """Return the assumed chip of the unnamed GPUs `where`; `what` is a part of the reason."""
     hint = gpu_by_words(Path(draft.where).name)
     if hint is not None and hint[0] is not None:
-        return hint[0].name, "by the file's name", ""
+        draft.assume(where, f"chip {hint[0].name}", "by the file's name")
+        return hint[0].name
     aside = f"unknown {hint[1]!r} in the file's name; " if hint else ""
-    return unnamed_chip(), f"{aside}{what}; --chip does", CHIP_OPTION
+    chip = unnamed_chip()
+    draft.assume(where, f"chip {chip}", f"{aside}{what}; --chip does", settles=CHIP_OPTION)
+    return chip
 
 
 def unnamed_chip() -> str:
@@ -74,6 +79,12 @@ def unnamed_chip() -> str:
     if result is None:
         raise InternalError("no default GPU")
     return result.name
+
+
+def check_rate(text: str) -> None:
+    """Raise `UnitError` if a text is not a rate above 0."""
+    if parse_rate(text).num == 0:
+        raise UnitError(f"{printable(text)!r}: zero bandwidth")
 
 
 def pcie_type(gen: int, lanes: int) -> str:
@@ -166,7 +177,9 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
     """
     family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
     given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
-    infiniband = device is not None and (device.cls or 0) >> 8 == 0x0207 and not ethernet
+    infiniband = (
+        device is not None and (device.cls or 0) >> 8 == PciClass.INFINIBAND >> 8 and not ethernet
+    )
     rate = given or float(_USUAL_Gbps.get(generation, 200))
     kind = {"efa": "efa", "cassini": "slingshot"}.get(family, "ib" if infiniband else "roce")
     why = ""
@@ -187,10 +200,10 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
 
 def _adapters(kind: str, family: str) -> dict[int, str]:
     """Return the NICs for a network by rate [Gb/s]: those of a family, or the usual models."""
-    own = [nic for nic in ADAPTERS.values() if nic.kind == kind]
+    nics = [nic for nic in ADAPTERS.values() if nic.kind == kind]
     told = family if kind in ("ib", "roce") else ""
-    same = {nic.gbps: nic.name for nic in own if told and nic.family == told}
-    return same or {nic.gbps: nic.name for nic in own if nic.usual}
+    same = {nic.gbps: nic.name for nic in nics if told and nic.family == told}
+    return same or {nic.gbps: nic.name for nic in nics if nic.usual}
 
 
 def _nearest(table: Mapping[int, str], gbps: float) -> str:
@@ -200,21 +213,39 @@ def _nearest(table: Mapping[int, str], gbps: float) -> str:
 def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
     """Return the keys of a NIC's graph node."""
     if gpudirect is False and adapter.kind != "tcp":
-        own = draft.define(
-            "nics", f"{adapter.name}-no-gdr", {"base": adapter.name, "gpudirect": False}
-        )
-        return {"nic": own}
+        keys = {"base": adapter.name, "gpudirect": False}
+        return {"nic": draft.define("nics", f"{adapter.name}-no-gdr", keys)}
     return {"nic": adapter.name}
 
 
-def network_of(adapters: Mapping[str, Adapter]) -> tuple[dict[str, Any], list[str]] | None:
-    """Return the usual network of a node's fastest NICs, and the names of these NICs."""
+def network_link(kind: str, rate: str) -> str:
+    """Return the usual link of a network with the nearest rate."""
+    return _nearest(USUAL_LINKS[kind], parse_rate(rate).bytes_per_s * 8e-9)
+
+
+def set_network(draft: Draft, adapters: Mapping[str, Adapter]) -> None:
+    """Set the usual network of a node's fastest NICs; `adapters` are its NICs by graph node."""
     if not adapters:
-        return None
+        return
     kind, rate = max(
         ((a.kind, a.gbps) for a in adapters.values()), key=lambda key: (key[0] != "tcp", key[1])
     )
     link = _nearest(USUAL_LINKS[kind], rate)
-    members = [name for name, a in adapters.items() if (a.kind, a.gbps) == (kind, rate)]
     switch = USUAL_SWITCHES.get(link) or USUAL_SWITCHES[kind]
-    return {"kind": "rail", "link": link, "switch": switch}, members
+    draft.settings["network"] = {"kind": "rail", "link": link, "switch": switch}
+    draft.assume(
+        [name for name, a in adapters.items() if (a.kind, a.gbps) == (kind, rate)],
+        f"with --nodes, joined by kind rail, link {link}, switch {switch}",
+        "the file describes one node; the usual network of such NICs",
+    )
+
+
+USUAL_MEMORY = ("the memory its processor usually has", "the file does not mention host memory")
+"""Assumption about the memory of a processor, and its reason."""
+
+
+def add_memory(draft: Draft, cpu: str, processor: Cpu, **keys: Any) -> str:
+    """Add the usual memory of a processor; return its graph node."""
+    name = draft.node(cpu.replace("cpu", "mem", 1), "memory", chip=processor.memory, **keys)
+    draft.link(cpu, name, type=f"dram-{processor.memory}")
+    return name

@@ -8,27 +8,31 @@ graph node here. HPCC and ASTRA-sim's ns-3: ``nodes switches links``, hosts and 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from clusim.base.errors import UnitError
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
-from clusim.formats.topologies.identify import ImportedDevice, Net, processor
+from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, processor
 from clusim.formats.topologies.presets import (
     adapter_of,
+    add_memory,
+    check_rate,
+    given_chip,
     gpu_pcie,
     known_chip,
-    named_chip,
+    network_link,
     pcie_type,
     product_chip,
     unnamed_chip,
 )
 from clusim.hardware import gpu
+from clusim.topology.node import NETWORK
 
-NETWORK = -1
-_ETHERNET = ImportedDevice(cls=0x020000)
+_ETHERNET = ImportedDevice(cls=PciClass.ETHERNET)
 HOST, _ = processor("", "", None, None)
 
 
@@ -53,10 +57,10 @@ class _File:
     hosts: bool
 
 
-def read_simai(text: str, draft: Draft, chip: str | None) -> None:
+def read_simai(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     file = _parse(text, draft)
-    names, zones = _name_nodes(file, draft, chip)
+    names, zones = _name_nodes(file, draft)
     if file.hosts:
         draft.settings["description"] = "imported from an ns-3 topology file"
         for row in file.rows:
@@ -70,15 +74,14 @@ def read_simai(text: str, draft: Draft, chip: str | None) -> None:
 def _parse(text: str, draft: Draft) -> _File:
     lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
-        raise fail(draft.where, 0, "empty; the first line has the counts of nodes and links")
+        raise draft.fail("empty; the first line has the counts of nodes and links")
     number_, head = lines[0]
     hosts = len(head) == 3
     counts = [int(word) for word in head[:5] if word.isdecimal() and len(word) < 8]
     if len(counts) != (3 if hosts else 5) or len(head) not in (3, 5, 6):
-        raise fail(
-            draft.where,
-            number_,
+        raise draft.fail(
             "must be: nodes gpus_per_server nvswitches switches links gpu_type, or nodes switches links",
+            number_,
         )
     if hosts:
         nodes, switches, links = counts
@@ -86,16 +89,14 @@ def _parse(text: str, draft: Draft) -> _File:
     else:
         nodes, per_server, nvswitches, switches, links = counts
     if not 1 <= nodes <= MAX_NODES:
-        raise fail(draft.where, number_, f"{nodes} nodes; must be 1 to {MAX_NODES}")
+        raise draft.fail(f"{nodes} nodes; must be 1 to {MAX_NODES}", number_)
     ids: list[int] = []
     rest = lines[1:]
     while rest and len(ids) < nvswitches + switches:
         number_, words = rest.pop(0)
         ids += [_id(word, nodes, draft, number_) for word in words]
     if len(ids) != nvswitches + switches or len(set(ids)) != len(ids):
-        raise fail(
-            draft.where, number_, f"must list {nvswitches + switches} switches; lists {len(ids)}"
-        )
+        raise draft.fail(f"must list {nvswitches + switches} switches; lists {len(ids)}", number_)
     rows = [_row(words, nodes, draft, i) for i, words in rest]
     if len(rows) != links:
         draft.assume(
@@ -107,25 +108,24 @@ def _parse(text: str, draft: Draft) -> _File:
 
 def _id(word: str, nodes: int, draft: Draft, line: int) -> int:
     if not word.isdecimal() or len(word) > 7 or int(word) >= nodes:
-        raise fail(draft.where, line, f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}")
+        raise draft.fail(f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}", line)
     return int(word)
 
 
 def _row(words: list[str], nodes: int, draft: Draft, line: int) -> _Row:
     if len(words) < 4:
-        raise fail(draft.where, line, "a link must have: source, destination, rate, latency, error")
+        raise draft.fail("a link must have: source, destination, rate, latency, error", line)
     a, b = (_id(word, nodes, draft, line) for word in words[:2])
     if a == b:
-        raise fail(draft.where, line, f"links {a} to itself")
+        raise draft.fail(f"links {a} to itself", line)
     error = number(words[4]) if len(words) > 4 else 0.0
     if error is None or not 0 <= error < 1:
-        raise fail(draft.where, line, f"error rate {printable(words[4])!r}: must be 0 to 1")
+        raise draft.fail(f"error rate {printable(words[4])!r}: must be 0 to 1", line)
     try:
-        if parse_rate(words[2]).num == 0:
-            raise UnitError(f"{printable(words[2])!r}: zero bandwidth")
+        check_rate(words[2])
         latency = words[3] if parse_time(words[3]) >= 1 else "1ps"
     except UnitError as problem:
-        raise fail(draft.where, line, str(problem)) from None
+        raise draft.fail(str(problem), line) from None
     return _Row(a, b, words[2], latency, error, line)
 
 
@@ -136,7 +136,7 @@ def _keys(row: _Row, kind: str) -> dict[str, Any]:
     return keys
 
 
-def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str], list[int]]:
+def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
     """Add GPUs (or hosts) and switches; return the name and the node of every id."""
     names, zones = [""] * file.nodes, [NETWORK] * file.nodes
     nvswitches, switches = set(file.nvswitches), set(file.switches)
@@ -147,7 +147,7 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
         for number_, i in enumerate(file.switches):
             names[i] = draft.node(f"switch{number_}", "switch", switch="ethernet")
         return names, zones
-    name = named_chip(draft, chip) if chip else ""
+    name = given_chip(draft)
     if not name and re.search(r"[0-9]", file.chip):
         name = product_chip(draft, file.chip)
     if not name:
@@ -159,8 +159,8 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
     for number_, i in enumerate(ends):
         zones[i] = number_ // per
         prefix = f"n{zones[i]}/" if many else ""
-        keys = {"zone": zones[i]} if zones[i] else {}
-        names[i] = draft.node(f"{prefix}gpu{number_ % per}", "gpu", chip=preset, **keys)
+        name = f"{prefix}gpu{number_ % per}"
+        names[i] = draft.node(name, "gpu", chip=preset, zone=zones[i])
     return names, zones
 
 
@@ -174,6 +174,8 @@ class _Servers:
         self.zones = zones
         self.nvlink = set(file.nvswitches)
         self.network = set(file.switches)
+        self.gpus = [i for i in range(file.nodes) if i not in self.nvlink | self.network]
+        self.nics: Counter[str] = Counter()
         self.slots: dict[int, str] = {}
         first = str(next(iter(draft.nodes.values()))["chip"])
         self.chip = gpu(first)
@@ -182,21 +184,15 @@ class _Servers:
         self._place_nvswitches()
         self._tier_switches()
         self._add_hosts()
-        adapters: dict[str, int] = {}
         for row in self.file.rows:
             ends = {row.a, row.b}
-            gpus = [i for i in (row.a, row.b) if i not in self.nvlink and i not in self.network]
-            if ends & self.nvlink and gpus:
-                kind = self.chip.link or "nvlink4"
-                self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, kind))
-            elif ends & self.network and gpus:
-                self._add_adapter(row, gpus[0], adapters)
-            elif len(gpus) == 2:
-                self.draft.link(
-                    self.names[row.a], self.names[row.b], **_keys(row, self.chip.link or "nvlink4")
-                )
-            else:
-                self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, self._net(row)))
+            gpus = ends - self.nvlink - self.network
+            if ends & self.network and gpus:
+                self._add_adapter(row, gpus.pop())
+                continue
+            inside = len(gpus) == 2 or (ends & self.nvlink and gpus)
+            kind = self.chip.link or "nvlink4" if inside else network_link("roce", row.rate)
+            self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, kind))
 
     def _place_nvswitches(self) -> None:
         homes: dict[int, int] = {}
@@ -205,16 +201,13 @@ class _Servers:
                 if i in self.nvlink and other not in self.nvlink and other not in self.network:
                     homes.setdefault(i, self.zones[other])
         many = max(self.zones, default=0) > 0
-        counts: dict[int, int] = {}
+        counts: Counter[int] = Counter()
+        switch = self.chip.switch or "nvswitch3"
         for i in self.file.nvswitches:
-            zone = homes.get(i, 0)
-            number_ = counts.get(zone, 0)
-            counts[zone] = number_ + 1
-            name = f"n{zone}/nvswitch{number_}" if many else f"nvswitch{number_}"
-            keys: dict[str, Any] = {"zone": zone} if zone else {}
-            switch = self.chip.switch or "nvswitch3"
-            self.names[i] = self.draft.node(name, "switch", switch=switch, **keys)
-            self.zones[i] = zone
+            zone = self.zones[i] = homes.get(i, 0)
+            name = f"n{zone}/nvswitch{counts[zone]}" if many else f"nvswitch{counts[zone]}"
+            counts[zone] += 1
+            self.names[i] = self.draft.node(name, "switch", switch=switch, zone=zone)
         if self.file.nvswitches:
             self.draft.assume(
                 "NVSwitches",
@@ -225,9 +218,7 @@ class _Servers:
     def _tier_switches(self) -> None:
         """Name switches by their distance from the GPUs: leaf, spine, core."""
         level: dict[int, int] = {}
-        border = {
-            i for i in range(self.file.nodes) if i not in self.network and i not in self.nvlink
-        }
+        border = set(self.gpus)
         near: dict[int, set[int]] = {}
         for row in self.file.rows:
             near.setdefault(row.a, set()).add(row.b)
@@ -236,13 +227,12 @@ class _Servers:
             border = {o for i in border for o in near.get(i, ()) if o in self.network} - set(level)
             level.update(dict.fromkeys(border, depth))
         tiers = {1: "leaf", 2: "spine", 3: "core"}
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for i in self.file.switches:
             tier = tiers.get(level.get(i, 3), "core")
-            number_ = counts.get(tier, 0)
-            counts[tier] = number_ + 1
             keys: dict[str, Any] = {"switch": "ethernet", "tier": tier, "zone": NETWORK}
-            self.names[i] = self.draft.node(f"{tier}{number_}", "switch", **keys)
+            self.names[i] = self.draft.node(f"{tier}{counts[tier]}", "switch", **keys)
+            counts[tier] += 1
         if self.file.switches:
             self.draft.assume(
                 "network switches",
@@ -250,26 +240,17 @@ class _Servers:
                 "no latency or radix of switches in the file",
             )
 
-    def _net(self, row: _Row) -> str:
-        gbps = parse_rate(row.rate).bytes_per_s * 8e-9
-        return f"roce-{min((25, 40, 50, 100, 200, 400, 800), key=lambda r: abs(r - gbps))}"
-
-    def _add_adapter(self, row: _Row, gpu: int, counts: dict[str, int]) -> None:
+    def _add_adapter(self, row: _Row, gpu: int) -> None:
         """Add a NIC between a GPU and its network switch."""
         other = row.b if gpu == row.a else row.a
         gbps = parse_rate(row.rate).bytes_per_s * 8e-9
         adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie)
-        owner = self.names[gpu]
-        zone = self.zones[gpu]
-        prefix = owner.rpartition("/")[0]
-        key = prefix or "machine"
-        number_ = counts.get(key, 0)
-        counts[key] = number_ + 1
-        name = f"{prefix}/nic{number_}" if prefix else f"nic{number_}"
-        keys: dict[str, Any] = {"zone": zone} if zone else {}
-        self.draft.node(name, "nic", nic=adapter.name, **keys)
+        prefix = self.names[gpu].rpartition("gpu")[0]
+        name = f"{prefix}nic{self.nics[prefix]}"
+        self.nics[prefix] += 1
+        self.draft.node(name, "nic", nic=adapter.name, zone=self.zones[gpu])
         self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.pcie, 16))
-        self.draft.link(name, self.names[other], **_keys(row, self._net(row)))
+        self.draft.link(name, self.names[other], **_keys(row, network_link("roce", row.rate)))
         self.draft.assume(
             "adapters",
             f"{adapter.name} next to its GPU, PCIe Gen{self.chip.pcie} x16",
@@ -280,21 +261,17 @@ class _Servers:
         """Add parts of a node that the file omits: a CPU with memory, and a PCIe switch per GPU."""
         if not self.network:
             return
-        hosts: set[int] = set()
-        gpus = [i for i in range(self.file.nodes) if i not in self.nvlink | self.network]
-        for i in gpus:
+        slot = pcie_type(self.chip.pcie, 16)
+        for i in self.gpus:
             zone = self.zones[i]
             prefix, _, name = self.names[i].rpartition("gpu")
-            keys: dict[str, Any] = {"zone": zone} if zone else {}
             cpu = f"{prefix}cpu0"
-            if zone not in hosts:
-                hosts.add(zone)
-                self.draft.node(cpu, "switch", switch=HOST.name, **keys)
-                memory = self.draft.node(f"{prefix}mem0", "memory", chip=HOST.memory, **keys)
-                self.draft.link(cpu, memory, type=f"dram-{HOST.memory}")
-            switch = self.draft.node(f"{prefix}pcie{name}", "switch", switch="pcie-switch", **keys)
+            if cpu not in self.draft.nodes:
+                self.draft.node(cpu, "switch", switch=HOST.name, zone=zone)
+                add_memory(self.draft, cpu, HOST, zone=zone)
+            switch = f"{prefix}pcie{name}"
+            self.draft.node(switch, "switch", switch="pcie-switch", zone=zone)
             self.slots[i] = switch
-            slot = pcie_type(self.chip.pcie, 16)
             self.draft.link(self.names[i], switch, type=gpu_pcie(slot))
             self.draft.link(switch, cpu, type=slot)
         self.draft.assume(

@@ -25,8 +25,9 @@ from clusim.formats.topologies.identify import (
     ImportedDevice,
     ImportedGpu,
     ImportedMachine,
-    Peer,
+    PciClass,
     bus_id,
+    halves,
 )
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.hardware import gpu_by_product
@@ -145,9 +146,6 @@ LINK_LINE = re.compile(
     re.M,
 )
 
-_SWITCH = 0x068000
-_GPU = 0x030200
-
 
 @dataclass(slots=True)
 class _Links:
@@ -182,7 +180,7 @@ def named_gpus(text: str) -> dict[int, str]:
     return {int(match[1]): match[2] for match in result if not match[2].endswith("...")}
 
 
-def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
+def read_nvlink(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
     draft.settings["description"] = "imported from nvidia-smi nvlink"
     result = _parse(text, draft)
@@ -213,17 +211,14 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
                 else "active links are not in the output of -c"
             )
             draft.assume(f"gpu{number}", f"{links.count} links", why)
-    half = -(-len(devices) // 2) if len(devices) > 2 else len(devices)
-    order = [devices[number] for number in sorted(devices)]
-    for part in (order[:half], order[half:]):
-        if part:
-            machine.cpus.append(ImportedCpu(numa=len(machine.cpus), devices=part))
+    for part in halves([devices[number] for number in sorted(devices)]):
+        machine.cpus.append(ImportedCpu(numa=len(machine.cpus), devices=part))
     draft.assume(
         "CPUs",
         f"{len(machine.cpus)}, with the GPUs divided among them",
         "the text shows NVLinks only",
     )
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
 
 
 def _parse(text: str, draft: Draft) -> dict[int, _Links]:
@@ -241,11 +236,7 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
             break
         asked |= again
     if not 1 <= len(result) <= MAX_DEVICES:
-        raise fail(
-            draft.where,
-            0,
-            f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`",
-        )
+        raise draft.fail(f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`")
     return result
 
 
@@ -273,11 +264,10 @@ def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Li
         names = ", ".join(f"gpu{number} {printable(texts[bus], 20)}" for bus, number in at.items())
         draft.assume("addresses of GPUs", names, "nvidia-smi counts GPUs in their order")
     for number, links in found.items():
-        gpu = devices[number].gpu
+        leads = PciClass.GPU if direct else PciClass.NVSWITCH
         for bus, count in links.targets().items():
             target = devices[at[bus]].bus if direct else bus
-            if gpu is not None:
-                gpu.peers.append(Peer(target, count, _GPU if direct else _SWITCH, text=texts[bus]))
+            devices[number].join(target, count, leads, text=texts[bus])
     if not direct and HIDDEN not in texts:
         draft.assume(
             [f"gpu{number}" for number in found],
@@ -310,14 +300,13 @@ def _join(
 ) -> None:
     """Add the links of GPUs: to NVSwitches, or the same number to every other GPU."""
     for number, device in devices.items():
-        gpu, count = device.gpu, found[number].count
-        if gpu is None or not count:
-            continue
+        count = found[number].count
         others = [other for other in devices if other != number and found[other].count]
-        if switched:
-            gpu.peers.append(Peer(HIDDEN, count, _SWITCH))
+        if switched and count:
+            device.join(HIDDEN, count, PciClass.NVSWITCH)
         elif others and count >= len(others):
-            gpu.peers += [Peer(devices[o].bus, count // len(others), _GPU) for o in others]
+            for other in others:
+                device.join(devices[other].bus, count // len(others))
     if not switched and any(links.count for links in found.values()):
         draft.assume(
             [f"gpu{number}" for number in devices],

@@ -24,7 +24,9 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
+    halves,
+    switch_above,
 )
 from clusim.formats.topologies.smi_nvlink import (
     LEVELS,
@@ -162,27 +164,36 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
         matrix.numa[name] = int(numa[1])
 
 
-def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` from the text."""
-    if kind == "rocm-smi":
-        matrix, peers = parse_rocm(text, draft.where)
-        draft.settings["description"] = "imported from rocm-smi --showtopo"
-    else:
-        matrix = parse_matrix(text, draft.where)
-        peers = None
-        draft.settings["description"] = "imported from nvidia-smi topo -m"
-    products = named_gpus(text)
+def read_smi(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of nvidia-smi."""
+    matrix = parse_matrix(text, draft.where)
+    draft.settings["description"] = "imported from nvidia-smi topo -m"
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {matrix.around}")
-    devices = {name: _device(matrix, name, products) for name in matrix.names}
-    if peers is not None:
-        _add_xgmi(machine, devices, peers)
-    elif any(word in P2P for word in matrix.words.values()):
+    devices = _devices(matrix, text)
+    if any(word in P2P for word in matrix.words.values()):
         _from_p2p(matrix, draft)
     else:
         _symmetric(matrix, draft)
         _add_nvlinks(machine, matrix, devices, draft)
     _add_tree(machine, matrix, devices, draft)
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
+
+
+def read_rocm(text: str, draft: Draft) -> None:
+    """Fill `draft` from the text of rocm-smi."""
+    matrix, peers = parse_rocm(text, draft.where)
+    draft.settings["description"] = "imported from rocm-smi --showtopo"
+    machine = ImportedMachine(hint=f"{Path(draft.where).name} ")
+    devices = _devices(matrix, text)
+    _add_xgmi(machine, devices, peers)
+    _add_tree(machine, matrix, devices, draft)
+    wire_machine(machine, draft)
+
+
+def _devices(matrix: Matrix, text: str) -> dict[str, ImportedDevice]:
+    """Return the devices of a table by name, with the products that the text names."""
+    products = named_gpus(text)
+    return {name: _device(matrix, name, products) for name in matrix.names}
 
 
 def _device(matrix: Matrix, name: str, products: Mapping[int, str]) -> ImportedDevice:
@@ -197,7 +208,8 @@ def _device(matrix: Matrix, name: str, products: Mapping[int, str]) -> ImportedD
 
 
 def _nic_class(name: str) -> int:
-    return 0x020000 if re.match(r"(eth|en|roce|bond|rdmap|mlx5_bond)", name) else 0x020700
+    ethernet = re.match(r"(eth|en|roce|bond|rdmap|mlx5_bond)", name)
+    return PciClass.ETHERNET if ethernet else PciClass.INFINIBAND
 
 
 def _symmetric(matrix: Matrix, draft: Draft) -> None:
@@ -234,10 +246,9 @@ def _add_nvlinks(
     machine.guess = _guess(switched, per_pair if switched else most, len(gpus))
     if switched:
         for name in gpus:
-            own = max((n for pair, n in counts.items() if name in pair), default=0)
-            gpu = devices[name].gpu
-            if own and gpu is not None:
-                gpu.peers.append(Peer(HIDDEN, own, 0x068000))
+            links = max((n for pair, n in counts.items() if name in pair), default=0)
+            if links:
+                devices[name].join(HIDDEN, links, PciClass.NVSWITCH)
         return
     if counts and len(gpus) == 2 and per_pair == 12:
         draft.assume(
@@ -246,10 +257,8 @@ def _add_nvlinks(
             "a pair of bridged cards; two GPUs of a node with NVSwitches look the same",
         )
     for (a, b), count in counts.items():
-        for one, other in ((a, b), (b, a)):
-            gpu = devices[one].gpu
-            if gpu is not None:
-                gpu.peers.append(Peer(devices[other].bus, count, 0x030200))
+        devices[a].join(devices[b].bus, count)
+        devices[b].join(devices[a].bus, count)
 
 
 def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
@@ -274,9 +283,7 @@ def _add_xgmi(
 ) -> None:
     totals: dict[str, int] = {}
     for (a, b), count in peers.items():
-        gpu = devices[a].gpu
-        if gpu is not None:
-            gpu.peers.append(Peer(devices[b].bus, count, 0x038000, xgmi=True))
+        devices[a].join(devices[b].bus, count, 0x038000, xgmi=True)
         totals[a] = totals.get(a, 0) + count
     most = max(totals.values(), default=0)
     table = standing("xgmi")
@@ -360,20 +367,18 @@ def _add_tree(
     levels = any(matrix.level(a, b) for a, b in combinations(names, 2))
     if not (levels or matrix.numa or placed):
         # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most nodes.
-        half = -(-len(names) // 2)
-        for part in (names[:half], names[half:]) if len(names) > 2 else (names,):
+        for part in halves(names):
             for name in part[1:]:
                 roots.join(part[0], name)
         draft.assume("CPUs", "half of the GPUs at each of two", "not in the table")
     for members in sorted(
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
     ):
-        own = [matrix.numa[name] for name in members if name in matrix.numa]
-        cpu = ImportedCpu(numa=own[0] // clusters if own else None)
-        machine.cpus.append(cpu)
-        _fill_cpu(cpu, members, pix, pxb, devices)
-    numas = [cpu.numa for cpu in machine.cpus]
-    if len(set(numas)) != len(numas) or None in numas:
+        numas = [matrix.numa[name] // clusters for name in members if name in matrix.numa]
+        below = [_below(pix.groups(outer), devices) for outer in pxb.groups(members)]
+        machine.cpus.append(ImportedCpu(numa=numas[0] if numas else None, devices=below))
+    given = {cpu.numa for cpu in machine.cpus}
+    if len(given) != len(machine.cpus) or None in given:
         for position, cpu in enumerate(machine.cpus):
             cpu.numa = position
     unknown = [
@@ -453,39 +458,10 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
     return True
 
 
-def _fill_cpu(
-    cpu: ImportedCpu,
-    members: list[str],
-    pix: _Groups,
-    pxb: _Groups,
-    devices: dict[str, ImportedDevice],
-) -> None:
-    for outer in pxb.groups(members):
-        inner = pix.groups(outer)
-        if len(inner) == 1:
-            _place(cpu.devices, inner[0], devices)
-            continue
-        top = ImportedDevice(text="switch", cls=0x060400)
-        cpu.devices.append(top)
-        single = False
-        for group in inner:
-            if len(group) == 1 and not single:
-                single = True
-                top.children.append(devices[group[0]])
-            else:
-                _place(top.children, group, devices, always=True)
-
-
-def _place(
-    parent: list[ImportedDevice],
-    group: list[str],
-    devices: dict[str, ImportedDevice],
-    *,
-    always: bool = False,
-) -> None:
-    if len(group) == 1 and not always:
-        parent.append(devices[group[0]])
-        return
-    switch = ImportedDevice(text="switch", cls=0x060400)
-    switch.children = [devices[name] for name in sorted(group, key=natural)]
-    parent.append(switch)
+def _below(groups: list[list[str]], devices: Mapping[str, ImportedDevice]) -> ImportedDevice:
+    """Return the devices below one port of a CPU; each group shares the nearest switch."""
+    parts = [[devices[name] for name in sorted(group, key=natural)] for group in groups]
+    if len(parts) == 1:
+        return parts[0][0] if len(parts[0]) == 1 else switch_above(parts[0])
+    alone = next((part for part in parts if len(part) == 1), None)
+    return switch_above(part[0] if part is alone else switch_above(part) for part in parts)

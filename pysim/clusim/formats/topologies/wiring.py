@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
-from clusim.base.limits import fail, natural, printable
+from clusim.base.limits import natural, printable
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
 from clusim.formats.topologies.identify import (
     PCIE_GTS,
@@ -23,43 +25,62 @@ from clusim.formats.topologies.identify import (
 )
 from clusim.formats.topologies.nvlinks import connect_gpus
 from clusim.formats.topologies.presets import (
+    USUAL_MEMORY,
     Adapter,
     adapter_of,
+    add_memory,
+    given_chip,
     gpu_pcie,
     known_chip,
-    named_chip,
-    network_of,
     nic_keys,
     numa_link,
     pcie_switch,
     pcie_type,
+    set_network,
     shared_c2c,
 )
-from clusim.hardware import GPUS, Cpu
+from clusim.hardware import GPUS, Cpu, Gpu
+from clusim.hardware.pcie import LANES
 
 _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
-_WIDTHS = (1, 2, 4, 8, 16)
 _DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 
 
-def wire_machine(machine: ImportedMachine, draft: Draft, chip: str | None = None) -> None:
-    """Fill `draft` with the graph nodes and links of `machine`; `chip` is its GPU model."""
-    _Wiring(machine, draft, chip).run()
+def wire_machine(machine: ImportedMachine, draft: Draft) -> None:
+    """Fill `draft` with the graph nodes and links of `machine`."""
+    _Wiring(machine, draft).run()
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """A GPU: its place in the file, the name of its graph node, and its model."""
+
+    device: ImportedDevice
+    gpu: ImportedGpu
+    cpu: ImportedCpu
+    name: str = ""
+    chip: Gpu = field(init=False)
+
+
+@dataclass(slots=True)
+class _Port:
+    """A network interface, below a PCI device or virtual; the name of its graph node, and its model."""
+
+    net: Net
+    device: ImportedDevice | None
+    cpu: ImportedCpu
+    name: str = ""
+    adapter: Adapter = field(init=False)
 
 
 class _Wiring:
-    def __init__(self, machine: ImportedMachine, draft: Draft, chip: str | None) -> None:
+    def __init__(self, machine: ImportedMachine, draft: Draft) -> None:
         self.machine = machine
         self.draft = draft
-        self.forced = named_chip(draft, chip) if chip else None
-        self.gpus: list[ImportedDevice] = []
-        self.names: dict[int, str] = {}  # of a device, by id()
-        self.chips: dict[int, str] = {}
-        self.cpu_names: list[str] = []
-        self.processors: list[Cpu] = []
-        self.nets: list[tuple[Net, ImportedDevice | None, ImportedCpu]] = []
-        self.net_names: dict[int, str] = {}
-        self.adapters: dict[str, Adapter] = {}
+        self.forced = given_chip(draft)
+        self.gpus: dict[int, _Gpu] = {}  # by the id() of the device
+        self.ports: dict[int, _Port] = {}  # by the id() of the interface
+        self.cpus: dict[str, Cpu] = {}
         self.extra: list[tuple[str, dict[str, Any]]] = []
 
     def run(self) -> None:
@@ -68,61 +89,60 @@ class _Wiring:
         self._find_gpus()
         self._find_nets()
         self._identify()
-        self._identify_nets()
         self._add_gpus()
         self._name_cpus()
-        for name, cpu in zip(self.cpu_names, self.machine.cpus, strict=True):
+        for cpu in self.machine.cpus:
             for device in cpu.devices:
-                self._attach(device, name)
+                self._attach(device, cpu.name)
+        gpus = list(self.gpus.values())
         by_bus: dict[BusId, str] = {}
-        for device in self.gpus:
-            if device.bus:
-                by_bus.setdefault(device.bus, self.names[id(device)])
-        gpus = [(self.names[id(d)], _gpu_of(d), GPUS[self.chips[id(d)]]) for d in self.gpus]
-        connect_gpus(self.draft, gpus, by_bus, self._cpu_of())
+        for item in gpus:
+            if item.device.bus:
+                by_bus.setdefault(item.device.bus, item.name)
+        named = [(item.name, item.gpu, item.chip) for item in gpus]
+        connect_gpus(self.draft, named, by_bus, {item.name: item.cpu.name for item in gpus})
         self._add_nics()
         self._add_cpus()
-        self._network()
-        names = [self.names[id(device)] for device in self.gpus]
-        set_usage(self.draft, names, self.chips[id(self.gpus[0])])
+        set_network(self.draft, {port.name: port.adapter for port in self.ports.values()})
+        set_usage(self.draft, [item.name for item in gpus], gpus[0].chip.name)
 
     # Existing devices.
 
     def _find_gpus(self) -> None:
-        result = [device for device in self.machine.walk() if device.gpu is not None]
-        if not result:
-            result = [device for device in self.machine.walk() if _looks_like_gpu(device)]
-            for device in result:
+        if not any(device.gpu for device in self.machine.walk()):
+            for device in filter(_looks_like_gpu, self.machine.walk()):
                 device.gpu = ImportedGpu(stated=False, line=device.line)
+        result = [
+            _Gpu(device, device.gpu, cpu)
+            for cpu in self.machine.cpus
+            for device in cpu.walk()
+            if device.gpu is not None
+        ]
         if not result:
-            raise fail(
-                self.draft.where,
-                0,
-                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine",
+            raise self.draft.fail(
+                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine"
             )
-        if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in result):
+        if not any(item.gpu.stated or item.gpu.dev is not None for item in result):
             self.draft.assume(
                 f"{len(result)} GPUs",
                 "PCI devices of class 0x03 (display) and 0x12 (accelerator) are GPUs, in the order of the file",
                 "no <gpu> elements in the file; NCCL adds them when it runs",
             )
-        ranks = [_gpu_of(device).rank for device in result]
-        devs = [_gpu_of(device).dev for device in result]
-        if _distinct(ranks):
-            result.sort(key=lambda device: _gpu_of(device).rank or 0)
-        elif _distinct(devs):
-            result.sort(key=lambda device: _gpu_of(device).dev or 0)
-        unique = _distinct(devs)
-        for index, device in enumerate(result):
-            number = _gpu_of(device).dev if unique else index
-            self.names[id(device)] = f"gpu{number}"
-        self.gpus = result
+        unique = _distinct([item.gpu.dev for item in result])
+        if _distinct([item.gpu.rank for item in result]):
+            result.sort(key=lambda item: item.gpu.rank or 0)
+        elif unique:
+            result.sort(key=lambda item: item.gpu.dev or 0)
+        for index, item in enumerate(result):
+            item.name = f"gpu{item.gpu.dev if unique else index}"
+            self.gpus[id(item.device)] = item
 
     def _find_nets(self) -> None:
-        seen: dict[tuple[str, str, int | None], ImportedCpu] = {}
+        result: list[_Port] = []
+        seen: set[tuple[str, str, int | None]] = set()
         for cpu in self.machine.cpus:
             for device in cpu.walk():
-                self._device_nets(device, cpu)
+                result += [_Port(net, device, cpu) for net in self._device_nets(device)]
             for net in cpu.nets:
                 key = (net.name, net.guid, net.dev)
                 if key in seen and net.name:
@@ -132,21 +152,16 @@ class _Wiring:
                         "the file lists the same interface below several CPUs",
                     )
                     continue
-                seen[key] = cpu
-                self.nets.append((net, None, cpu))
-        devs = [net.dev for net, _, _ in self.nets]
-        unique = _distinct(devs)
+                seen.add(key)
+                result.append(_Port(net, None, cpu))
+        unique = _distinct([port.net.dev for port in result])
         if unique:
-            self.nets.sort(key=lambda item: item[0].dev or 0)
-        for index, (net, _, _) in enumerate(self.nets):
-            self.net_names[id(net)] = f"nic{net.dev if unique else index}"
+            result.sort(key=lambda port: port.net.dev or 0)
+        for index, port in enumerate(result):
+            port.name = f"nic{port.net.dev if unique else index}"
+            self.ports[id(port.net)] = port
 
-    def _identify_nets(self) -> None:
-        newest = max(GPUS[chip].pcie for chip in self.chips.values())
-        for net, device, _ in self.nets:
-            self.adapters[self.net_names[id(net)]] = adapter_of(net, device, newest)
-
-    def _device_nets(self, device: ImportedDevice, cpu: ImportedCpu) -> None:
+    def _device_nets(self, device: ImportedDevice) -> list[Net]:
         if device.gpu is not None:
             device.nets = []
         elif not device.nets and device.is_class(0x02) and not device.is_bridge:
@@ -156,50 +171,51 @@ class _Wiring:
                 "a NIC with one port",
                 "no <net> elements in the file; NCCL adds them when it runs",
             )
-        self.nets += [(net, device, cpu) for net in device.nets]
+        return device.nets
 
     # Device models.
 
     def _identify(self) -> None:
-        for device in self.gpus:
-            chip, why = identify(self.machine, device, self.forced, self.draft.where)
+        for item in self.gpus.values():
+            chip, why = identify(self.machine, item.device, self.forced, self.draft.where)
             if why:
                 settles = CHIP_OPTION if "--chip" in why else ""
-                self.draft.assume(self.names[id(device)], f"chip {chip}", why, settles=settles)
-            self.chips[id(device)] = chip
+                self.draft.assume(item.name, f"chip {chip}", why, settles=settles)
+            item.chip = GPUS[chip]
+        newest = max(item.chip.pcie for item in self.gpus.values())
+        for port in self.ports.values():
+            port.adapter = adapter_of(port.net, port.device, newest)
 
     def _add_gpus(self) -> None:
-        for device in self.gpus:
-            name, chip = self.names[id(device)], self.chips[id(device)]
-            self.draft.node(name, "gpu", chip=known_chip(self.draft, chip, name))
-            gpu = _gpu_of(device)
-            said = [device.text]
-            said += [f"dev {gpu.dev}"] if gpu.dev is not None and device.line else []
-            said += [f"rank {gpu.rank}"] if gpu.rank is not None else []
-            self.draft.source(name, _said(*said, line=device.line))
+        for item in self.gpus.values():
+            chip = known_chip(self.draft, item.chip.name, item.name)
+            self.draft.node(item.name, "gpu", chip=chip)
+            said = [item.device.text]
+            said += [f"dev {item.gpu.dev}"] if item.gpu.dev is not None and item.device.line else []
+            said += [f"rank {item.gpu.rank}"] if item.gpu.rank is not None else []
+            self.draft.source(item.name, _said(*said, line=item.device.line))
 
     def _name_cpus(self) -> None:
-        numas = [cpu.numa for cpu in self.machine.cpus]
-        hosts = list(dict.fromkeys(cpu.host for cpu in self.machine.cpus))
-        unique = _distinct(numas)
-        if -1 in numas:
+        unique = _distinct([cpu.numa for cpu in self.machine.cpus])
+        if any(cpu.numa == -1 for cpu in self.machine.cpus):
             self.draft.assume("numaid=-1", "a separate NUMA node", "its number is not in the file")
+        beside = {item.chip.name for item in self.gpus.values() if self._beside(item)}
         for index, cpu in enumerate(self.machine.cpus):
-            self.cpu_names.append(f"cpu{cpu.numa if unique else index}")
+            cpu.name = f"cpu{cpu.numa if unique else index}"
             result, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
-            chips = {self.chips[id(d)] for d in self.machine.walk() if self._beside(d)}
-            if chips and not (cpu.arch or cpu.vendor):
+            if beside and not (cpu.arch or cpu.vendor):
                 result, why = (
                     processor("arm64", "NVIDIA", None, None)[0],
-                    f"{min(chips)} has it beside it",
+                    f"{min(beside)} has it beside it",
                 )
             if self.draft.cpu is not None:
                 known = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
                 why = f"given; the file names {result.name}" if known else ""
                 result = self.draft.cpu
             if why:
-                self.draft.assume(self.cpu_names[-1], f"processor {result.name}", why)
-            self.processors.append(result)
+                self.draft.assume(cpu.name, f"processor {result.name}", why)
+            self.cpus[cpu.name] = result
+        hosts = {cpu.host for cpu in self.machine.cpus}
         if len(hosts) > 1:
             self.draft.assume(
                 f"{len(hosts)} hosts",
@@ -207,26 +223,17 @@ class _Wiring:
                 "the file has several host_hash values",
             )
 
-    def _cpu_of(self) -> dict[str, str]:
-        result = {}
-        for name, cpu in zip(self.cpu_names, self.machine.cpus, strict=True):
-            for device in cpu.walk():
-                if id(device) in self.names:
-                    result[self.names[id(device)]] = name
-        return result
-
     # The PCIe tree.
 
     def _attach(self, device: ImportedDevice, parent: str) -> None:
         """Add a device and all below it, joined to the node `parent`."""
-        if id(device) in self.names:
-            chip = GPUS[self.chips[id(device)]]
-            name = self.names[id(device)]
-            if among := self._beside(device):
+        if (item := self.gpus.get(id(device))) is not None:
+            name, why = item.name, f"what {item.chip.name} has"
+            if among := self._beside(item):
                 self.draft.link(name, parent, **shared_c2c(among))
-                self.draft.assume(name, "NVLink-C2C to its CPU", f"what {chip.name} has")
+                self.draft.assume(name, "NVLink-C2C to its CPU", why)
             else:
-                link = self._pcie(device, name, chip.pcie, 16, f"what {chip.name} has")
+                link = self._pcie(device, name, item.chip.pcie, why)
                 self.draft.link(name, parent, type=gpu_pcie(link))
                 self._told(device, [name], link)
             for child in device.children:
@@ -241,50 +248,44 @@ class _Wiring:
                 self.draft.assume(name, f"PCIe switch {switch}", why)
             self.extra.append((name, {"switch": switch}))
             self.draft.source(name, _said(device.text, line=device.line))
-            link = self._pcie(device, name, gen, 16, "the fastest device below it")
+            link = self._pcie(device, name, gen, "the fastest device below it")
             self._suspicious(device, name)
             self.draft.link(name, parent, type=link)
             for child in device.children:
                 self._attach(child, name)
         elif not device.ignored:
-            what = (
-                "a display adapter without <gpu>"
-                if device.is_class(0x03)
-                else "not a GPU, NIC or switch"
-            )
+            display = device.is_class(0x03)
+            what = "a display adapter without <gpu>" if display else "not a GPU, NIC or switch"
             self.draft.assume(
                 device.text or f"line {device.line}",
                 "ignored",
                 f"{what}: PCI class 0x{device.cls or 0:06x}",
             )
 
-    def _beside(self, device: ImportedDevice) -> int:
+    def _beside(self, item: _Gpu) -> int:
         """Return the number of GPUs on the CPU of this GPU if they share its NVLink-C2C.
 
         0 if the GPU does not have NVLink-C2C, or the file names the CPU.
         """
-        if id(device) not in self.chips or GPUS[self.chips[id(device)]].form != "superchip":
+        said = item.cpu.arch or item.cpu.vendor or item.device.speed
+        if said or item.chip.form != "superchip":
             return 0
-        for cpu in self.machine.cpus:
-            devices = list(cpu.walk())
-            if any(other is device for other in devices):
-                said = cpu.arch or cpu.vendor or device.speed
-                return 0 if said else sum(id(other) in self.chips for other in devices)
-        return 0
+        return sum(other.cpu is item.cpu for other in self.gpus.values())
 
     def _newest(self, device: ImportedDevice) -> int:
         """Return the PCIe generation of a device in the file, otherwise its probable generation."""
         given = generation(device.speed)
-        if given is None and id(device) in self.chips:
-            given = GPUS[self.chips[id(device)]].pcie
+        if given is None and id(device) in self.gpus:
+            given = self.gpus[id(device)].chip.pcie
         if given is None and device.nets:
-            given = _slot_gen(self.adapters[self.net_names[id(device.nets[0])]].gbps)
+            given = _slot_gen(self.ports[id(device.nets[0])].adapter.gbps)
         return given or 0
 
     def _attach_nic(self, device: ImportedDevice, parent: str) -> None:
-        names = [self.net_names[id(net)] for net in device.nets]
-        gen = _slot_gen(max(self.adapters[name].gbps for name in names))
-        link = self._pcie(device, names[0], gen, 16, "enough for the rate of the NIC")
+        ports = [self.ports[id(net)] for net in device.nets]
+        names = [port.name for port in ports]
+        gen = _slot_gen(max(port.adapter.gbps for port in ports))
+        link = self._pcie(device, names[0], gen, "enough for the rate of the NIC")
         self._told(device, names, link)
         if len(names) > 1:
             card = f"card{sum(n.startswith('card') for n, _ in self.extra)}"
@@ -307,33 +308,26 @@ class _Wiring:
             return
         gen = generation(device.told_speed or device.speed)
         lanes = device.told_width or device.width
-        told = pcie_type(gen, lanes) if gen and lanes in _WIDTHS else link
+        told = pcie_type(gen, lanes) if gen and lanes in LANES else link
         if told != link:
             slot = told.removeprefix("pcie-")
             self.draft.settings.setdefault("told_pcie", {}).update(dict.fromkeys(names, slot))
 
-    def _pcie(self, device: ImportedDevice, name: str, gen: int, width: int, why: str) -> str:
-        """Return the type of the link between a device and its parent."""
-        given, lanes = generation(device.speed), device.width
-        said = printable(device.speed, 24) if device.speed else ""
+    def _pcie(self, device: ImportedDevice, name: str, gen: int, why: str) -> str:
+        """Return the type of the link between a device and its parent, by default `gen` with 16 lanes."""
+        given, width = generation(device.speed), max(0, device.width or 0)
+        said = f"{printable(device.speed, 24)!r}" if device.speed else ""
         if given is None:
-            if said:
-                self.draft.assume(name, f"PCIe generation {gen}", f"unknown speed {said!r}; {why}")
-            else:
-                self.draft.assume(name, f"PCIe generation {gen}", f"no speed in the file; {why}")
-            given = gen
+            missing = f"unknown speed {said}" if said else "no speed in the file"
+            self.draft.assume(name, f"PCIe generation {gen}", f"{missing}; {why}")
         elif gts(device.speed) != PCIE_GTS[given]:
-            self.draft.assume(
-                name, f"PCIe generation {given}", f"the nearest to the file's {said!r}"
-            )
-        if not lanes or lanes < 0:
-            self.draft.assume(name, f"{width} lanes", f"no width in the file; {why}")
-            lanes = width
-        elif lanes not in _WIDTHS:
-            nearest = min(_WIDTHS, key=lambda w: (abs(w - (lanes or 0)), -w))
-            self.draft.assume(name, f"{nearest} lanes", f"the nearest to the file's {lanes}")
-            lanes = nearest
-        return pcie_type(given, lanes)
+            self.draft.assume(name, f"PCIe generation {given}", f"the nearest to the file's {said}")
+        lanes = min(LANES, key=lambda lanes: (abs(lanes - width), -lanes)) if width else 16
+        if not width:
+            self.draft.assume(name, "16 lanes", f"no width in the file; {why}")
+        elif lanes != width:
+            self.draft.assume(name, f"{lanes} lanes", f"the nearest to the file's {width}")
+        return pcie_type(given or gen, lanes)
 
     def _suspicious(self, device: ImportedDevice, name: str) -> None:
         up = (generation(device.speed) or 0, device.width or 0)
@@ -349,25 +343,21 @@ class _Wiring:
     # NICs, CPUs, network.
 
     def _add_nics(self) -> None:
-        for net, device, cpu in self.nets:
-            name = self.net_names[id(net)]
-            adapter = self.adapters[name]
-            keys = nic_keys(self.draft, adapter, net.gdr)
+        for port in self.ports.values():
+            net, device, name = port.net, port.device, port.name
+            keys = nic_keys(self.draft, port.adapter, net.gdr)
             self.draft.node(name, "nic", **keys)
-            if adapter.why:
-                self.draft.assume(name, f"NIC {keys['nic']}", adapter.why)
+            if port.adapter.why:
+                self.draft.assume(name, f"NIC {keys['nic']}", port.adapter.why)
             said = [net.name, device.text if device is not None else ""]
             said += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
             said += ["reduces in the network"] if net.collective else []
             self.draft.source(name, _said(*said, line=net.line))
-            own = net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
-            if _DEVICE.fullmatch(own):
-                self.draft.settings.setdefault("nic_names", {})[name] = own
+            interface = net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
+            if _DEVICE.fullmatch(interface):
+                self.draft.settings.setdefault("nic_names", {})[name] = interface
             if device is None:
-                parent = self.cpu_names[
-                    next(i for i, c in enumerate(self.machine.cpus) if c is cpu)
-                ]
-                self.draft.link(name, parent, type=pcie_type(3, 16))
+                self.draft.link(name, port.cpu.name, type=pcie_type(3, 16))
                 self.draft.assume(
                     name,
                     "joined to its CPU like a PCIe Gen3 x16 card",
@@ -377,48 +367,21 @@ class _Wiring:
             self.draft.node(name, "switch", **keys)
 
     def _add_cpus(self) -> None:
-        hosts = [cpu.host for cpu in self.machine.cpus]
-        for name, result in zip(self.cpu_names, self.processors, strict=True):
+        for name, result in self.cpus.items():
             self.draft.node(name, "switch", switch=result.name)
-        memory = {}
-        for name, result in zip(self.cpu_names, self.processors, strict=True):
-            dram = name.replace("cpu", "mem", 1)
-            self.draft.node(dram, "memory", chip=result.memory)
-            self.draft.link(name, dram, type=f"dram-{result.memory}")
-            memory[dram] = result.name
-        self.draft.assume(
-            memory,
-            "the memory its processor usually has",
-            "the file does not mention host memory",
-        )
-        pairs = [
-            (i, j)
-            for i in range(len(hosts))
-            for j in range(i + 1, len(hosts))
-            if hosts[i] == hosts[j]
-        ]
-        for i, j in pairs:
-            result = self.processors[i]
-            count = result.numa_links if len(hosts) == 2 else 1
-            keys = numa_link(result)
-            self.draft.link(self.cpu_names[i], self.cpu_names[j], count=count, **keys)
-            self.draft.assume(
-                [self.cpu_names[i], self.cpu_names[j]],
-                f"joined to the other NUMA nodes by {count} x {keys['type']}",
-                "links of CPUs are not in the file; every pair, as NCCL assumes",
-            )
-
-    def _network(self) -> None:
-        result = network_of(self.adapters)
-        if result is not None:
-            keys, members = result
-            self.draft.settings["network"] = keys
-            self.draft.assume(
-                members,
-                "with --nodes, joined by "
-                + ", ".join(f"{key} {value}" for key, value in keys.items()),
-                "the file describes one node; the usual network of such NICs",
-            )
+        memory = [add_memory(self.draft, name, result) for name, result in self.cpus.items()]
+        self.draft.assume(memory, *USUAL_MEMORY)
+        for a, b in combinations(self.machine.cpus, 2):
+            if a.host == b.host:
+                result = self.cpus[a.name]
+                count = result.numa_links if len(self.cpus) == 2 else 1
+                keys = numa_link(result)
+                self.draft.link(a.name, b.name, count=count, **keys)
+                self.draft.assume(
+                    [a.name, b.name],
+                    f"joined to the other NUMA nodes by {count} x {keys['type']}",
+                    "links of CPUs are not in the file; every pair, as NCCL assumes",
+                )
 
 
 def _slot_gen(gbps: float) -> int:
@@ -437,10 +400,6 @@ def _distinct(numbers: list[int | None]) -> bool:
     """Return True if all numbers are given, differ, and can be part of a name."""
     given = [number for number in numbers if number is not None and 0 <= number < 10**6]
     return len(given) == len(numbers) == len(set(given))
-
-
-def _gpu_of(device: ImportedDevice) -> ImportedGpu:
-    return device.gpu if device.gpu is not None else ImportedGpu()
 
 
 def _looks_like_gpu(device: ImportedDevice) -> bool:

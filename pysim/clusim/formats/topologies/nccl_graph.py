@@ -1,4 +1,4 @@
-"""Importer of NCCL's XML files: topologies, and graphs with NCCL's rings and trees.
+"""Importer of NCCL's graph XML, with its rings and trees.
 
 A graph names GPUs and NICs, the kinds of path between them (``typeintra``, ``typeinter``) and a rate per
 channel. The node rebuilt from it is the smallest that carries all channels at once; every part of this
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from clusim.base.limits import fail, number, printable
+from clusim.base.limits import number, printable
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.identify import (
     HIDDEN,
@@ -22,11 +22,11 @@ from clusim.formats.topologies.identify import (
     ImportedGpu,
     ImportedMachine,
     Net,
-    Peer,
+    PciClass,
+    switch_above,
 )
-from clusim.formats.topologies.nccl_xml import read_system
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.formats.xmltext import XmlElement, parse_xml
+from clusim.formats.xmltext import XmlElement, parse_root
 from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
 
 RING = 4
@@ -49,17 +49,19 @@ class _Channels:
     ring: bool = False
 
 
-def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
-    """Fill `draft` with a node on which the graphs of `root` are possible."""
+def read_nccl_graph(text: str, draft: Draft) -> None:
+    """Fill `draft` with a node on which the graphs in the text are possible."""
+    root = parse_root(text, draft.where, "graphs", "nccl-graph")
+    draft.settings["description"] = "rebuilt from the channels of an NCCL graph"
     graphs = [_channels(element) for element in root.all("graph")]
     used = [graph for graph in graphs if graph.gpus]
     if not used:
-        raise fail(draft.where, root.line, "an NCCL graph file without channels; cannot be rebuilt")
+        raise draft.fail("an NCCL graph file without channels; cannot be rebuilt", root.line)
     best = next((graph for graph in used if graph.ring), used[0])
     gpus = sorted({dev for graph in used for channel in graph.gpus for dev in channel})
     nets = sorted({dev for graph in used for channel in graph.nets for dev in channel})
     if len(gpus) > 4096 or len(nets) > 4096:
-        raise fail(draft.where, root.line, "more than 4096 GPUs or NICs; that is the limit")
+        raise draft.fail("more than 4096 GPUs or NICs; that is the limit", root.line)
     draft.assume(
         "all hardware",
         f"{len(gpus)} GPUs and {len(nets)} NICs, joined so that {len(best.gpus)} channels of"
@@ -67,7 +69,7 @@ def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
         f"{_WHY}; import the topology XML of the same run instead if possible",
     )
     machine = _machine(best, gpus, nets, draft)
-    wire_machine(machine, draft, chip)
+    wire_machine(machine, draft)
 
 
 def _channels(element: XmlElement) -> _Channels:
@@ -91,11 +93,7 @@ def _dev(element: XmlElement) -> int:
         value = element.whole(name)
         if value is not None and value >= 0:
             return value
-    raise fail(
-        element.where,
-        element.line,
-        f"<{element.tag}> without dev; add the number of the device",
-    )
+    raise element.fail(f"<{element.tag}> without dev; add the number of the device")
 
 
 def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> ImportedMachine:
@@ -150,8 +148,7 @@ def _add_nvlinks(
 ) -> None:
     if chip.planes:
         for device in devices.values():
-            if device.gpu is not None:
-                device.gpu.peers.append(Peer(HIDDEN, chip.links, 0x068000))
+            device.join(HIDDEN, chip.links, PciClass.NVSWITCH)
         return
     width = max(1, round(graph.speed / per_link)) if per_link else 1
     hops: Counter[tuple[int, int]] = Counter()
@@ -160,13 +157,11 @@ def _add_nvlinks(
         if graph.ring and not nets and len(channel) > 2:
             hops[channel[-1], channel[0]] += 1
     for (a, b), count in hops.items():
-        gpu = devices[a].gpu
-        if a != b and gpu is not None:
-            both = max(count, hops[b, a]) * width
-            gpu.peers.append(Peer(f"dev{b}", min(both, 64), 0x030200))
-            other = devices[b].gpu
-            if other is not None and (b, a) not in hops:
-                other.peers.append(Peer(f"dev{a}", min(both, 64), 0x030200))
+        both = min(max(count, hops[b, a]) * width, 64)
+        if a != b:
+            devices[a].join(f"dev{b}", both)
+        if a != b and (b, a) not in hops:
+            devices[b].join(f"dev{a}", both)
     for dev, device in devices.items():
         device.bus = f"dev{dev}"
     draft.assume(
@@ -191,38 +186,28 @@ def _add_tree(
     per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(graph.intra, 0)
     if graph.inter in ("PIX", "PXB") and nets and not per_switch:
         per_switch = 1
-    home: dict[int, ImportedDevice | ImportedCpu] = {}
+    beside: dict[int, list[ImportedDevice]] = {}
     for number_, cpu in enumerate(machine.cpus):
-        own = names[number_ * half : (number_ + 1) * half]
-        parent: list[ImportedDevice] = cpu.devices
-        if graph.intra == "PXB":
-            top = ImportedDevice(text="switch", cls=0x060400)
-            cpu.devices.append(top)
-            parent = top.children
-        for start in range(0, len(own), per_switch or 1):
-            members = own[start : start + (per_switch or 1)]
-            if per_switch:
-                switch = ImportedDevice(text="switch", cls=0x060400)
-                parent.append(switch)
-                switch.children += [devices[dev] for dev in members]
-                home.update(dict.fromkeys(members, switch))
-            else:
-                parent += [devices[dev] for dev in members]
-                home.update(dict.fromkeys(members, cpu))
+        here = names[number_ * half : (number_ + 1) * half]
+        beside |= dict.fromkeys(here, cpu.devices)
+        nodes = [devices[dev] for dev in here]
+        if per_switch:
+            nodes = [
+                switch_above(nodes[at : at + per_switch]) for at in range(0, len(nodes), per_switch)
+            ]
+        cpu.devices += [switch_above(nodes)] if graph.intra == "PXB" else nodes
+        if per_switch and graph.inter in ("PIX", "PXB"):
+            beside |= {dev: nodes[at // per_switch].children for at, dev in enumerate(here)}
     for net in nets:
-        near = next(
-            (channel[0] for channel, own in zip(graph.gpus, graph.nets, strict=True) if net in own),
-            names[0],
-        )
-        speed = graph.net_speed * sum(net in own for own in graph.nets)
+        used = [
+            channel for channel, ends in zip(graph.gpus, graph.nets, strict=True) if net in ends
+        ]
+        near = used[0][0] if used else names[0]
+        speed = graph.net_speed * len(used)
         gbps = next((port for port in _PORTS_Gbps if port >= speed * 8 * 0.95), 800)
-        device = ImportedDevice(
-            text=f"net {net}", cls=0x020700, nets=[Net(dev=net, speed_mbps=gbps * 1000)]
-        )
-        place = home[near]
-        if isinstance(place, ImportedDevice) and graph.inter not in ("PIX", "PXB"):
-            place = machine.cpus[names.index(near) // half]
-        (place.children if isinstance(place, ImportedDevice) else place.devices).append(device)
+        ports = [Net(dev=net, speed_mbps=gbps * 1000)]
+        device = ImportedDevice(text=f"net {net}", cls=PciClass.INFINIBAND, nets=ports)
+        beside[near].append(device)
         draft.assume(
             f"nic{net}",
             f"{gbps} Gb/s InfiniBand, next to gpu{near}",
@@ -233,23 +218,3 @@ def _add_tree(
         f"{sockets} CPUs" + (f", {per_switch} GPUs a switch" if per_switch else ", no switches"),
         f"the paths are of type {graph.intra or 'LOC'} and {graph.inter or 'LOC'}",
     )
-
-
-_ROOTS = {"nccl-xml": "system", "nccl-graph": "graphs"}
-
-
-def read_nccl(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
-    """Fill `draft` from a topology or graph XML."""
-    root = parse_xml(text, draft.where)
-    if root.tag != _ROOTS[kind]:
-        raise fail(
-            draft.where,
-            root.line,
-            f"the root element is <{printable(root.tag)}>; {kind} has <{_ROOTS[kind]}>",
-        )
-    if kind == "nccl-xml":
-        draft.settings["description"] = "imported from NCCL topology XML"
-        wire_machine(read_system(root, draft, text, group), draft, chip)
-    else:
-        draft.settings["description"] = "rebuilt from the channels of an NCCL graph"
-        read_graphs(root, draft, chip)
