@@ -91,7 +91,7 @@ _CORRECTION_28 = {
         *(0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.7, 0.8, 0.9),
     ),
 }
-_CORRECTION_212 = _CORRECTION
+
 
 _V30 = Tables(
     base_us={
@@ -189,7 +189,6 @@ _V12 = replace(
     tree_GBps=(_V30.tree_GBps[0], *(_V30.tree_GBps[1],) * 3),
     ring_ll128_GBps=(_flat(20.0),) * 4,
     tree_ll128_GBps=(_flat(20.0),) * 4,
-    tree_correction=_CORRECTION_212,
     plateau=(1.9, 1.9),
 )
 _V8 = replace(
