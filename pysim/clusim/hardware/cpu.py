@@ -19,8 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from clusim.hardware.datafiles import Entry, build, figures
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.datafiles import Entry
+from clusim.hardware.figures import (
+    Figure,
+    Preset,
+    assumed,
+    build,
+    check_figures,
+    figures,
+    published,
+)
 
 _NO_DELAY = assumed("1ps", "an ideal traffic source and sink: delay is the network's only")
 _NO_MEMORY = assumed(0.0, "memory of hosts is not modelled")

@@ -30,8 +30,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clusim.hardware.datafiles import Entry, build, figures, pci_id
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.datafiles import Entry, pci_id
+from clusim.hardware.figures import (
+    Figure,
+    Preset,
+    assumed,
+    build,
+    check_figures,
+    figures,
+    published,
+)
 
 MESSAGE_UNITS = {
     "gpudirect": "true or false",
