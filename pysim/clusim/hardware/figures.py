@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -57,6 +57,26 @@ class Figure:
     def __str__(self) -> str:
         """Write value, mark and source on one line."""
         return f"{self.value} ({self.mark}: {self.source})"
+
+
+class Sourced:
+    """Dataclass with figures, or presets of figures, as fields."""
+
+    __slots__ = ()
+
+    def named_figures(self) -> Iterator[tuple[str, Figure]]:
+        """Yield the names and figures of fields."""
+        for item in fields(cast("Any", self)):
+            value = getattr(self, item.name)
+            if isinstance(value, Figure):
+                yield item.name, value
+
+    def all_figures(self) -> Iterator[Figure]:
+        """Yield every figure, including those of presets."""
+        yield from (figure for _, figure in self.named_figures())
+        for item in fields(cast("Any", self)):
+            value = getattr(self, item.name)
+            yield from value.values() if isinstance(value, dict) else ()
 
 
 Preset = Mapping[str, Figure]

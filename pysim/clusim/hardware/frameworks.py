@@ -13,12 +13,11 @@ of `Framework`, in ``frameworks.yaml``, on a core of EPYC Rome; `Cpu.pace` is th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from clusim.hardware.datafiles import FOLDER, read
-from clusim.hardware.figures import Figure, build, check_figures, published
+from clusim.hardware.figures import Figure, Sourced, build, check_figures, published
 
 Waits = Literal["step", "receive", "pass"]
 """Synchronisations of the host with its GPU.
@@ -35,7 +34,7 @@ LAUNCH_QUEUE: Figure = published(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Sourced):
     """Costs of a framework's host thread [s].
 
     Attributes
@@ -80,17 +79,6 @@ class Framework:
         """Check units and sources."""
         costs = dict(self.named_figures())
         check_figures(costs, dict.fromkeys(costs, "s"))
-
-    def named_figures(self) -> Iterator[tuple[str, Figure]]:
-        """Yield names and figures."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Figure):
-                yield item.name, value
-
-    def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure."""
-        yield from (figure for _, figure in self.named_figures())
 
 
 FRAMEWORKS: dict[str, Framework] = {

@@ -18,11 +18,10 @@ A switch as one object: ports, latency, reduction unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusim.hardware.datafiles import FOLDER, Entry, pci_id, read
-from clusim.hardware.figures import Figure, Preset, build, check_figures, figures, presets
+from clusim.hardware.figures import Preset, Sourced, build, check_figures, figures, presets
 
 _UNITS = {
     "latency": "s",
@@ -39,7 +38,7 @@ _REQUIRED = ("latency", "store_and_forward")
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Sourced):
     """One kind of switch.
 
     Attributes
@@ -62,10 +61,6 @@ class Switch:
     def __post_init__(self) -> None:
         """Check the figures."""
         check_figures(self.figures, _UNITS, [key for key in _UNITS if key not in _REQUIRED])
-
-    def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure."""
-        yield from self.figures.values()
 
 
 def switch_of(name: str, entry: Entry) -> Switch:
