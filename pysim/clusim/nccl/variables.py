@@ -1,8 +1,8 @@
 """Environment variables of NCCL: effect in clusim, and releases that read them.
 
 The table in ``variables.yaml`` is the single list of names: `clusim.nccl.env` reads values by it, notes and errors
-quote its reasons, and ``docs/nccl-environment.md`` is `page`. Releases are from the sources of the tags 2.4 to 2.30 and the libraries of
-2.31.2 and 2.32.3; patch releases of one minor count as one.
+quote its reasons, and ``docs/nccl-environment.md`` is `page`. Releases are from the sources of the tags 2.4 to 2.30
+and the libraries of 2.31.2 and 2.32.3; patch releases of one minor count as one.
 """
 
 from __future__ import annotations
