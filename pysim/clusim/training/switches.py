@@ -164,8 +164,8 @@ def switching(
         scale = kind.bytes / like.bytes
         parts.append((share, scale, known[like]))
     calls = sum(share for share, _, _ in parts)
-    own, ring = (_sum((n, s, costs[k]) for n, s, costs in parts) for k in (0, 1))
-    return Switching(calls, own, ring)
+    switch, ring = (_sum((n, s, costs[k]) for n, s, costs in parts) for k in (0, 1))
+    return Switching(calls, switch, ring)
 
 
 def _sum(parts: Iterable[tuple[float, float, SwitchCost]]) -> SwitchCost:
@@ -194,14 +194,14 @@ def _alone(
             len({zones[r] for r in group}), uses_switches(fabric, tuple(group))
         )
         sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
-        own = SwitchCost(
+        in_switch = SwitchCost(
             sum(item.sm for item in schedule.instances) / len(group),
             float(result.bins.hbm_bytes.sum()) / len(group),
             sent / len(group),
             result.time_ps,
         )
-        rest = own.times(kind.bytes / size)
-        costs.append(SwitchCost(own.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
+        rest = in_switch.times(kind.bytes / size)
+        costs.append(SwitchCost(in_switch.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
     return costs[0], costs[1]
 
 

@@ -177,18 +177,18 @@ class HostTimes:
 
     def kernels(self, kernels: Iterable[Kernel]) -> Issue:
         """Return the host time to issue kernels."""
-        own = list(kernels)
+        launched = list(kernels)
         if self.framework.whole:
-            forward = any(kernel.part == "forward" for kernel in own)
+            forward = any(kernel.part == "forward" for kernel in launched)
             return Issue(self.operator_ps if forward else self.node_ps, 1)
-        count = sum(map(self._operators, own))
-        return Issue(sum(self._time(kernel) for kernel in own), count)
+        count = sum(map(self._operators, launched))
+        return Issue(sum(self._time(kernel) for kernel in launched), count)
 
     def steps(self, steps: Iterable[Step]) -> Issue:
         """Return the host time to issue steps, including collectives."""
-        own = list(_each(steps))
-        work = self.kernels(step for step in own if isinstance(step, Kernel))
-        calls = sum(isinstance(step, Comm) for step in own)
+        ordered = list(_each(steps))
+        work = self.kernels(step for step in ordered if isinstance(step, Kernel))
+        calls = sum(isinstance(step, Comm) for step in ordered)
         return Issue(work.time_ps + calls * self.collective_ps, work.launches + calls)
 
     def _operators(self, kernel: Kernel) -> int:
@@ -225,13 +225,13 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     """
     if spec.framework == "none":
         return None
-    own = FRAMEWORKS[spec.framework]
+    framework = FRAMEWORKS[spec.framework]
     pace = _pace(fabric)
 
     def ps(figure: Figure) -> int:
         return round(parse_time(str(figure.value)) / pace)
 
-    times = {f"{name}_ps": ps(figure) for name, figure in own.named_figures()}
+    times = {f"{name}_ps": ps(figure) for name, figure in framework.named_figures()}
     if spec.per_operator is not None:
         # The user's measurement sets the speed of this host for both passes.
         ratio = spec.per_operator / max(1, times["operator_ps"])
@@ -241,19 +241,19 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     times["microbatch_ps"] += spec.data_loading
     queue = LAUNCH_QUEUE.value
     assert isinstance(queue, int)
-    softmax = _softmax(own, shard, heads)
-    return HostTimes(framework=own, **times, queue=spec.queue or queue, softmax=softmax)
+    softmax = _softmax(framework, shard, heads)
+    return HostTimes(framework=framework, **times, queue=spec.queue or queue, softmax=softmax)
 
 
 def kernels_by(spec: HostSpec) -> tuple[bool, bool]:
     """Return two flags: separate kernels for sums of gradients, and eager kernels."""
-    own = FRAMEWORKS.get(spec.framework)
-    return (False, False) if own is None else (own.sums, own.eager)
+    framework = FRAMEWORKS.get(spec.framework)
+    return (False, False) if framework is None else (framework.sums, framework.eager)
 
 
-def _softmax(own: Framework, shard: Shard, heads: int) -> int:
+def _softmax(framework: Framework, shard: Shard, heads: int) -> int:
     fits = shard.batch * heads % SHAPES == 0 and shard.sequence <= LONGEST_FUSED
-    return 1 if fits else own.unfused
+    return 1 if fits else framework.unfused
 
 
 def _pace(fabric: Fabric) -> float:

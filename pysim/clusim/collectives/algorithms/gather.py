@@ -25,12 +25,12 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
             if to_root:
                 pipes.append(writer.connect(peer, root, part.channel))
                 prims.append(Prim("recv", recv=slot, base=hop, coef=1))
-                own = Prim("send", send=0, coef=1)
+                prim = Prim("send", send=0, coef=1)
             else:
                 pipes.append(writer.connect(root, peer, part.channel))
                 prims.append(Prim("send", send=slot, base=hop, coef=1))
-                own = Prim("recv", recv=0, coef=1)
-            writer.rotated(peer, part, [own], pipes[-1:], mode="blocked")
+                prim = Prim("recv", recv=0, coef=1)
+            writer.rotated(peer, part, [prim], pipes[-1:], mode="blocked")
         writer.rotated(root, part, prims, pipes, mode="blocked")
 
 

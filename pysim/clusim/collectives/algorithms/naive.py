@@ -44,11 +44,11 @@ def write_driver(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         source: Buffer = "output" if slot else "input"
         prims.append(Prim("recvReduceCopy", recv=slot, src=source))
     prims += [Prim("send", send=count + slot, src="output") for slot in range(count)]
-    own = [Prim("send", send=0), Prim("recv", recv=1)]
+    exchange = [Prim("send", send=0), Prim("recv", recv=1)]
     for part in writer.parts():
         peers = all_hops(writer.size, part.channel, writer.call.channels)
         up = [writer.connect(peer, 0, part.channel) for peer in peers]
         down = [writer.connect(0, peer, part.channel) for peer in peers]
         writer.program(0, part, prims, [*up, *down], name="driver")
         for peer, ends in zip(peers, zip(up, down, strict=True), strict=True):
-            writer.program(peer, part, own, ends, name="driver/peer")
+            writer.program(peer, part, exchange, ends, name="driver/peer")
