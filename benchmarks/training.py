@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from contention import Streams, contention
+
 import clusim
 from clusim.base.files import write_text
 from clusim.collectives import ScheduleBuilder
@@ -20,7 +22,6 @@ from clusim.nccl.choice import Communicators
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
 from clusim.training import train
-from clusim.training.switches import Streams, contention
 from clusim.validation.steps.validate import HEADING
 from clusim.workload import PRECISIONS, Workload, chip_of
 
@@ -312,7 +313,7 @@ hides a part). [accuracy-causes.md](accuracy-causes.md) lists the known causes f
 MECHANISM = """
 Most of the slowdown of the all-reduce is waiting: blocks are assigned to SMs in the order of launches, so an all-reduce
 that is issued while a large product has blocks waiting starts when the product ends, and each product lets one
-all-reduce pass. While it runs it holds 24 of 108 SMs, which slows the next product. `clusim.training.switches`
+all-reduce pass. While it runs it holds 24 of 108 SMs, which slows the next product. `benchmarks/contention.py`
 does this; `clusim train` does not: it starts a collective when its data are ready, because the many kernels
 between two collectives are one task. So a real collective may start up to one kernel later than a simulated one.
 """

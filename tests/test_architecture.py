@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "replays": "base formats hardware lowering nccl nccltests report results schedule simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
-    "studies": "analysis base engine lowering nccl nccltests replays report results simulation topology training"
+    "studies": "analysis base engine nccl nccltests replays report results simulation topology training"
     " workload",
     "clusim": "base collectives nccltests replays results schedule simulation topology training",
 }

@@ -1,6 +1,7 @@
 """Options of several commands, with the same flags, types and first words of help.
 
-Parameters are the command-specific parts: default, its wording, and additional help.
+Each is called for a decorator; keywords are the command-specific parts: the default, its wording (`said`), and
+additional help (`more`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -27,7 +29,6 @@ from clusim_cli.params import (
     SIZE,
     TIME,
     TOPOLOGY,
-    Words,
     one_of,
 )
 
@@ -49,109 +50,9 @@ def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any
     return click.option(*flags, help=words, **about)
 
 
-def topology(said: str) -> Decorator[Any]:
-    """Add ``--topology`` for commands with job files as arguments.
-
-    The last argument may be the topology as well.
-    """
-    return _option(
-        "--topology",
-        metavar="TOPOLOGY",
-        type=TOPOLOGY,
-        help="The system: a preset, or a topology file of any name; replaces the argument.",
-        said=said,
-    )
-
-
-def nodes() -> Decorator[Any]:
-    """Option for the number of nodes: pass it on as ``load(topology, nodes=nodes)``."""
-    return _option(
-        "--nodes",
-        type=click.IntRange(1, 65_536),
-        metavar="N",
-        help="Simulate N nodes, joined by the preset's default network.",
-    )
-
-
-def collective() -> Decorator[Any]:
-    """The operation, in clusim's spelling."""
-    return _option(
-        *("--collective", "-c", "operation"),
-        type=COLLECTIVE,
-        default="allreduce",
-        help=f"Operation in any spelling: {', '.join(RUNNABLE)}.",
-    )
-
-
-def algorithm(said: str) -> Decorator[Any]:
-    """Option for the algorithm of a collective."""
-    return _option(
-        "--algorithm",
-        type=ALGORITHM,
-        default="",
-        help="Algorithm: nccl is NCCL's choice, a name, or an MSCCL (.xml) or MSCCL++ (.json) file;"
-        " an unknown name lists the algorithms of the operation.",
-        said=said,
-    )
-
-
-def protocol(said: str) -> Decorator[Any]:
-    """Option for the protocol, in clusim's spelling."""
-    return _option(
-        "--protocol",
-        type=PROTOCOL,
-        default=None,
-        help="NCCL protocol, in any case.",
-        said=said,
-    )
-
-
-def dtype() -> Decorator[Any]:
-    """Type of the elements, in clusim's spelling."""
-    return _option(
-        "--dtype",
-        type=DTYPE,
-        default="float32",
-        help=f"Type of the elements in any spelling: {', '.join(DTYPES)}.",
-    )
-
-
-def redop() -> Decorator[Any]:
-    """Reduction, in clusim's spelling."""
-    return _option("--redop", type=REDOP, default="sum", help="Reduction, in any case.")
-
-
-def channels(said: str) -> Decorator[Any]:
-    """Channels of a collective."""
-    return _option(
-        "--channels",
-        type=click.IntRange(1, 64),
-        default=None,
-        help="Channels; for NCCL's choice as NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS.",
-        said=said,
-    )
-
-
-def size(default: str) -> Decorator[Any]:
-    """The size of a collective."""
-    return _option(
-        *("--size", "size_bytes"),
-        type=SIZE,
-        default=default,
-        help="Size as in nccl-tests: 64M is 64 MiB.",
-    )
-
-
-def sizes(said: str) -> Decorator[Any]:
-    """Sizes of a collective."""
-    return _option(
-        *("--size", "sizes"),
-        type=SIZE,
-        multiple=True,
-        help="Size as in nccl-tests: 64M is 64 MiB.",
-        more="May be repeated.",
-        said=said,
-    )
+def _shared(*flags: str, **about: Any) -> Callable[..., Decorator[Any]]:
+    """Return the function that makes an option; its keywords are as of `_option`, and add to `about`."""
+    return partial(_option, *flags, **about)
 
 
 def _env(
@@ -160,93 +61,6 @@ def _env(
     from clusim.nccl import parse_assignments
 
     return tuple(parse_assignments(words).items())
-
-
-def env() -> Decorator[Any]:
-    """NCCL's environment, as `Setup.env`."""
-    return _option(
-        "--env",
-        multiple=True,
-        callback=_env,
-        metavar="NAME=VALUE",
-        help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
-    )
-
-
-def symmetric() -> Decorator[Any]:
-    """Option for symmetric buffers."""
-    return _option(
-        "--symmetric",
-        is_flag=True,
-        help="Register buffers as symmetric windows, so that NCCL can use its symmetric kernels.",
-    )
-
-
-def nccl_version(said: str = "the newest known") -> Decorator[Any]:
-    """NCCL's release."""
-    return _option(
-        *("--nccl-version", "version"),
-        type=RELEASE,
-        default="",
-        metavar="RELEASE",
-        help="Release of NCCL, such as 2.27.",
-        said=said,
-    )
-
-
-def faults() -> Decorator[Any]:
-    """Option for faults."""
-    return _option(
-        *("--fault", "faults"),
-        type=FAULT,
-        multiple=True,
-        metavar="TEXT",
-        help="Fault, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
-    )
-
-
-def granularity(default: str = "auto") -> Decorator[Any]:
-    """Option for the granularity."""
-    return _option(
-        "--granularity",
-        type=GRANULARITY,
-        default=default,
-        help="Exact packets, bursts chosen by size, or bursts of about SIZE.",
-    )
-
-
-def engine() -> Decorator[Any]:
-    """Option for the engine."""
-    return _option(
-        "--engine",
-        type=one_of("c", "reference"),
-        default="c",
-        help="The engine in C, or the reference engine in Python.",
-    )
-
-
-def threads() -> Decorator[Any]:
-    """Threads of the engine."""
-    return _option(
-        *("--threads", "threads"),
-        type=click.IntRange(1, 64),
-        default=None,
-        help="Threads of the engine in C; results are the same.",
-        said="one per core, at most 4",
-    )
-
-
-def time_limit() -> Decorator[Any]:
-    """Wall-clock limit: the command gets a `clusim.simulation.session.Watch`."""
-    return _option(
-        *("--time-limit", "watch"),
-        type=TIME,
-        default=None,
-        callback=_watched,
-        metavar="TIME",
-        help="Wall-clock limit, such as 90s; the partial result is printed.",
-        said="none",
-    )
 
 
 def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | None) -> Watch:
@@ -266,44 +80,154 @@ def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | N
     return watch
 
 
-def seed() -> Decorator[Any]:
-    """Add the option for the random seed."""
-    return _option(
-        "--seed",
-        type=click.IntRange(0, 2**63 - 1),
-        default=0,
-        help="Seed of packet replays and of Ethernet's flow hashes.",
-    )
+topology = _shared(
+    "--topology",
+    metavar="TOPOLOGY",
+    type=TOPOLOGY,
+    help="The system: a preset, or a topology file of any name; replaces the argument.",
+)
+"""The system, for commands with job files as arguments; the last argument may be the topology as well."""
 
+nodes = _shared(
+    "--nodes",
+    type=click.IntRange(1, 65_536),
+    metavar="N",
+    help="Simulate N nodes, joined by the preset's default network.",
+)
+"""Number of nodes: pass it on as ``load(topology, nodes=nodes)``."""
 
-def trace_out() -> Decorator[Any]:
-    """File of the trace."""
-    return _option(
-        "--trace-out", type=TRACE_OUT, default=None, metavar="FILE", help="Write an HDF5 trace."
-    )
+collective = _shared(
+    "--collective",
+    "-c",
+    "operation",
+    type=COLLECTIVE,
+    default="allreduce",
+    help=f"Operation in any spelling: {', '.join(RUNNABLE)}.",
+)
+"""The operation, in clusim's spelling."""
 
+algorithm = _shared(
+    "--algorithm",
+    type=ALGORITHM,
+    default="",
+    help="Algorithm: nccl is NCCL's choice, a name, or an MSCCL (.xml) or MSCCL++ (.json) file;"
+    " an unknown name lists the algorithms of the operation.",
+)
 
-def trace_limit() -> Decorator[Any]:
-    """Largest size of a trace."""
-    return _option(
-        *("--trace-limit", "trace_limit_bytes"),
-        type=SIZE,
-        default="1GiB",
-        help="Keep the trace below this size.",
-    )
+protocol = _shared("--protocol", type=PROTOCOL, help="NCCL protocol, in any case.")
 
+dtype = _shared(
+    "--dtype",
+    type=DTYPE,
+    default="float32",
+    help=f"Type of the elements in any spelling: {', '.join(DTYPES)}.",
+)
 
-def output(help: str, said: str = "") -> Decorator[Any]:
-    """File to write."""
-    return _option(
-        *("-o", "--output"),
-        type=OUTPUT,
-        default=None,
-        metavar="FILE",
-        help="File to write.",
-        more=help,
-        said=said,
-    )
+redop = _shared("--redop", type=REDOP, default="sum", help="Reduction, in any case.")
+
+channels = _shared(
+    "--channels",
+    type=click.IntRange(1, 64),
+    help="Channels; for NCCL's choice as NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS.",
+)
+
+_SIZE_HELP = "Size as in nccl-tests: 64M is 64 MiB."
+
+size = _shared("--size", "size_bytes", type=SIZE, help=_SIZE_HELP)
+
+sizes = _shared(
+    "--size",
+    "sizes",
+    type=SIZE,
+    multiple=True,
+    help=_SIZE_HELP,
+    more="May be repeated.",
+)
+
+env = _shared(
+    "--env",
+    multiple=True,
+    callback=_env,
+    metavar="NAME=VALUE",
+    help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
+)
+"""NCCL's environment, as `Setup.env`."""
+
+symmetric = _shared(
+    "--symmetric",
+    is_flag=True,
+    help="Register buffers as symmetric windows, so that NCCL can use its symmetric kernels.",
+)
+
+nccl_version = _shared(
+    "--nccl-version",
+    "version",
+    type=RELEASE,
+    default="",
+    metavar="RELEASE",
+    help="Release of NCCL, such as 2.27.",
+    said="the newest known",
+)
+
+faults = _shared(
+    "--fault",
+    "faults",
+    type=FAULT,
+    multiple=True,
+    metavar="TEXT",
+    help="Fault, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
+)
+
+granularity = _shared(
+    "--granularity",
+    type=GRANULARITY,
+    default="auto",
+    help="Exact packets, bursts chosen by size, or bursts of about SIZE.",
+)
+
+engine = _shared(
+    "--engine",
+    type=one_of("c", "reference"),
+    default="c",
+    help="The engine in C, or the reference engine in Python.",
+)
+
+threads = _shared(
+    "--threads",
+    type=click.IntRange(1, 64),
+    help="Threads of the engine in C; results are the same.",
+    said="one per core, at most 4",
+)
+
+time_limit = _shared(
+    "--time-limit",
+    "watch",
+    type=TIME,
+    callback=_watched,
+    metavar="TIME",
+    help="Wall-clock limit, such as 90s; the partial result is printed.",
+    said="none",
+)
+"""Wall-clock limit: the command gets a `clusim.simulation.session.Watch`."""
+
+seed = _shared(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    help="Seed of packet replays and of Ethernet's flow hashes.",
+)
+
+trace_out = _shared("--trace-out", type=TRACE_OUT, metavar="FILE", help="Write an HDF5 trace.")
+
+trace_limit = _shared(
+    "--trace-limit",
+    "trace_limit_bytes",
+    type=SIZE,
+    default="1GiB",
+    help="Keep the trace below this size.",
+)
+
+output = _shared("-o", "--output", type=OUTPUT, metavar="FILE", help="File to write.")
 
 
 class JsonOption(click.Option):
@@ -326,73 +250,33 @@ def as_json(form: str, more: str = "") -> Decorator[Any]:
     )
 
 
-def html(more: str = "") -> Decorator[Any]:
-    """File of a page."""
-    return _option(
-        "--html", type=OUTPUT, default=None, metavar="FILE", help="Write a page.", more=more
-    )
+html = _shared("--html", type=OUTPUT, metavar="FILE", help="Write a page.")
 
+as_csv = _shared("--csv", "as_csv", is_flag=True, help="Print CSV.")
 
-def as_csv(more: str = "") -> Decorator[Any]:
-    """Option for CSV output."""
-    return _option("--csv", "as_csv", is_flag=True, help="Print CSV.", more=more)
+top = _shared("--top", type=click.IntRange(0), metavar="N", help="Rows to show; 0 is all.")
 
+all_lines = _shared("--all", "everything", is_flag=True, help="Print long lists in full.")
 
-def top(default: int | None, said: str = "") -> Decorator[Any]:
-    """Option for the number of rows."""
-    return _option(
-        "--top",
-        type=click.IntRange(0),
-        default=default,
-        metavar="N",
-        help="Rows to show; 0 is all.",
-        said=said,
-    )
+strict = _shared(
+    "--strict",
+    is_flag=True,
+    help="Fail on doubtful results.",
+    more="These are results that depend on assumptions of an importer.",
+)
 
+confirm = _shared("--confirm", is_flag=True, help="Verify the saving by re-simulation.")
 
-def all_lines() -> Decorator[Any]:
-    """Option for complete lists."""
-    return _option("--all", "everything", is_flag=True, help="Print long lists in full.")
+kind = _shared("--kind", default="", metavar="KIND", help="Format of the file.", said="detected")
+"""Format of a file, one of the words of a type."""
 
+jobs = _shared("--jobs", type=click.IntRange(1), help="Worker processes.", said="one per core")
 
-def strict(doubtful: str = "results that depend on assumptions of an importer") -> Decorator[Any]:
-    """Option that makes doubtful results errors."""
-    more = f"These are {doubtful}."
-    return _option("--strict", is_flag=True, help="Fail on doubtful results.", more=more)
+executor = _shared(
+    "--executor",
+    metavar="ADDRESS",
+    help="Workers in place of local processes: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
+)
+"""An executor instead of processes; `clusim_cli.outputs.working` joins it with `jobs`."""
 
-
-def confirm(more: str) -> Decorator[Any]:
-    """Option to re-simulate."""
-    return _option("--confirm", is_flag=True, help="Verify the saving by re-simulation.", more=more)
-
-
-def kind(words: Words) -> Decorator[Any]:
-    """Format of a file, one of some words."""
-    return _option(
-        "--kind",
-        type=words,
-        default="",
-        metavar="KIND",
-        help="Format of the file.",
-        said="detected",
-    )
-
-
-def jobs() -> Decorator[Any]:
-    """Worker processes."""
-    return _option("--jobs", type=click.IntRange(1), help="Worker processes.", said="one per core")
-
-
-def executor() -> Decorator[Any]:
-    """Option for an executor instead of processes; `clusim_cli.outputs.working` joins it with `jobs`."""
-    return _option(
-        "--executor",
-        metavar="ADDRESS",
-        default=None,
-        help="Workers in place of local processes: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
-    )
-
-
-def no_progress() -> Decorator[Any]:
-    """Option to hide progress."""
-    return _option("--no-progress", is_flag=True, help="Show no progress bar.")
+no_progress = _shared("--no-progress", is_flag=True, help="Show no progress bar.")

@@ -12,7 +12,7 @@ import click
 
 from clusim.base import files
 from clusim.base.errors import suggest
-from clusim_cli.params import Words
+from clusim_cli.params import Value
 from clusim_cli.terminal import fitting
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class GuardedCommand(click.Command):
         rows = [
             (param.make_metavar(ctx) if isinstance(param, click.Argument) else param.opts[0], words)
             for param in self.get_params(ctx)
-            if isinstance(param.type, Words) and (words := param.type.told())
+            if isinstance(param.type, Value) and (words := param.type.told())
         ]
         if rows:
             with formatter.section("Words"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pkgutil import resolve_name
 from typing import Any
@@ -12,35 +13,49 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from clusim.base.errors import InputError, UnitError, suggest
-from clusim.base.terms.dtypes import DTYPES, REDUCTIONS, find_dtype, redop_named
-from clusim.base.terms.operations import (
-    OPERATIONS,
-    PROTOCOL_NAMES,
-    operation_named,
-    own_algorithm,
-    protocol_named,
-)
+from clusim.base.errors import ClusimError, suggest
+from clusim.base.terms.dtypes import DTYPES, REDUCTIONS
+from clusim.base.terms.operations import GRANULARITIES, OPERATIONS, PROTOCOL_NAMES, WORDS
 from clusim.base.units import parse_ranks, parse_size, parse_time
 
 
-class Words(click.ParamType[str], ABC):
-    """Value that shells complete and help lists; may also be a file if `files` is set."""
+@dataclass(eq=False)
+class Value(click.ParamType[Any]):
+    """Value of an option.
 
-    files = False
-    listed = True
+    Attributes
+    ----------
+    name : str
+        Placeholder in help.
+    read : callable
+        Return the meaning of a text, or raise `ClusimError`.
+    words : callable
+        Return the words that shells complete.
+    between : str
+        Separator of the words in help; empty if the option's own help lists them.
+    files : bool
+        True if the value may also be a file.
+    """
+
+    name: str
+    read: Callable[[str], Any] = str
+    words: Callable[[click.Context], Iterable[str]] = lambda _context: ()
+    between: str = ", "
+    files: bool = False
 
     def told(self) -> str:
         """Return the words for help; empty if an option's help lists them."""
-        return ", ".join(self.every()) if self.listed else ""
+        words = self.words(click.Context(click.Command("clusim"))) if self.between else ()
+        return self.between.join(words)
 
-    def every(self) -> Iterable[str]:
-        """Return all words, regardless of the typed prefix."""
-        return self.words(click.Context(click.Command("clusim")))
-
-    @abstractmethod
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        """Return the words to complete from."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the meaning of a text; defaults may have one already."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.read(value)
+        except ClusimError as error:
+            self.fail(str(error), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -54,48 +69,53 @@ class Words(click.ParamType[str], ABC):
         return result or [CompletionItem(incomplete, type="file")] if self.files else result
 
 
-class _Topology(Words):
-    name, files = "topology", True
+def _topologies(_context: click.Context) -> Iterable[str]:
+    from clusim.base.resources import shipped_topologies
+    from clusim.topology.cluster_names import superpods
+    from clusim.topology.generators import GENERATORS
 
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.base.resources import shipped_topologies
-        from clusim.topology.cluster_names import superpods
-        from clusim.topology.generators import GENERATORS
-
-        return [*shipped_topologies(), *superpods(), *(f"{name}:" for name in GENERATORS)]
+    return [*shipped_topologies(), *superpods(), *(f"{name}:" for name in GENERATORS)]
 
 
-class _Workload(Words):
-    name, files = "workload", True
+def _workloads(_context: click.Context) -> Iterable[str]:
+    from clusim.base.resources import shipped_workloads
 
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.base.resources import shipped_workloads
-
-        return shipped_workloads()
+    return shipped_workloads()
 
 
-class _Size(click.ParamType[int]):
-    name = "size"
+def _algorithms(context: click.Context) -> Iterable[str]:
+    """Return the algorithms of the typed operation, or of all without one."""
+    from clusim.collectives import ALGORITHMS
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_size(value, binary_suffix=True)
-        except UnitError as error:
-            self.fail(str(error), param, ctx)
+    if "operation" not in context.params:
+        return dict.fromkeys(["nccl", *chain(*ALGORITHMS.values())])
+    return ["nccl", *ALGORITHMS.get(context.params["operation"] or "allreduce", ())]
 
 
-class _Time(click.ParamType[int]):
-    name = "time"
+def _faults(_context: click.Context) -> Iterable[str]:
+    from clusim.lowering.faulttext import FORMS
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_time(value)
-        except UnitError as error:
-            self.fail(str(error), param, ctx)
+    return [f"{kind} {shape}" for kind, (shape, _) in FORMS.items()]
+
+
+def _releases(_context: click.Context) -> Iterable[str]:
+    from clusim.nccl.constants import LATEST, OLDEST
+
+    return [f"{LATEST.major}.{minor}" for minor in range(OLDEST.minor, LATEST.minor + 1)]
+
+
+def _at(place: str) -> Callable[[click.Context], Iterable[str]]:
+    """Return the function that looks up the words at ``module:NAME``, imported when needed."""
+    return lambda _context: resolve_name(place)
+
+
+def _listed(words: Iterable[str]) -> Callable[[click.Context], Iterable[str]]:
+    return lambda _context: words
+
+
+def _grain(text: str) -> str | int:
+    word = text.lower()
+    return word if word in GRANULARITIES else parse_size(text, binary_suffix=True)
 
 
 RUNNABLE = tuple(
@@ -103,159 +123,22 @@ RUNNABLE = tuple(
 )
 """Operations in help and completion: NCCL calls of nccl-tests, and its message pairs."""
 
-
-class _Collective(Words):
-    name = "collective"
-    listed = False
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        return RUNNABLE
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return operation_named(value).name
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Algorithm(Words):
-    name, files = "algorithm", True
-
-    def every(self) -> Iterable[str]:
-        from clusim.collectives import ALGORITHMS
-
-        return dict.fromkeys(["nccl", *chain(*ALGORITHMS.values())])
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.collectives import ALGORITHMS
-
-        return ["nccl", *ALGORITHMS.get(ctx.params.get("operation") or "allreduce", ())]
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return own_algorithm(value)
-
-
-class _Protocol(Words):
-    name = "|".join(PROTOCOL_NAMES)
-    listed = False
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        return PROTOCOL_NAMES
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return protocol_named(value).own
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _DataType(Words):
-    name = "type"
-    listed = False
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        return DTYPES
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        result = find_dtype(value)
-        return result.name if result else value
-
-
-class _Reduction(Words):
-    name = "|".join(REDUCTIONS)
-    listed = False
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        return REDUCTIONS
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return redop_named(value)
-        except InputError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Fault(Words):
-    name = "text"
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.lowering.faulttext import FORMS
-
-        return [f"{kind} {shape}" for kind, (shape, _) in FORMS.items()]
-
-    def told(self) -> str:
-        return "; ".join(self.every())
-
-
-class _Chip(Words):
-    name = "chip"
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.hardware import GPUS
-
-        return GPUS
-
-
-class _Kind(Words):
-    """Formats of files, by the module that reads them."""
-
-    name = "kind"
-
-    def __init__(self, home: str) -> None:
-        self.home = home
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        kinds: Iterable[str] = resolve_name(self.home)
-        return kinds
-
-
-class _Release(Words):
-    name, listed = "release", False
-
-    def words(self, ctx: click.Context) -> Iterable[str]:
-        from clusim.nccl.constants import LATEST, OLDEST
-
-        return [f"{LATEST.major}.{minor}" for minor in range(OLDEST.minor, LATEST.minor + 1)]
-
-
-class _Granularity(_Size):
-    name = "packet|auto|quick|step|coarse|size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        word = str(value).lower()
-        return word if word in self.name.split("|")[:-1] else super().convert(value, param, ctx)
-
-
-class _Ranks(click.ParamType[tuple[int, ...]]):
-    name = "ranks"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return parse_ranks(str(value))
-        except UnitError as error:
-            self.fail(str(error), param, ctx)
-
-
-CHIP = _Chip()
-FAULT = _Fault()
-RELEASE = _Release()
-RECORDING_KIND = _Kind("clusim.formats.recordings.kinds:KINDS")
-TOPOLOGY_KIND = _Kind("clusim.formats.topologies:KINDS")
-TOPOLOGY = _Topology()
-WORKLOAD = _Workload()
-ALGORITHM = _Algorithm()
-COLLECTIVE = _Collective()
-DTYPE = _DataType()
-PROTOCOL = _Protocol()
-REDOP = _Reduction()
-SIZE = _Size()
-TIME = _Time()
-GRANULARITY = _Granularity()
-RANKS = _Ranks()
+CHIP = Value("chip", words=_at("clusim.hardware:GPUS"))
+FAULT = Value("text", words=_faults, between="; ")
+RELEASE = Value("release", words=_releases, between="")
+RECORDING_KIND = Value("kind", words=_at("clusim.formats.recordings.kinds:KINDS"))
+TOPOLOGY_KIND = Value("kind", words=_at("clusim.formats.topologies:KINDS"))
+TOPOLOGY = Value("topology", words=_topologies, files=True)
+WORKLOAD = Value("workload", words=_workloads, files=True)
+ALGORITHM = Value("algorithm", WORDS["algorithm"], _algorithms, files=True)
+COLLECTIVE = Value("collective", WORDS["operation"], _listed(RUNNABLE), "")
+DTYPE = Value("type", WORDS["dtype"], _listed(DTYPES), "")
+PROTOCOL = Value("|".join(PROTOCOL_NAMES), WORDS["protocol"], _listed(PROTOCOL_NAMES), "")
+REDOP = Value("|".join(REDUCTIONS), WORDS["redop"], _listed(REDUCTIONS), "")
+SIZE = Value("size", partial(parse_size, binary_suffix=True))
+TIME = Value("time", parse_time)
+GRANULARITY = Value("|".join((*GRANULARITIES, "size")), _grain)
+RANKS = Value("ranks", parse_ranks)
 
 
 class _OneOf(click.Choice[str]):

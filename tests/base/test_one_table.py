@@ -49,7 +49,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "operation",
     ): "messages, whose kernels do not say to whom",
     ("clusim/formats/recordings/flight.py", "dtype"): "instructions of pickles",
-    ("clusim/hardware/datafiles.py", "dtype"): "types of dataclass fields",
+    ("clusim/hardware/figures.py", "dtype"): "types of dataclass fields",
     ("clusim/hardware/protocols.py", "protocol"): FIGURES,
     ("clusim/engine/image.py", "operation"): PRIMITIVES,
     ("clusim/report/page_data.py", "dtype"): "types of NumPy's arrays that a page gets",

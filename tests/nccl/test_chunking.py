@@ -11,10 +11,7 @@ from clusim.nccl.chunking import (
     GroupShape,
     buffers,
     continuous_parts,
-    grid_loops,
-    loop_chunk_bytes,
     plan_chunks,
-    slice_elements,
 )
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
@@ -47,13 +44,6 @@ def test_only_looping_rings_move_four_steps_at_once() -> None:
 def test_buffsize_scales_chunks() -> None:
     settings = parse_env({"NCCL_BUFFSIZE": "8388608"})
     assert buffers(RING, SIMPLE, ALLREDUCE, settings).chunk_bytes == 4 << 20
-
-
-def test_slices_are_half_a_chunk_but_at_least_a_32nd_of_the_nominal() -> None:
-    fifo = buffers(RING, SIMPLE, ALLREDUCE, DEFAULT)
-    assert slice_elements(524_288, fifo, 4) == 262_144
-    assert slice_elements(1000, fifo, 4) == 131_072 * 2 // 32
-    assert slice_elements(100_000, fifo, 4) == 50_000
 
 
 def parts(
@@ -89,29 +79,6 @@ def test_large_sizes_use_all_channels_evenly() -> None:
     assert len(found) == 24
     assert {p.num_bytes for p in found[:-1]} == {171 * 16_384}
     assert found[-1].num_bytes == (64 << 20) - 23 * 171 * 16_384
-
-
-def test_the_last_loop_of_a_ring_deals_the_rest_evenly() -> None:
-    part = parts(64 << 20, 1)[0]
-    assert list(loop_chunk_bytes(part, 8)) == [2 << 20] * 4
-    part = parts(20_000_000, 1)[0]
-    assert list(loop_chunk_bytes(part, 8)) == [2 << 20, 402_848]
-    assert 8 * ((2 << 20) + 402_848) >= 20_000_000
-    assert 402_848 % 16 == 0
-
-
-def test_the_grid_of_old_releases() -> None:
-    # 24 channels x 8 ranks x 2 MiB are a loop; the rest is dealt in units of 512 threads x 8 B.
-    loops = list(
-        grid_loops(Cutting(RING, SIMPLE, ALLREDUCE, GroupShape(8), OLD), 512 << 20, 24, 544)
-    )
-    assert [loop.chunk_bytes for loop in loops] == [2 << 20, 700_416]
-    assert loops[1].offset == 24 * 8 * (2 << 20)
-    assert 700_416 % 4096 == 0
-    assert (512 << 20) - loops[1].offset <= 700_416 * 192
-    ll = next(grid_loops(Cutting(RING, LL, ALLREDUCE, GroupShape(8), OLD), 1 << 20, 24, 512))
-    assert ll.interleaved
-    assert ll.chunk_bytes == 8192
 
 
 @pytest.mark.parametrize(
@@ -247,10 +214,3 @@ def test_the_last_channel_takes_what_a_further_one_would_have() -> None:
     # A communicator with a fifth channel uses it.
     found = parts(size, 4, element_bytes=1, most_channels=5)
     assert [p.num_bytes for p in found] == [16_384] * 4 + [1]
-
-
-def test_the_grid_of_ll128_deals_half_warps() -> None:
-    # 20 warps x 16 lines x 120 B, half of which is the unit: 20,000 B of each rank and channel are two of 19,200 B.
-    cutting = Cutting(RING, LL128, ALLREDUCE, GroupShape(8), OLD)
-    (loop,) = grid_loops(cutting, 4 * 8 * 20_000, 4, 640)
-    assert (loop.chunk_bytes, loop.interleaved) == (2 * 19_200, True)

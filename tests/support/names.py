@@ -36,7 +36,7 @@ HOMES = [
 
 @cache
 def code() -> str:
-    """Return the code and its tests, but for those of pages."""
+    """Return the code, its data of hardware, and its tests, but for those of pages."""
     pages = ROOT / "tests" / "docs"
     files = [
         path
@@ -46,6 +46,7 @@ def code() -> str:
     kept = [
         path for path in files if path.suffix in (".py", ".c", ".h") and pages not in path.parents
     ]
+    kept += (ROOT / "pysim" / "clusim" / "hardware").glob("*.yaml")
     return " ".join(path.read_text(encoding="utf-8") for path in kept)
 
 

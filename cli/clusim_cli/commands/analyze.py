@@ -22,7 +22,7 @@ def _form(name: str) -> Callable[[Any], Any]:
     """Add the options that every analysis has; `name` is where the form of its JSON is."""
 
     def add(function: Any) -> Any:
-        function = options.top(None, f"{TOP}, all with --json or --csv")(function)
+        function = options.top(said=f"{TOP}, all with --json or --csv")(function)
         function = options.as_json(name)(options.as_csv()(function))
         return click.argument("trace", type=click.Path(path_type=Path))(function)
 
@@ -70,7 +70,7 @@ def overlap(trace: Path, **form: Any) -> None:
 
 @command.command("blame")
 @_form("clusim.analysis.tablejson:BlameJson")
-@options.confirm("The first stalled link is repaired, or twice as fast.")
+@options.confirm(more="The first stalled link is repaired, or twice as fast.")
 def blame(trace: Path, confirm: bool, **form: Any) -> None:
     """Break the run's time down by cause, along its critical path."""
     from clusim.analysis.blame import blame as analyse
@@ -88,7 +88,7 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 @click.option("--what-if", "what_if", nargs=2, metavar="PART FACTOR", default=None,
               help="Estimated time of the run if PART were faster: a class of wires (nvlink), a tier (nic-leaf), a "
               "wire ('gpu0->*'), hbm, cta, step, proxy, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
-@options.confirm("The change is from --what-if.")
+@options.confirm(more="The change is from --what-if.")
 def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
     """List the segments of the critical path in the order of time."""
     if what_if is None:

@@ -17,7 +17,7 @@ def command() -> None:
 
 
 @command.command("gpu", short_help="Measure the kernels of a GPU.")
-@options.output("The file of kernels; kernels.json by default.")
+@options.output(more="The file of kernels; kernels.json by default.")
 @click.option("--record", type=OUTPUT, default=None, metavar="FILE",
               help="Also write the raw measurements.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",

@@ -18,13 +18,13 @@ from clusim_cli.progress import counted_progress
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
-@options.sizes("1 KiB to 1 GiB, times 4")
+@options.sizes(said="1 KiB to 1 GiB, times 4")
 @click.option(
     "--gpus", type=click.IntRange(1), help="Participating GPUs of each node.  [default: all]"
 )
 @options.nccl_version()
 @options.env()
-@options.as_csv("It is the configuration of NCCL's example tuner plugin.")
+@options.as_csv(more="It is the configuration of NCCL's example tuner plugin.")
 @options.strict()
 @options.as_json("clusim_cli.forms:CrossoverSaidJson")
 @options.jobs()

@@ -19,7 +19,7 @@ TOP = 20
 )
 @click.argument("a")
 @click.argument("b")
-@options.top(TOP)
+@options.top(default=TOP)
 @options.as_csv()
 @options.as_json("clusim.analysis.tablejson:DiffJson")
 def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:

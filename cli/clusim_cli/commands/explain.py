@@ -16,7 +16,7 @@ from clusim_cli.params import TOPOLOGY
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.collective()
-@options.sizes("8 B to 8 GiB, times 4")
+@options.sizes(said="8 B to 8 GiB, times 4")
 @options.nodes()
 @options.nccl_version()
 @options.env()

@@ -31,7 +31,7 @@ SUFFIXES = {
     show_default=True,
     help="Format to write.",
 )
-@options.output("For kineto, the folder.", "TRACE with another ending")
+@options.output(more="For kineto, the folder.", said="TRACE with another ending")
 @click.option("--table", default=None, help="csv, parquet: the table to write.  [default: tasks]")
 @click.option("--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows.")
 @click.option("--no-counters", is_flag=True, help="perfetto: no tracks of wires and memories.")

@@ -14,7 +14,7 @@ from clusim_cli.params import one_of
 @click.command("plot", cls=GuardedCommand, short_help="Draw a figure of a trace.")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("figure", type=one_of("heatmap", "timeline", "overlap", "topology"))
-@options.output("Its ending is .png, .svg or .pdf.", "FIGURE.png")
+@options.output(more="Its ending is .png, .svg or .pdf.", said="FIGURE.png")
 @click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
               help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
 @click.option("--measure", type=one_of("load", "peak", "credit", "contended", "queue"), default="load",

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim.base.errors import InputError
+from clusim.base.units import parse_size, parse_time
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import RECORDING_KIND, SIZE, TIME, TOPOLOGY, command_line
+from clusim_cli.params import RECORDING_KIND, TOPOLOGY, Value, command_line
 from clusim_cli.progress import counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
@@ -19,32 +21,20 @@ if TYPE_CHECKING:
     from clusim.simulation.expected import Expected
 
 
-class _Gap(click.ParamType[Any]):
-    name = "none|logged|time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int) or value.lower() in ("", "none", "logged"):
-            return value if isinstance(value, int) else value.lower()
-        return TIME.convert(value, param, ctx)
+def _gap(text: str) -> int | str:
+    return text.lower() if text.lower() in ("", "none", "logged") else parse_time(text)
 
 
-class _Call(click.ParamType[tuple[str, int]]):
-    name = "operation:size"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        name, colon, size = str(value).partition(":")
-        if not colon or not name:
-            self.fail(f"{value!r}: write OPERATION:SIZE, for example allreduce:64MiB", param, ctx)
-        return name, SIZE.convert(size, param, ctx)
+def _call(text: str) -> tuple[str, int]:
+    name, colon, size = text.partition(":")
+    if not colon or not name:
+        raise InputError(f"{text!r}: write OPERATION:SIZE, for example allreduce:64MiB")
+    return name, parse_size(size, binary_suffix=True)
 
 
 @click.command("replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs.")
 @click.argument("recording", nargs=-1, required=True, metavar="LOG... [TOPOLOGY]")
-@options.topology("concluded from the log")
+@options.topology(said="concluded from the log")
 @options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="The node as NCCL_TOPO_DUMP_FILE wrote it.")  # fmt: skip
@@ -55,24 +45,26 @@ class _Call(click.ParamType[tuple[str, int]]):
     metavar="TOPOLOGY",
     help="Also replay on this system, and compare.",
 )
-@click.option("--gap", type=_Gap(), default="",
+@click.option("--gap", type=Value("none|logged|time", _gap), default="",
               help="Time between calls: none, logged, or fixed.  [default: logged if durations are]")  # fmt: skip
 @options.env()
-@options.nccl_version("the log's")
+@options.nccl_version(said="the log's")
 @options.faults()
 @click.option("--replan", is_flag=True, help="Re-plan rings, trees and algorithms.")
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
 )
-@options.kind(RECORDING_KIND)
-@click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
+@options.kind(type=RECORDING_KIND)
+@click.option("--call", "asked", type=Value("operation:size", _call), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
-@options.strict("times far from measured ones, a guessed system, or more ranks than GPUs")
+@options.strict(
+    more="These are times far from measured ones, a guessed system, or more ranks than GPUs."
+)
 @options.granularity()
 @options.time_limit()
 @options.trace_out()
-@options.html("Measured against simulated times on one axis.")
+@options.html(more="Measured against simulated times on one axis.")
 @options.all_lines()
 @options.as_json("clusim_cli.forms:ReplaySaidJson")
 @options.no_progress()

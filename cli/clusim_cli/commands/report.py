@@ -16,7 +16,7 @@ from clusim_cli.traced import trace_of
     "report", cls=GuardedCommand, short_help="Write a run, or several, as one self-contained page."
 )
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
-@options.output("", "TRACE with .html, or comparison.html")
+@options.output(said="TRACE with .html, or comparison.html")
 def command(traces: tuple[str, ...], output: Path | None) -> None:
     """Write TRACE as one HTML file below 1 MB that needs no network.
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
-@options.algorithm("nccl on systems with NCCL, otherwise the operation's first")
-@options.size("256MiB")
+@options.algorithm(said="nccl on systems with NCCL, otherwise the operation's first")
+@options.size(default="256MiB")
 @click.option(
     "--ranks",
     type=RANKS,
     default=None,
     help="Participating GPUs, e.g. 0-7 or 0,2,4-6.  [default: all]",
 )
-@options.channels("NCCL's choice, or the topology's for a named algorithm")
-@options.protocol("NCCL's choice, or the first one of a named algorithm")
+@options.channels(said="NCCL's choice, or the topology's for a named algorithm")
+@options.protocol(said="NCCL's choice, or the first one of a named algorithm")
 @options.env()
 @options.symmetric()
 @options.nccl_version()
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     help="Also record every completed slice in the trace.  [default: up to a million]",
 )
 @options.trace_limit()
-@options.confirm("The bottleneck is removed; automatic for small runs.")
+@options.confirm(more="The bottleneck is removed; automatic for small runs.")
 @options.seed()
 @options.strict()
 @options.as_json("clusim_cli.forms:RunJson")

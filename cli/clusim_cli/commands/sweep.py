@@ -25,13 +25,13 @@ MOST_SHOWN = 40
 @click.command("sweep", cls=GuardedCommand, short_help="Run all combinations of a grid.")
 @click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @options.output(
-    "A Parquet table (needs pyarrow); a table of an earlier sweep is continued.",
-    "GRID with .parquet",
+    more="A Parquet table (needs pyarrow); a table of an earlier sweep is continued.",
+    said="GRID with .parquet",
 )
 @options.jobs()
 @options.executor()
 @click.option("--again", is_flag=True, help="Run failed points again.")
-@options.strict("failed points")
+@options.strict(more="These are failed points.")
 @options.as_json("clusim_cli.forms:SweepJson")
 @options.no_progress()
 def command(

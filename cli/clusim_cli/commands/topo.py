@@ -210,7 +210,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     "--format", "form", type=one_of("nccl-xml", "infragraph"), default="nccl-xml", show_default=True,
     help="Format to write. nccl-xml is NCCL's topology XML, infragraph is YAML with the network.",
 )  # fmt: skip
-@options.output("NCCL's topology XML, or InfraGraph YAML.", "standard output")
+@options.output(more="NCCL's topology XML, or InfraGraph YAML.", said="standard output")
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), or all of it as InfraGraph."""
     from clusim.base.files import write_text
@@ -235,8 +235,8 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 
 @command.command("import")
 @click.argument("file", type=FILE)
-@options.output("A topology file; - is stdout.")
-@options.kind(TOPOLOGY_KIND)
+@options.output(more="A topology file; - is stdout.")
+@options.kind(type=TOPOLOGY_KIND)
 @click.option(
     "--chip", type=CHIP, metavar="NAME", help="Type of the GPUs, if FILE does not contain it."
 )

@@ -37,7 +37,7 @@ PATTERN = one_of(
               help="uniform, hotspot: time in which messages arrive.")  # fmt: skip
 @click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive"), default="auto", show_default=True,
               help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
-@options.granularity("packet")
+@options.granularity(default="packet")
 @options.engine()
 @options.threads()
 @options.time_limit()

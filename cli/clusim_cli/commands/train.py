@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @options.nodes()
 @click.option("--steps", type=click.IntRange(1, 1000), default=2, show_default=True,
               help="Steps; the last one is reported.")  # fmt: skip
-@options.granularity("step")
+@options.granularity(default="step")
 @click.option("--fold", type=one_of("auto", "all", "proved", "none"), default=None,
               help="Simulate equal blocks of work once: all, proved, or as affordable.")  # fmt: skip
 @click.option("--estimate", is_flag=True,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
               help="Predict N rows of tables of training steps, spread evenly.  [default: all]")  # fmt: skip
 @options.jobs()
 @options.executor()
-@options.granularity("quick")
+@options.granularity(default="quick")
 @click.option("--releases", is_flag=True,
               help="Predict rows without a release for every release that may differ.")  # fmt: skip
 @click.option("--row", metavar="ROW",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--markdown", type=OUTPUT, help="Write the accuracy page.")
 @click.option("--data", type=OUTPUT,
               help="Write the errors by class, for the expected errors of other commands.")  # fmt: skip
-@options.strict("rows that failed or have unknown words")
+@options.strict(more="These are rows that failed or have unknown words.")
 @options.as_json("clusim_cli.forms:ValidateJson")
 @options.no_progress()
 def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:

@@ -29,7 +29,7 @@ BASES = ("run", "nccl-tests", "replay", "train")
 )
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
-@options.html("Bottlenecks side by side, times and bandwidths on one axis, busy wires.")
+@options.html(more="Bottlenecks side by side, times and bandwidths on one axis, busy wires.")
 @options.as_json("clusim.studies.whatif.table:WhatIfJson")
 @options.no_progress()
 def command(

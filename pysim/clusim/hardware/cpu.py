@@ -16,11 +16,19 @@ Plain hosts as endpoints: ideal sources and sinks of traffic, all delay is the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from clusim.hardware.datafiles import Entry, build, figures
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.datafiles import Entry
+from clusim.hardware.figures import (
+    Figure,
+    Preset,
+    Sourced,
+    assumed,
+    build,
+    check_figures,
+    figures,
+    published,
+)
 
 _NO_DELAY = assumed("1ps", "an ideal traffic source and sink: delay is the network's only")
 _NO_MEMORY = assumed(0.0, "memory of hosts is not modelled")
@@ -60,7 +68,7 @@ _AS_ROME = assumed(1.0, "as EPYC Rome")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cpu:
+class Cpu(Sourced):
     """A generation of processors.
 
     Attributes
@@ -110,16 +118,9 @@ class Cpu:
         """NCCL's name."""
         return str(self.figures["cpu"].value).partition(" ")[2]
 
-    def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure."""
-        yield from self.figures.values()
-        yield self.pace
-        if self.socket_GBps is not None:
-            yield self.socket_GBps
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostCosts:
+class HostCosts(Sourced):
     """Launch costs of a host with processors of one vendor, for collectives in a stream [s].
 
     Attributes
@@ -165,14 +166,6 @@ class HostCosts:
         """Check units and sources."""
         costs = dict(self.named_figures())
         check_figures(costs, dict.fromkeys(costs, "s"))
-
-    def named_figures(self) -> Iterator[tuple[str, Figure]]:
-        """Yield names and figures."""
-        yield from ((item.name, getattr(self, item.name)) for item in fields(self)[1:])
-
-    def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure."""
-        yield from (figure for _, figure in self.named_figures())
 
 
 _TOPO = (

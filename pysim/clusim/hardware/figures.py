@@ -1,15 +1,23 @@
-"""Figures with provenance: value with unit, mark and source."""
+"""Figures with provenance: value with unit, mark and source; objects of figures from files.
+
+A figure of a file is ``{value: 80GiB, mark: published, source: ..., rows: [...]}``. Its source may contain ``{name}``,
+a text of the section ``sources`` of the file or of `SOURCES`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from clusim.base.errors import InputError, UnitError, suggest
 from clusim.base.units import parse_rate, parse_size, parse_time
 from clusim.hardware.calibration import ROW_SETS
+from clusim.hardware.datafiles import FOLDER, Entry, mapping, read
+
+T = TypeVar("T")
 
 Mark = Literal["published", "calibrated", "assumed"]
 """Origin of a figure.
@@ -49,6 +57,26 @@ class Figure:
     def __str__(self) -> str:
         """Write value, mark and source on one line."""
         return f"{self.value} ({self.mark}: {self.source})"
+
+
+class Sourced:
+    """Dataclass with figures, or presets of figures, as fields."""
+
+    __slots__ = ()
+
+    def named_figures(self) -> Iterator[tuple[str, Figure]]:
+        """Yield the names and figures of fields."""
+        for item in fields(cast("Any", self)):
+            value = getattr(self, item.name)
+            if isinstance(value, Figure):
+                yield item.name, value
+
+    def all_figures(self) -> Iterator[Figure]:
+        """Yield every figure, including those of presets."""
+        yield from (figure for _, figure in self.named_figures())
+        for item in fields(cast("Any", self)):
+            value = getattr(self, item.name)
+            yield from value.values() if isinstance(value, dict) else ()
 
 
 Preset = Mapping[str, Figure]
@@ -133,3 +161,121 @@ def count_marks(figures: Iterable[Figure]) -> dict[Mark, int]:
     """Return the number of parameters with each mark."""
     result = Counter(figure.mark for figure in figures)
     return {mark: result[mark] for mark in MARKS}
+
+
+_MAKERS = {"published": published, "calibrated": calibrated, "assumed": assumed}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "Figure": Figure,
+    "Preset": dict,
+}
+
+SOURCES: dict[str, str] = read(FOLDER / "sources.yaml")
+"""Sources that several files share."""
+
+
+def figure(entry: Any, sources: Mapping[str, str] | None = None) -> Figure:
+    """Return the figure of an entry; a ``{name}`` in its source is replaced by that text.
+
+    Raises
+    ------
+    InputError
+        Unknown or missing keys, marks, names of sources or of measurements.
+    """
+    if not isinstance(entry, dict) or not {"value", "mark"} <= set(entry):
+        raise InputError(
+            f"{entry!r} is not a figure; write {{value: ..., mark: published, source: ...}}"
+        )
+    for key in entry:
+        if key not in {"value", "mark", "source", "rows"}:
+            raise InputError(f"no key of a figure is called {key!r}")
+    mark, rows, value = entry["mark"], entry.get("rows", ()), entry["value"]
+    parts = list(value.values()) if isinstance(value, dict) else [value]
+    if not all(isinstance(part, (str, int, float)) for part in parts):
+        raise InputError(f"value is {value!r}; it must be a number, a word, or numbers by name")
+    if not isinstance(rows, (list, tuple)) or not all(isinstance(row, str) for row in rows):
+        raise InputError(f"rows is {rows!r}; it must be a list of names")
+    if mark not in MARKS:
+        raise InputError(f"mark is {mark!r}; it must be one of {', '.join(MARKS)}")
+    if bool(rows) and mark != "calibrated":
+        raise InputError(f"rows belong to calibrated figures, and this one is {mark}")
+    return _MAKERS[mark](value, _expanded(entry.get("source"), sources or {}), *rows)
+
+
+def _expanded(text: object, sources: Mapping[str, str]) -> str:
+    known = {**SOURCES, **sources}
+
+    def named(match: re.Match[str]) -> str:
+        if match[1] not in known:
+            raise InputError(f"no source is called {match[1]!r}{suggest(match[1], known)}")
+        return known[match[1]]
+
+    before, after = "", str(text or "")
+    while after != before:
+        before, after = after, re.sub(r"\{(\w+)\}", named, after)
+    return after
+
+
+def figures(entry: Entry, sources: Mapping[str, str] | None = None) -> dict[str, Figure]:
+    """Return the figures of a section by key; errors name the key."""
+    result = {}
+    for key, value in mapping("figures", entry).items():
+        try:
+            result[key] = figure(value, sources)
+        except InputError as error:
+            raise InputError(f"{key}: {error}") from None
+    return result
+
+
+def presets(section: Entry) -> dict[str, Preset]:
+    """Return the presets of a section of a file by name."""
+    return {name: figures(entry) for name, entry in section.items()}
+
+
+def plain(value: Any) -> Any:
+    """Return data with figures as `Figure`, lists as tuples."""
+    if isinstance(value, dict):
+        if "mark" in value:
+            return figure(value)
+        return {key: plain(item) for key, item in value.items()}
+    return tuple(map(plain, value)) if isinstance(value, list) else value
+
+
+def build(kind: type[T], entry: Entry, **given: Any) -> T:
+    """Build a dataclass from an entry with its fields as keys.
+
+    `given` sets the fields that the entry omits.
+
+    Raises
+    ------
+    InputError
+        Unknown and missing keys, values of another type.
+    """
+    known = {item.name: item for item in fields(cast("Any", kind)) if item.init}
+    values: dict[str, Any] = {**{key: plain(value) for key, value in entry.items()}, **given}
+    for key, value in values.items():
+        if key not in known:
+            raise InputError(f"no key is called {key!r}{suggest(key, known)}")
+        typed = str(known[key].type)
+        wanted = tuple if typed.startswith("tuple") else _TYPES.get(typed, object)
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            raise InputError(f"{key} is {value!r}; it must be {_word(typed)}")
+        many = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
+        parts = list(value) if isinstance(value, tuple) else []
+        if many and not all(isinstance(part, _TYPES[many[1]]) for part in parts):
+            raise InputError(
+                f"{key} is {parts!r}; it must be a list of {'integers' if many[1] == 'int' else 'words'}"
+            )
+    for key, item in known.items():
+        if key not in values and item.default is MISSING and item.default_factory is MISSING:
+            raise InputError(f"key {key!r} is missing")
+    return kind(**values)
+
+
+def _word(typed: str) -> str:
+    if typed.startswith("tuple"):
+        return "a list"
+    return {"bool": "true or false", "int": "an integer", "str": "a word"}.get(typed, "a number")

@@ -27,8 +27,17 @@ from typing import Literal, get_args
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
-from clusim.hardware.datafiles import Entry, build, figures, mapping, pci_id
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, check_figures, published
+from clusim.hardware.datafiles import Entry, mapping, pci_id
+from clusim.hardware.figures import (
+    Figure,
+    Preset,
+    assumed,
+    build,
+    calibrated,
+    check_figures,
+    figures,
+    published,
+)
 from clusim.hardware.pcie import GENERATIONS, x16_rate
 from clusim.hardware.protocols import Pace, ideal_protocols, protocols
 

@@ -10,12 +10,13 @@ cut-through switches of a fixed latency. Paths follow `clusim.lowering.paths`: b
 InfiniBand, by a hash of the flow on Ethernet.
 **Not modelled** Retransmission after loss (nothing is lost), shared buffers with dynamic thresholds,
 congestion control of EFA and Slingshot (approximated by credits), lane failures, FEC errors.
-**Parameters** The figures below, by the keys of a topology file.
+**Parameters** The figures of ``network_formats.yaml`` and below, by the keys of a topology file.
 """
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, published
+from clusim.hardware.datafiles import FOLDER, read
+from clusim.hardware.figures import Figure, Preset, assumed, presets, published
 
 _MTU_BYTES = 4096
 _ETHERNET_MTU_BYTES = 4178
@@ -24,57 +25,7 @@ _ETHERNET_MTU_BYTES = 4178
 _FABRIC_LENGTH_M = 100
 """Cable length for which buffers and pause headroom of the networks are sized."""
 
-
-def _format(header: Figure, payload: Figure, control: Figure) -> Preset:
-    return {
-        "flit": assumed("1B", "packets have any length"),
-        "header": header,
-        "payload": payload,
-        "control": control,
-    }
-
-
-_IB_PAYLOAD = published(
-    {"sm": 4096, "ce": 4096, "nic": 4096}, "largest InfiniBand MTU; Quantum and ConnectX use it"
-)
-
-NETWORK_FORMATS: dict[str, Preset] = {
-    "infiniband": _format(
-        published(
-            "26B",
-            "IBTA: LRH 8, BTH 12, ICRC 4, VCRC 2 B; RETH (16 B) only on a message's first packet",
-        ),
-        _IB_PAYLOAD,
-        assumed(
-            {"write": 1.9, "aggregate": 1.9, "aggregate_result": 1.9},
-            "an acknowledgement of 30 B (LRH, BTH, AETH, CRCs) per 16 packets; credits (8 B per 64 KiB) are lost in it",
-        ),
-    ),
-    "roce": _format(
-        published(
-            "82B",
-            "preamble and gap 20, Ethernet 14 + 4, IPv4 20, UDP 8, BTH 12, ICRC 4 B",
-        ),
-        published({"sm": 4096, "ce": 4096, "nic": 4096}, "RoCE MTU 4096 in jumbo frames"),
-        assumed({"write": 5.6}, "an acknowledgement of 90 B per 16 packets"),
-    ),
-    "efa": _format(
-        assumed(
-            "110B",
-            "preamble and gap 20, Ethernet 14 + 4, IPv4 20, UDP 8, and 44 B for SRD (its header is not published)",
-        ),
-        published({"sm": 4096, "ce": 4096, "nic": 4096}, "ibv_devinfo of EFA: active_mtu 4096"),
-        assumed({"write": 24}, "SRD acknowledges out of order: 96 B per 4 packets"),
-    ),
-    "slingshot": _format(
-        assumed(
-            "62B",
-            "Ethernet 14 + 4, IPv4 20, UDP 8, BTH-like 16; Slingshot drops preamble and gap (De Sensi et al., SC20)",
-        ),
-        assumed({"sm": 2048, "ce": 2048, "nic": 2048}, "Cassini cuts messages into 2 KiB packets"),
-        assumed({"write": 8}, "acknowledgements between Rosetta ports, 32 B per 4 packets"),
-    ),
-}
+NETWORK_FORMATS = presets(read(FOLDER / "network_formats.yaml"))
 """Packet formats by name."""
 
 

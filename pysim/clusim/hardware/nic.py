@@ -26,12 +26,20 @@ reports to NCCL's cost model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clusim.hardware.datafiles import Entry, build, figures, pci_id
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.datafiles import Entry, pci_id
+from clusim.hardware.figures import (
+    Preset,
+    Sourced,
+    assumed,
+    build,
+    check_figures,
+    figures,
+    published,
+)
 
 MESSAGE_UNITS = {
     "gpudirect": "true or false",
@@ -167,7 +175,7 @@ class Pci:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nic:
+class Nic(Sourced):
     """NIC model.
 
     Attributes
@@ -201,10 +209,6 @@ class Nic:
     def plugin(self) -> str:
         """Return the transport by which NCCL reaches it."""
         return str(self.figures["plugin"].value)
-
-    def all_figures(self) -> Iterator[Figure]:
-        """Yield every figure."""
-        yield from self.figures.values()
 
 
 def nic_of(name: str, entry: Entry, transports: Mapping[str, Transport]) -> Nic:

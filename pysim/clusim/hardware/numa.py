@@ -7,145 +7,21 @@ with the peak of its channels and an efficiency, behind a link of that rate in e
 reads and writes together are limited by the node.
 **Not modelled** Snoops and directories, NUMA clusters inside a socket, last-level caches (DDIO), banks
 and refresh.
-**Parameters** The figures below, by the keys of a topology file.
+**Parameters** The figures of ``socket_links.yaml`` and of DRAM below, by the keys of a topology file.
 """
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
+from clusim.hardware.datafiles import FOLDER, read
+from clusim.hardware.figures import Preset, assumed, presets, published
 from clusim.hardware.pcie import PCIE_WEIGHT
 
+_DATA = read(FOLDER / "socket_links.yaml")
 
-def _format(flit: Figure, header: Figure, line: Figure | None, control: Figure) -> Preset:
-    preset = {
-        "flit": flit,
-        "header": header,
-        "payload": assumed(
-            {"sm": "128B", "ce": "256B", "nic": "4096B"}, "as on the links next to it"
-        ),
-        "control": control,
-    }
-    return preset if line is None else {**preset, "limit": line}
-
-
-_LINE = published("64B", "coherent links move cache lines of 64 B")
-_NO_CONTROL = assumed({}, "responses and credits travel in the header of other packets")
-
-NUMA_FORMATS: dict[str, Preset] = {
-    "qpi": _format(
-        published("8B", "QPI: flits of 80 bits, 64 counted in the rate"),
-        published("8B", "QPI: one header flit per data packet of 8 flits"),
-        _LINE,
-        assumed({"write": 8, "read_response": 8}, "completion of one flit per cache line"),
-    ),
-    "upi": _format(
-        assumed("8B", "UPI: flits of 192 bits in three slots"),
-        assumed("16B", "80% of the rate: reads from the other socket reach 80 to 85% (Intel MLC)"),
-        _LINE,
-        _NO_CONTROL,
-    ),
-    "xgmi-socket": _format(
-        assumed("8B", "words of the data fabric"),
-        assumed("16B", "80% of the rate, as measured on UPI"),
-        _LINE,
-        _NO_CONTROL,
-    ),
-    "power9-x": _format(
-        assumed("8B", "as the other socket links"),
-        assumed("16B", "80% of the rate, as measured on UPI"),
-        _LINE,
-        _NO_CONTROL,
-    ),
-    "nvlink-c2c": _format(
-        assumed("1B", "no padding to a word"),
-        calibrated(
-            "9B",
-            "GH200 copies host to device at 419.9 of 450 GB/s = 128/(128+9)",
-            "copy-benchmarks",
-        ),
-        assumed("128B", "one request of an SM; see the header"),
-        assumed({}, "requests and acknowledgements are part of the header"),
-    ),
-    "dram": _format(
-        assumed("1B", "no padding"),
-        assumed("1B", "commands have separate wires; a format has at least 1 B"),
-        None,
-        assumed({}, "commands have separate wires"),
-    ),
-}
+NUMA_FORMATS = presets(_DATA["formats"])
 """Packet formats by name."""
 
-
-def _socket(rate: Figure, form: str, latency: Figure, cls: str = "numa") -> dict[str, Figure]:
-    return {
-        "rate": rate,
-        "latency": latency,
-        "format": published(form, "the packet format of this link"),
-        "buffer": assumed("32KiB", "more than rate x credit round trip (64 GB/s x 0.2 us = 13 KB)"),
-        "weight": assumed(PCIE_WEIGHT, "NVLink is preferred for any number of hops"),
-        "class": assumed(cls, "class in reports"),
-    }
-
-
-_CROSSING = assumed(
-    "60ns",
-    "memory of the other socket is 50 to 80 ns further, there and back through the root complexes (Intel MLC)",
-)
-
-NUMA_LINKS: dict[str, Preset] = {
-    "qpi": _socket(published("19.2 GB/s", "QPI 9.6 GT/s x 16 data lanes"), "qpi", _CROSSING),
-    "qpi-8": _socket(published("16 GB/s", "QPI 8 GT/s x 16 data lanes"), "qpi", _CROSSING),
-    "upi": _socket(published("20.8 GB/s", "UPI 10.4 GT/s x 20 lanes: Skylake"), "upi", _CROSSING),
-    "upi-11.2": _socket(published("22.4 GB/s", "UPI 11.2 GT/s x 20: Ice Lake"), "upi", _CROSSING),
-    "upi-16": _socket(
-        published("32 GB/s", "UPI 2.0: 16 GT/s x 16 of 24 lanes: Sapphire Rapids"), "upi", _CROSSING
-    ),
-    "upi-20": _socket(
-        published("40 GB/s", "UPI 2.0: 20 GT/s x 16 of 24 lanes: Emerald Rapids"), "upi", _CROSSING
-    ),
-    "upi-24": _socket(
-        published("48 GB/s", "UPI 2.0: 24 GT/s x 16 of 24 lanes: Granite Rapids"), "upi", _CROSSING
-    ),
-    "xgmi": _socket(
-        published("21.3 GB/s", "xGMI of EPYC Naples: 10.67 GT/s x 16"), "xgmi-socket", _CROSSING
-    ),
-    "xgmi2": _socket(
-        published("32 GB/s", "xGMI2 of EPYC Rome and Milan: 16 GT/s x 16 (18 GT/s on some boards)"),
-        "xgmi-socket",
-        _CROSSING,
-    ),
-    "xgmi3": _socket(
-        published("64 GB/s", "xGMI3 of EPYC Genoa and Turin: 32 GT/s x 16"),
-        "xgmi-socket",
-        _CROSSING,
-    ),
-    "power9-x": _socket(
-        published("32 GB/s", "POWER9 X bus, 64 GB/s in both directions together"),
-        "power9-x",
-        _CROSSING,
-    ),
-    "nvlink-c2c": _socket(
-        published("450 GB/s", "NVLink-C2C of Grace Hopper and Grace Blackwell: 900 GB/s both ways"),
-        "nvlink-c2c",
-        assumed(
-            "150ns",
-            "as an NVLink: half of a GPU's egress plus the PHYs; CPU loads of HBM 0.7-0.8 us",
-        ),
-        "c2c",
-    )
-    | {
-        "buffer": assumed(
-            "256KiB", "more than rate x credit round trip (450 GB/s x 0.3 us = 135 KB)"
-        )
-    },
-    "grace-c2c": _socket(
-        assumed(
-            "100 GB/s", "Graces of a node are joined all to all (arXiv 2408.11556); not published"
-        ),
-        "nvlink-c2c",
-        _CROSSING,
-    ),
-}
+NUMA_LINKS = presets(_DATA["links"])
 """Links between sockets, and between a Grace and its GPU, by name."""
 
 _DRAM: dict[str, tuple[str, str, float, str]] = {

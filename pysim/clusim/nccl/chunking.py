@@ -7,7 +7,6 @@ src/collectives/device/*.h of 2.18.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
@@ -215,12 +214,6 @@ def _halve(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[float, in
     return chunk
 
 
-def slice_elements(num_elements: int, fifo: Buffers, element_bytes: int) -> int:
-    """Return the elements of a slice when a primitive moves `num_elements`: half the chunk, at least 1/32 slice."""
-    even = _up(-(-num_elements // fifo.slices_per_chunk), 16)
-    return max(even, fifo.step_bytes // element_bytes * fifo.slice_steps // 32)
-
-
 # ---------------------------------------------------------------------------- since 2.19: contiguous parts
 
 
@@ -292,61 +285,6 @@ def continuous_parts(
 
 
 _SHARED = (Collective.ALLGATHER, Collective.REDUCESCATTER)
-
-
-def loop_chunk_bytes(part: ChannelPart, num_ranks: int, element_bytes: int = 4) -> Iterator[int]:
-    """Yield the chunk of every loop of a ring all-reduce: the last loop splits the rest evenly, in 16 B."""
-    left = part.num_bytes
-    whole = part.chunk_bytes // element_bytes * element_bytes
-    while left > 0:
-        chunk = whole
-        if left < num_ranks * whole:
-            chunk = min(whole, _up(-(-left // num_ranks), 16))
-        yield chunk
-        left -= num_ranks * chunk
-
-
-# ---------------------------------------------------------------------------- up to 2.18: the grid
-
-
-@dataclass(frozen=True, slots=True)
-class GridLoop:
-    """One loop of a ring all-reduce of NCCL 2.18 and before: offsets of its chunks [bytes].
-
-    Attributes
-    ----------
-    offset : int
-        First byte of the loop [bytes].
-    chunk_bytes : int
-        Bytes per channel and step [bytes].
-    interleaved : bool
-        Simple keeps the chunks of a channel together; LL and LL128 place the channels side by side.
-    """
-
-    offset: int
-    chunk_bytes: int
-    interleaved: bool
-
-
-def grid_loops(
-    cutting: Cutting, num_bytes: int, num_channels: int, num_threads: int, element_bytes: int = 4
-) -> Iterator[GridLoop]:
-    """Yield the loops of a ring all-reduce before continuous byte distribution (NCCL 2.18 and earlier)."""
-    protocol, num_ranks, fifo = cutting.protocol, cutting.shape.num_ranks, cutting.fifo
-    chunk = fifo.chunk_bytes // element_bytes * element_bytes
-    if protocol is Protocol.SIMPLE:
-        unit = max(element_bytes, (num_threads - 32) * 8)
-    elif protocol is Protocol.LL:
-        unit = num_threads * 8
-    else:
-        # A warp of LL128 moves 16 lines; chunks are multiples of half of that.
-        unit = num_threads * GRAIN[protocol] // 32 // 2
-    offset = 0
-    while offset < num_bytes:
-        even = -(-(num_bytes - offset) // (num_channels * num_ranks))
-        real = min(chunk, _up(even, unit))
-        yield GridLoop(offset, real, protocol is not Protocol.SIMPLE)
-        offset += num_channels * num_ranks * real
 
 
 def distributes_continuously(version: Version) -> bool:

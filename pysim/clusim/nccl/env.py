@@ -294,10 +294,6 @@ def _thresholds(name: str, value: str) -> tuple[int, ...]:
     return numbers
 
 
-def _text(_name: str, value: str) -> str:
-    return value
-
-
 def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
     known: dict[str, Name] = {str(name.value).lower(): name for name in names}
 
@@ -333,56 +329,36 @@ def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
     return read
 
 
-_ALGO: Callable[[str, str], Allowed] = _list(ALGORITHMS, "algorithm")
-_PROTO: Callable[[str, str], Allowed] = _list(PROTOCOLS, "protocol")
-_CHANNELS = _whole(1, 64)
+def _by_name() -> dict[str, tuple[str, Callable[[str, str], Any]]]:
+    rows: tuple[tuple[str, Callable[[str, str], Any]], ...] = (
+        ("ALGO", _list(ALGORITHMS, "algorithm")),
+        ("PROTO", _list(PROTOCOLS, "protocol")),
+        ("MIN_NCHANNELS MAX_NCHANNELS MIN_CTAS MAX_CTAS NVLS_NCHANNELS SYM_CTAS", _whole(1, 64)),
+        ("NTHREADS", _threads(512)),
+        ("LL128_NTHREADS", _threads(640)),
+        ("BUFFSIZE LL_BUFFSIZE LL128_BUFFSIZE NVLS_CHUNKSIZE NVLSTREE_MAX_CHUNKSIZE", _size),
+        ("P2P_NVL_CHUNKSIZE P2P_PCI_CHUNKSIZE P2P_NET_CHUNKSIZE", _size),
+        ("THREAD_THRESHOLDS", _thresholds),
+        ("P2P_LEVEL NET_GDR_LEVEL", _level),
+        ("P2P_DISABLE SHM_DISABLE", _one),
+        ("NVB_DISABLE PXN_DISABLE IB_DISABLE COLLNET_ENABLE", _flag),
+        ("NET_GDR_READ", _reads),
+        ("NET_OVERHEAD", _whole(0, 1_000_000)),
+        ("CROSS_NIC MNNVL_ENABLE PAT_ENABLE", _whole(0, 2)),
+        ("COLLNET_NODE_THRESHOLD", _whole(1, 1_000_000)),
+        ("IB_HCA NET SYM_KERNEL", lambda _name, value: value),
+        ("NVLS_ENABLE WIN_ENABLE CUMEM_ENABLE", _enabled),
+    )
+    fields = {"NET_OVERHEAD": "net_overhead_ns"}
+    return {
+        f"NCCL_{name}": (fields.get(name, name.lower()), reader)
+        for names, reader in rows
+        for name in names.split()
+    }
 
 
-def _crossing(name: str, value: str) -> int:
-    return _whole(0, 2)(name, value)
-
-
-_READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "NCCL_ALGO": ("algo", _ALGO),
-    "NCCL_PROTO": ("proto", _PROTO),
-    "NCCL_MIN_NCHANNELS": ("min_nchannels", _CHANNELS),
-    "NCCL_MAX_NCHANNELS": ("max_nchannels", _CHANNELS),
-    "NCCL_MIN_CTAS": ("min_ctas", _CHANNELS),
-    "NCCL_MAX_CTAS": ("max_ctas", _CHANNELS),
-    "NCCL_NTHREADS": ("nthreads", _threads(512)),
-    "NCCL_LL128_NTHREADS": ("ll128_nthreads", _threads(640)),
-    "NCCL_BUFFSIZE": ("buffsize", _size),
-    "NCCL_LL_BUFFSIZE": ("ll_buffsize", _size),
-    "NCCL_LL128_BUFFSIZE": ("ll128_buffsize", _size),
-    "NCCL_THREAD_THRESHOLDS": ("thread_thresholds", _thresholds),
-    "NCCL_P2P_LEVEL": ("p2p_level", _level),
-    "NCCL_P2P_DISABLE": ("p2p_disable", _one),
-    "NCCL_NVB_DISABLE": ("nvb_disable", _flag),
-    "NCCL_SHM_DISABLE": ("shm_disable", _one),
-    "NCCL_P2P_NVL_CHUNKSIZE": ("p2p_nvl_chunksize", _size),
-    "NCCL_P2P_PCI_CHUNKSIZE": ("p2p_pci_chunksize", _size),
-    "NCCL_P2P_NET_CHUNKSIZE": ("p2p_net_chunksize", _size),
-    "NCCL_NET_GDR_LEVEL": ("net_gdr_level", _level),
-    "NCCL_NET_GDR_READ": ("net_gdr_read", _reads),
-    "NCCL_NET_OVERHEAD": ("net_overhead_ns", _whole(0, 1_000_000)),
-    "NCCL_PXN_DISABLE": ("pxn_disable", _flag),
-    "NCCL_CROSS_NIC": ("cross_nic", _crossing),
-    "NCCL_IB_HCA": ("ib_hca", _text),
-    "NCCL_IB_DISABLE": ("ib_disable", _flag),
-    "NCCL_NET": ("net", _text),
-    "NCCL_MNNVL_ENABLE": ("mnnvl_enable", _whole(0, 2)),
-    "NCCL_NVLS_ENABLE": ("nvls_enable", _enabled),
-    "NCCL_NVLS_NCHANNELS": ("nvls_nchannels", _CHANNELS),
-    "NCCL_NVLS_CHUNKSIZE": ("nvls_chunksize", _size),
-    "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("nvlstree_max_chunksize", _size),
-    "NCCL_COLLNET_ENABLE": ("collnet_enable", _flag),
-    "NCCL_COLLNET_NODE_THRESHOLD": ("collnet_node_threshold", _whole(1, 1_000_000)),
-    "NCCL_PAT_ENABLE": ("pat_enable", _whole(0, 2)),
-    "NCCL_WIN_ENABLE": ("win_enable", _enabled),
-    "NCCL_CUMEM_ENABLE": ("cumem_enable", _enabled),
-    "NCCL_SYM_KERNEL": ("sym_kernel", _text),
-    "NCCL_SYM_CTAS": ("sym_ctas", _CHANNELS),
-}
+_READERS = _by_name()
+"""Variables that are obeyed -> their field of `Settings`, and the reader of their values."""
 
 
 def allows(settings: Settings, collective: Collective, name: Algorithm | Protocol) -> bool | None:

@@ -448,6 +448,18 @@ class CollectiveWriter:
             )
         )
 
+    def rotated(
+        self,
+        position: int,
+        part: Part,
+        prims: Iterable[Prim] | int,
+        connections: Sequence[int] = (),
+        **given: Unpack[ProgramFields],
+    ) -> None:
+        """Add a program with a chunk per rank in every loop, numbered from the rank's position."""
+        given = {"rotation": position, "nchunks": self.size, **given}
+        self.program(position, part, prims, connections, **given)
+
     def schedule(self) -> Schedule:
         """Return the checked schedule of everything in the builder."""
         return self.builder.build()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from clusim.base.terms.dtypes import find_dtype, find_redop
-from clusim.base.terms.operations import find_operation, find_protocol, own_algorithm
+from clusim.base.errors import InputError
+from clusim.base.terms.operations import WORDS
 from clusim.nccl.choice import NcclOverrides
 from clusim.nccl.env import windows
 from clusim.results.replicated import FoldedBlocks
@@ -19,46 +20,20 @@ from clusim.simulation.traffic import Traffic
 from clusim.topology import Fabric
 
 
-def _operation(word: str) -> str:
-    result = find_operation(word)
-    return result.name if result else word
-
-
-def _protocol(word: str) -> str:
-    result = find_protocol(word)
-    return result.own if result else word
-
-
-def _dtype(word: str) -> str:
-    result = find_dtype(word)
-    return result.name if result else word
-
-
 def _lower(word: str) -> str:
     return word.strip().lower()
 
 
-_OWN: dict[str, Callable[[str], str]] = {
-    "operation": _operation,
-    "algorithm": own_algorithm,
-    "protocol": _protocol,
-    "dtype": _dtype,
-    "redop": lambda word: find_redop(word) or word,
-    "granularity": _lower,
-    "engine": _lower,
-    "fold": _lower,
-    "gap": _lower,
-    "kind": _lower,
-}
-"""Spelling of the words of a request."""
+_READERS = WORDS | dict.fromkeys(("granularity", "engine", "fold", "gap", "kind"), _lower)
 
 
 def own_words(request: Any) -> None:
-    """Normalise the words of a frozen request, so that equal requests compare equal."""
-    for name, normalised in _OWN.items():
+    """Normalise the words of a frozen request, so that equal requests compare equal; unknown words are kept."""
+    for name, read in _READERS.items():
         word = getattr(request, name, None)
-        if isinstance(word, str):
-            object.__setattr__(request, name, normalised(word))
+        if isinstance(word, str) and word:
+            with suppress(InputError):
+                object.__setattr__(request, name, read(word))
 
 
 @dataclass(frozen=True)

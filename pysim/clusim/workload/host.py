@@ -231,26 +231,18 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     def ps(figure: Figure) -> int:
         return round(parse_time(str(figure.value)) / pace)
 
-    operator, node, again = ps(framework.operator), ps(framework.node), ps(framework.again)
+    times = {f"{name}_ps": ps(figure) for name, figure in framework.named_figures()}
     if spec.per_operator is not None:
         # The user's measurement sets the speed of this host for both passes.
-        ratio = spec.per_operator / max(1, operator)
-        operator, node, again = spec.per_operator, round(node * ratio), round(again * ratio)
+        ratio = spec.per_operator / max(1, times["operator_ps"])
+        times["operator_ps"] = spec.per_operator
+        for name in ("node_ps", "again_ps"):
+            times[name] = round(times[name] * ratio)
+    times["microbatch_ps"] += spec.data_loading
     queue = LAUNCH_QUEUE.value
     assert isinstance(queue, int)
-    return HostTimes(
-        framework=framework,
-        operator_ps=operator,
-        again_ps=again,
-        node_ps=node,
-        collective_ps=ps(framework.collective),
-        message_ps=ps(framework.message),
-        tensor_ps=ps(framework.tensor),
-        microbatch_ps=ps(framework.microbatch) + spec.data_loading,
-        step_ps=ps(framework.step),
-        queue=spec.queue or queue,
-        softmax=_softmax(framework, shard, heads),
-    )
+    softmax = _softmax(framework, shard, heads)
+    return HostTimes(framework=framework, **times, queue=spec.queue or queue, softmax=softmax)
 
 
 def kernels_by(spec: HostSpec) -> tuple[bool, bool]:

@@ -108,6 +108,12 @@ def find_dtype(word: str) -> DataType | None:
     return _BY_SPELLING.get(short)
 
 
+def own_dtype(word: str) -> str:
+    """Return a type in clusim's spelling; unknown words are kept."""
+    result = find_dtype(word)
+    return result.name if result else word
+
+
 def find_redop(word: str) -> str | None:
     """Return the reduction in any spelling (``SUM``, ``ncclSum``, ``Max``), else None."""
     short = word.strip().lower().removeprefix("nccl")

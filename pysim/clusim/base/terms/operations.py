@@ -6,12 +6,14 @@ in its kernels, and in clusim.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
 from clusim.base.errors import InputError, suggest
+from clusim.base.terms.dtypes import own_dtype, redop_named
 
 
 def plain(word: str) -> str:
@@ -302,6 +304,19 @@ def is_plan(word: str) -> bool:
 def own_algorithm(word: str) -> str:
     """Return the value of ``--algorithm`` in clusim's spelling; names of plan files are kept."""
     return word if is_plan(word) else own_word(word)
+
+
+WORDS: dict[str, Callable[[str], str]] = {
+    "operation": lambda word: operation_named(word).name,
+    "algorithm": own_algorithm,
+    "protocol": lambda word: protocol_named(word).own,
+    "dtype": own_dtype,
+    "redop": redop_named,
+}
+"""Named options of a collective, and the readers of their words in any spelling."""
+
+GRANULARITIES = ("packet", "auto", "quick", "step", "coarse")
+"""Words for the granularity of a run; sizes of bursts are others."""
 
 
 def kernel_word(word: str) -> str:

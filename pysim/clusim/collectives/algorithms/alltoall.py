@@ -10,10 +10,10 @@ and begins with another round, so channels of a rank are with different peers.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-from clusim.collectives.algorithms.direct import all_hops
-from clusim.collectives.entry import algorithm, connect_all
+from clusim.collectives.algorithms.direct import Pairs
+from clusim.collectives.entry import algorithm
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
@@ -22,21 +22,13 @@ from clusim.topology.model import Fabric
 @algorithm("alltoall", "direct", default=True, channels="p2p", many_peers=True)
 def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write block `d` of source `s` to block `s` of destination `d`, all pairs in rounds."""
-    size = writer.size
     for part in writer.parts(blocked=True):
-        hops = all_hops(size, part.channel, writer.call.channels)
-        send = [Prim("copy", coef=1)]
-        send += [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
-        receive = [
-            Prim("recv", recv=slot, coef=1, dst_base=-hop, dst_coef=1)
-            for slot, hop in enumerate(hops)
-        ]
-        pipes = connect_all(writer, range(size), range(size), part.channel)
-        for position in range(size):
-            common: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
-            outgoing = [pipes[position, (position + hop) % size] for hop in hops]
-            incoming = [pipes[(position - hop) % size, position] for hop in hops]
-            writer.program(position, part, send, outgoing, **common)
-            writer.program(
-                position, part, receive, incoming, sm=0, name="alltoall/receive", **common
+        pairs = Pairs(writer, part.channel)
+        send = [Prim("copy", coef=1), *pairs.sends]
+        receive = [replace(prim, base=0, dst_base=prim.base, dst_coef=1) for prim in pairs.takes]
+        for position in range(writer.size):
+            out, into = pairs.sent(position), pairs.received(position)
+            writer.rotated(position, part, send, out, mode="blocked")
+            writer.rotated(
+                position, part, receive, into, mode="blocked", sm=0, name="alltoall/receive"
             )

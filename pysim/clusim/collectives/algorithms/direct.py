@@ -30,6 +30,35 @@ def all_hops(size: int, channel: int, channels: int) -> list[int]:
     return [1 + index for index in in_turn(size - 1, channel, channels)]
 
 
+class Pairs:
+    """Connections between all pairs of ranks on a channel, in the order in which it visits the peers of a rank.
+
+    Attributes
+    ----------
+    hops : list of int
+        Distances to the peers in this order.
+    sends, takes : tuple of Prim
+        Primitives that send every peer its chunk, and that receive the chunk of every peer.
+    """
+
+    def __init__(self, writer: CollectiveWriter, channel: int, **fields: Any) -> None:
+        every = range(writer.size)
+        self.size = writer.size
+        self.hops = all_hops(writer.size, channel, writer.call.channels)
+        self.pipes = connect_all(writer, every, every, channel, **fields)
+        slots = list(enumerate(self.hops))
+        self.sends = tuple(Prim("send", send=slot, base=hop, coef=1) for slot, hop in slots)
+        self.takes = tuple(Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in slots)
+
+    def sent(self, position: int) -> list[int]:
+        """Return the connections from a position to its peers."""
+        return [self.pipes[position, (position + hop) % self.size] for hop in self.hops]
+
+    def received(self, position: int) -> list[int]:
+        """Return the connections to a position from the peers that send to it in this order."""
+        return [self.pipes[(position - hop) % self.size, position] for hop in self.hops]
+
+
 def source_order(size: int, channel: int, channels: int) -> list[int]:
     """Return all positions in the order in which every rank reduces their data on a channel."""
     return in_turn(size, channel, channels)
@@ -72,69 +101,49 @@ def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim
     return prims
 
 
+def send_own(count: int) -> list[Prim]:
+    """Return primitives that send the local chunk over connections 0 .. `count` - 1 and copy it to the output."""
+    first = Prim("copySend", send=0, coef=1)
+    return [first, *(Prim("send", send=slot, coef=1) for slot in range(1, count))]
+
+
 @algorithm("allreduce", "oneshot", many_peers=True)
 def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: every rank sends its vector to all others and reduces all vectors."""
-    size, channels = writer.size, writer.call.channels
-    send = [Prim("send", send=slot) for slot in range(size - 1)]
+    send = [Prim("send", send=slot) for slot in range(writer.size - 1)]
     for part in writer.parts():
-        pipes = connect_all(writer, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, channels)
-        order = source_order(size, part.channel, channels)
-        for position in range(size):
-            out = [pipes[position, (position + hop) % size] for hop in hops]
-            writer.program(position, part, send, out, name="oneshot/send")
-            into = [pipes[source, position] for source in order if source != position]
+        pairs = Pairs(writer, part.channel)
+        order = source_order(writer.size, part.channel, writer.call.channels)
+        for position in range(writer.size):
+            writer.program(position, part, send, pairs.sent(position), name="oneshot/send")
+            into = [pairs.pipes[source, position] for source in order if source != position]
             prims = reduce_in_order(order, position)
             writer.program(position, part, prims, into, sm=0, name="oneshot/reduce")
 
 
 def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool) -> None:
     """Write a direct reduce-scatter of the chunks, with `gather` followed by a direct all-gather."""
-    size, last = writer.size, writer.size - 1
-    hops = all_hops(size, part.channel, writer.call.channels)
-    first = connect_all(writer, range(size), range(size), part.channel)
-    second = connect_all(writer, range(size), range(size), part.channel) if gather else {}
-    scatter = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
+    last = writer.size - 1
+    first = Pairs(writer, part.channel)
+    second = Pairs(writer, part.channel) if gather else None
     reduce = reduce_arrivals(last, 0, last if gather else None)
     if gather:
         spread = Prim("send", send=last, coef=1, src="output")
         reduce += [replace(spread, send=last + slot) for slot in range(1, last)]
-    for position in range(size):
-        common: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": mode}
-        out = [first[position, (position + hop) % size] for hop in hops]
-        writer.program(position, part, scatter, out, name="direct/scatter", **common)
-        pipes = [first[(position - hop) % size, position] for hop in hops]
-        if gather:
-            pipes += [second[position, (position + hop) % size] for hop in hops]
-        writer.program(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
-        if gather:
+    for position in range(writer.size):
+        common: dict[str, Any] = {"mode": mode}
+        out = first.sent(position)
+        writer.rotated(position, part, first.sends, out, name="direct/scatter", **common)
+        pipes = first.received(position) + (second.sent(position) if second else [])
+        writer.rotated(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
+        if second:
             _collect(writer, part, second, position, mode)
 
 
-def _collect(
-    writer: CollectiveWriter,
-    part: Part,
-    pipes: dict[tuple[int, int], int],
-    position: int,
-    mode: Mode,
-) -> None:
+def _collect(writer: CollectiveWriter, part: Part, pairs: Pairs, position: int, mode: Mode) -> None:
     """Write the program that receives every other position's chunk in the order in which they send."""
-    size = writer.size
-    hops = all_hops(size, part.channel, writer.call.channels)
-    prims = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
-    incoming = [pipes[(position - hop) % size, position] for hop in hops]
-    writer.program(
-        position,
-        part,
-        prims,
-        incoming,
-        rotation=position,
-        nchunks=size,
-        mode=mode,
-        sm=0,
-        name="direct/collect",
-    )
+    own = pairs.received(position)
+    writer.rotated(position, part, pairs.takes, own, mode=mode, sm=0, name="direct/collect")
 
 
 @algorithm("allreduce", "twoshot", many_peers=True)
@@ -154,15 +163,9 @@ def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> Non
 @algorithm("all_gather", "direct", many_peers=True)
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step."""
-    size = writer.size
-    prims = [Prim("copySend", send=0, coef=1)]
-    prims += [Prim("send", send=slot, coef=1) for slot in range(1, size - 1)]
+    prims = send_own(writer.size - 1)
     for part in writer.parts(blocked=True):
-        pipes = connect_all(writer, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, writer.call.channels)
-        for position in range(size):
-            out = [pipes[position, (position + hop) % size] for hop in hops]
-            writer.program(
-                position, part, prims, out, rotation=position, nchunks=size, mode="blocked"
-            )
-            _collect(writer, part, pipes, position, "blocked")
+        pairs = Pairs(writer, part.channel)
+        for position in range(writer.size):
+            writer.rotated(position, part, prims, pairs.sent(position), mode="blocked")
+            _collect(writer, part, pairs, position, "blocked")

@@ -30,10 +30,8 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
                 pipes.append(writer.connect(root, peer, part.channel))
                 prims.append(Prim("send", send=slot, base=hop, coef=1))
                 prim = Prim("recv", recv=0, coef=1)
-            writer.program(
-                peer, part, [prim], pipes[-1:], rotation=peer, nchunks=size, mode="blocked"
-            )
-        writer.program(root, part, prims, pipes, rotation=root, nchunks=size, mode="blocked")
+            writer.rotated(peer, part, [prim], pipes[-1:], mode="blocked")
+        writer.rotated(root, part, prims, pipes, mode="blocked")
 
 
 @algorithm("gather", "direct", default=True, channels="p2p", many_peers=True)

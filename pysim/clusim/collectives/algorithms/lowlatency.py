@@ -16,13 +16,14 @@ from functools import partial
 from typing import Any
 
 from clusim.collectives.algorithms.direct import (
-    all_hops,
+    Pairs,
     reduce_arrivals,
     reduce_in_order,
+    send_own,
     source_order,
 )
-from clusim.collectives.entry import algorithm, connect_all
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.collectives.entry import algorithm
+from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric
@@ -70,25 +71,11 @@ def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return _shape(call, len(call.ranks))
 
 
-_blocks = partial(
-    algorithm,
-    shape=twoshot_shape,
-    channels="direct",
-    drop_channels=False,
-    many_peers=True,
-    protocols=("ll",),
-)
+_pushes = partial(algorithm, drop_channels=False, many_peers=True, protocols=("ll",))
+_blocks = partial(_pushes, shape=twoshot_shape, channels="direct")
 
 
-@algorithm(
-    "allreduce",
-    "oneshot-ll",
-    oneshot_shape,
-    channels="oneshot",
-    drop_channels=False,
-    many_peers=True,
-    protocols=("ll",),
-)
+@_pushes("allreduce", "oneshot-ll", oneshot_shape, channels="oneshot")
 def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody pushes everything to everybody."""
     _one_step(writer, writer.call.protocol)
@@ -110,112 +97,62 @@ def write_lamport(writer: CollectiveWriter, fabric: Fabric | None) -> None:
 
 
 def _one_step(writer: CollectiveWriter, protocol: str) -> None:
-    size, channels = writer.size, writer.call.channels
+    size, name = writer.size, writer.call.algorithm
     push = [Prim("send", send=slot) for slot in range(size - 1)]
     for part in writer.parts():
-        every = range(size)
-        pipes = connect_all(writer, every, every, part.channel, protocol=protocol)
-        hops = all_hops(size, part.channel, channels)
-        order = source_order(size, part.channel, channels)
+        pairs = Pairs(writer, part.channel, protocol=protocol)
+        order = source_order(size, part.channel, writer.call.channels)
         for position in range(size):
-            out = [pipes[position, (position + hop) % size] for hop in hops]
             common: dict[str, Any] = {"protocol": protocol, "fixed_div": size - 1}
             writer.program(
-                position, part, push, out, name=f"{writer.call.algorithm}/push", **common
+                position, part, push, pairs.sent(position), name=f"{name}/push", **common
             )
-            into = [pipes[peer, position] for peer in order if peer != position]
+            into = [pairs.pipes[peer, position] for peer in order if peer != position]
             poll = reduce_in_order(order, position)
             common["fixed_div"] = len(poll)
-            name = f"{writer.call.algorithm}/reduce"
-            writer.program(position, part, poll, into, sm=0, name=name, **common)
+            writer.program(position, part, poll, into, sm=0, name=f"{name}/reduce", **common)
 
 
-@algorithm(
-    "allreduce",
-    "twoshot-ll",
-    twoshot_shape,
-    channels="twoshot",
-    drop_channels=False,
-    many_peers=True,
-    protocols=("ll",),
-)
+@_pushes("allreduce", "twoshot-ll", twoshot_shape, channels="twoshot")
 def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps: everybody reduces one chunk and pushes the result to everybody."""
+    last = writer.size - 1
     for part in writer.parts():
-        first = connect_all(writer, range(writer.size), range(writer.size), part.channel)
-        second = connect_all(writer, range(writer.size), range(writer.size), part.channel)
+        first, second = Pairs(writer, part.channel), Pairs(writer, part.channel)
+        spread = [Prim("send", send=last + slot, coef=1, src="output") for slot in range(last)]
+        reduce = [*reduce_arrivals(last, 0), *spread]
         for position in range(writer.size):
-            _two_steps(writer, part, position, first, second)
-
-
-def _two_steps(
-    writer: CollectiveWriter,
-    part: Part,
-    position: int,
-    first: dict[tuple[int, int], int],
-    second: dict[tuple[int, int], int],
-) -> None:
-    """Write a rank's three programs: push all chunks, reduce and push the local chunk, receive the results."""
-    size, last = writer.size, writer.size - 1
-    hops = all_hops(size, part.channel, writer.call.channels)
-    ahead = [(position + hop) % size for hop in hops]
-    behind = [(position - hop) % size for hop in hops]
-
-    def program(prims: list[Prim], pipes: list[int], name: str, sm: int, shared: int) -> None:
-        writer.program(
-            position,
-            part,
-            prims,
-            pipes,
-            rotation=position,
-            nchunks=size,
-            sm=sm,
-            fixed_div=shared,
-            name=f"twoshot-ll/{name}",
-        )
-
-    push = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
-    program(push, [first[position, peer] for peer in ahead], "push", 1, last)
-    pipes = [first[peer, position] for peer in behind]
-    pipes += [second[position, peer] for peer in ahead]
-    spread = [Prim("send", send=last + slot, coef=1, src="output") for slot in range(last)]
-    program([*reduce_arrivals(last, 0), *spread], pipes, "reduce", 0, last)
-    take = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
-    program(take, [second[peer, position] for peer in behind], "take", 0, last)
+            stages = (
+                ("push", first.sends, first.sent(position)),
+                ("reduce", reduce, first.received(position) + second.sent(position)),
+                ("take", second.takes, second.received(position)),
+            )
+            for number, (name, prims, pipes) in enumerate(stages):
+                fields: dict[str, Any] = {"sm": int(not number), "name": f"twoshot-ll/{name}"}
+                writer.rotated(position, part, prims, pipes, fixed_div=last, **fields)
 
 
 @_blocks("reduce_scatter", "ll")
 def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write reduce-scatter in one step: every rank pushes all blocks and reduces its block."""
-    size, last = writer.size, writer.size - 1
+    last = writer.size - 1
+    fields: dict[str, Any] = {"mode": "blocked", "fixed_div": last}
     for part in writer.parts(blocked=True):
-        pipes = connect_all(writer, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, writer.call.channels)
-        push = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
-        for position in range(size):
-            out = [pipes[position, (position + hop) % size] for hop in hops]
-            into = [pipes[(position - hop) % size, position] for hop in hops]
-            fields: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
-            fields["fixed_div"] = last
-            writer.program(position, part, push, out, name="ll/push", **fields)
-            adds = reduce_arrivals(last, 0)
-            writer.program(position, part, adds, into, sm=0, name="ll/reduce", **fields)
+        pairs, adds = Pairs(writer, part.channel), reduce_arrivals(last, 0)
+        for position in range(writer.size):
+            out, into = pairs.sent(position), pairs.received(position)
+            writer.rotated(position, part, pairs.sends, out, name="ll/push", **fields)
+            writer.rotated(position, part, adds, into, sm=0, name="ll/reduce", **fields)
 
 
 @_blocks("all_gather", "ll")
 def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write all-gather in one step: everybody pushes its block to everybody."""
-    size, last = writer.size, writer.size - 1
-    push = [Prim("copySend", send=0, coef=1)]
-    push += [Prim("send", send=slot, coef=1) for slot in range(1, last)]
+    last = writer.size - 1
+    fields: dict[str, Any] = {"mode": "blocked", "fixed_div": last}
     for part in writer.parts(blocked=True):
-        pipes = connect_all(writer, range(size), range(size), part.channel)
-        hops = all_hops(size, part.channel, writer.call.channels)
-        take = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
-        for position in range(size):
-            out = [pipes[position, (position + hop) % size] for hop in hops]
-            into = [pipes[(position - hop) % size, position] for hop in hops]
-            fields: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
-            fields["fixed_div"] = last
-            writer.program(position, part, push, out, name="ll/push", **fields)
-            writer.program(position, part, take, into, sm=0, name="ll/take", **fields)
+        pairs, push = Pairs(writer, part.channel), send_own(last)
+        for position in range(writer.size):
+            out, into = pairs.sent(position), pairs.received(position)
+            writer.rotated(position, part, push, out, name="ll/push", **fields)
+            writer.rotated(position, part, pairs.takes, into, sm=0, name="ll/take", **fields)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from clusim.collectives.algorithms.nvls import check_units
-from clusim.collectives.entry import algorithm, connect_flags
+from clusim.collectives.algorithms.nvls import by_switches, check_units, connect_switch
+from clusim.collectives.entry import connect_flags
 from clusim.schedule.builder import CollectiveWriter
-from clusim.schedule.ir import CollectiveCall, Prim
+from clusim.schedule.ir import CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape
 from clusim.topology.model import Fabric
 
@@ -27,13 +28,7 @@ def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return Shape(-(-part // len(call.ranks)) * 16)
 
 
-_by_switches = partial(
-    algorithm,
-    shape=multimem_shape,
-    channels="nvls",
-    drop_channels=False,
-    protocols=("simple",),
-)
+_by_switches = partial(by_switches, shape=multimem_shape)
 
 
 @_by_switches("allreduce", "multimem")
@@ -73,18 +68,7 @@ def _write(writer: CollectiveWriter, fabric: Fabric | None, work: Prim) -> None:
             for flag in flags:
                 pipes += [flag[position, peer] for peer in range(size)]
                 pipes += [flag[peer, position] for peer in range(size)]
-            members = writer.call.ranks
-            switch = writer.connect(
-                position, position, part.channel, kind="multimem", members=members
-            )
-            writer.program(
-                position,
-                part,
-                prims,
-                [*pipes, switch],
-                rotation=position,
-                nchunks=size,
-                mode="blocked" if blocked else "interleaved",
-                fixed_div=2 * size + 1,
-                name="multimem",
-            )
+            pipes.append(connect_switch(writer, position, part.channel))
+            fields: dict[str, Any] = {"fixed_div": 2 * size + 1, "name": "multimem"}
+            mode: Mode = "blocked" if blocked else "interleaved"
+            writer.rotated(position, part, prims, pipes, mode=mode, **fields)

@@ -10,8 +10,10 @@ concurrently; each begins with another peer. **Not modelled**: pipelining. **Par
 
 from __future__ import annotations
 
-from clusim.collectives.algorithms.direct import all_hops
-from clusim.collectives.entry import algorithm, connect_all, message_shape
+from itertools import chain
+
+from clusim.collectives.algorithms.direct import Pairs, all_hops
+from clusim.collectives.entry import algorithm, message_shape
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric
@@ -27,14 +29,10 @@ def write_naive(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         source: Buffer = "output" if number else "input"
         prims.append(Prim("recvReduceCopy", recv=2 * number + 1, src=source))
     for part in writer.parts():
-        hops = all_hops(size, part.channel, writer.call.channels)
-        pipes = connect_all(writer, range(size), range(size), part.channel)
+        pairs = Pairs(writer, part.channel)
         for position in range(size):
-            used = []
-            for hop in hops:
-                used.append(pipes[position, (position + hop) % size])
-                used.append(pipes[(position - hop) % size, position])
-            writer.program(position, part, prims, used)
+            both = zip(pairs.sent(position), pairs.received(position), strict=True)
+            writer.program(position, part, prims, tuple(chain(*both)))
 
 
 @algorithm("allreduce", "driver", message_shape)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.collectives.entry import algorithm, connect_flags
@@ -73,9 +73,10 @@ def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return nvls_shape(call.bytes, call.channels, len(call.ranks))
 
 
-_by_switches = partial(
-    algorithm, shape=_shape, channels="nvls", drop_channels=False, protocols=("simple",)
-)
+by_switches = partial(algorithm, channels="nvls", drop_channels=False, protocols=("simple",))
+"""Decorator of an algorithm with reductions in switches."""
+
+_by_switches = partial(by_switches, shape=_shape)
 
 
 @_by_switches("allreduce", "nvls")
@@ -119,22 +120,14 @@ def _flags_div(size: int) -> int:
 
 def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Copy every head's chunk into the multicast buffer and signal the head."""
-    size = writer.size
-    heads = [(position + hop) % size for hop in range(size)]
-    prims = _copies(size)
-    pipes = [flags.ready[position, head] for head in heads]
-    writer.program(
-        position,
-        part,
-        prims,
-        pipes,
-        rotation=position,
-        nchunks=size,
-        sm=1,
-        fixed_div=_flags_div(size),
-        warps=nvls_copy_warps(size)[0],
-        name="nvls/scatter",
-    )
+    pipes = [flags.ready[position, head] for head in _heads(writer, position)]
+    own: dict[str, Any] = {
+        "sm": 1,
+        "warps": nvls_copy_warps(writer.size)[0],
+        "name": "nvls/scatter",
+    }
+    prims, div = _copies(writer.size), _flags_div(writer.size)
+    writer.rotated(position, part, prims, pipes, fixed_div=div, **own)
 
 
 def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
@@ -142,39 +135,22 @@ def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) 
     size = writer.size
     pipes = [flags.ready[member, position] for member in range(size)]
     pipes += [flags.done[position, member] for member in range(size)]
-    members = writer.call.ranks
-    pipes.append(writer.connect(position, position, part.channel, kind="multimem", members=members))
-    writer.program(
-        position,
-        part,
-        _reductions(size),
-        pipes,
-        rotation=position,
-        nchunks=size,
-        sm=0,
-        fixed_div=2 * size + 1,
-        name="nvls/reduce",
-    )
+    pipes.append(connect_switch(writer, position, part.channel))
+    own: dict[str, Any] = {"sm": 0, "fixed_div": 2 * size + 1, "name": "nvls/reduce"}
+    writer.rotated(position, part, _reductions(size), pipes, **own)
 
 
 def _gather(writer: CollectiveWriter, part: Part, position: int, flags: _Flags) -> None:
     """Wait for every head's result and copy it to the output."""
-    size = writer.size
-    heads = [(position + hop) % size for hop in range(size)]
-    prims = _takes(size)
-    pipes = [flags.done[head, position] for head in heads]
-    writer.program(
-        position,
-        part,
-        prims,
-        pipes,
-        rotation=position,
-        nchunks=size,
-        sm=0,
-        fixed_div=_flags_div(size),
-        warps=nvls_copy_warps(size)[1],
-        name="nvls/gather",
-    )
+    pipes = [flags.done[head, position] for head in _heads(writer, position)]
+    own: dict[str, Any] = {"sm": 0, "warps": nvls_copy_warps(writer.size)[1], "name": "nvls/gather"}
+    prims, div = _takes(writer.size), _flags_div(writer.size)
+    writer.rotated(position, part, prims, pipes, fixed_div=div, **own)
+
+
+def _heads(writer: CollectiveWriter, position: int) -> list[int]:
+    """Return all heads, beginning with the position itself."""
+    return [(position + hop) % writer.size for hop in range(writer.size)]
 
 
 @_by_switches("all_gather", "nvls")
@@ -191,11 +167,13 @@ def write_all_gather(
             store = Prim("multicastStore", send=size, coef=1, dst="scratch")
             tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
             pipes = [done[position, member] for member in range(size)]
-            pipes.append(_multimem(writer, part, position))
-            _blocked(_Seat(writer, part, position), [store, *tell], pipes, "nvls/store", 1)
-            heads = [(position + hop) % size for hop in range(size)]
-            pipes = [done[head, position] for head in heads]
-            _blocked(_Seat(writer, part, position), _takes(size), pipes, "nvls/gather", 0)
+            pipes.append(connect_switch(writer, position, part.channel))
+            stores = [store, *tell]
+            own: dict[str, Any] = {"mode": "blocked", "fixed_div": len(stores), "sm": 1}
+            writer.rotated(position, part, stores, pipes, name="nvls/store", **own)
+            pipes = [done[head, position] for head in _heads(writer, position)]
+            own = {"mode": "blocked", "fixed_div": size, "sm": 0}
+            writer.rotated(position, part, _takes(size), pipes, name="nvls/gather", **own)
 
 
 @_by_switches("reduce_scatter", "nvls")
@@ -209,40 +187,18 @@ def write_reduce_scatter(
     for part in writer.parts(blocked=True) if parts is None else parts:
         ready = connect_flags(writer, part.channel)
         for position in range(size):
-            heads = [(position + hop) % size for hop in range(size)]
-            pipes = [ready[position, head] for head in heads]
-            _blocked(_Seat(writer, part, position), _copies(size), pipes, "nvls/scatter", 1)
+            pipes = [ready[position, head] for head in _heads(writer, position)]
+            own: dict[str, Any] = {"mode": "blocked", "fixed_div": size, "sm": 1}
+            writer.rotated(position, part, _copies(size), pipes, name="nvls/scatter", **own)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
-            pipes.append(_multimem(writer, part, position))
-            _blocked(_Seat(writer, part, position), [*wait, load], pipes, "nvls/reduce", 0)
+            pipes.append(connect_switch(writer, position, part.channel))
+            own = {"mode": "blocked", "fixed_div": size + 1, "sm": 0}
+            writer.rotated(position, part, [*wait, load], pipes, name="nvls/reduce", **own)
 
 
-def _multimem(writer: CollectiveWriter, part: Part, position: int) -> int:
+def connect_switch(writer: CollectiveWriter, position: int, channel: int) -> int:
+    """Return the connection of a position to the multicast address of its group."""
     members = writer.call.ranks
-    return writer.connect(position, position, part.channel, kind="multimem", members=members)
-
-
-class _Seat(NamedTuple):
-    """A rank on a channel."""
-
-    writer: CollectiveWriter
-    part: Part
-    position: int
-
-
-def _blocked(seat: _Seat, prims: Sequence[Prim], pipes: list[int], name: str, sm: int) -> None:
-    """Write a program over blocks; the flags of all ranks share one fixed cost."""
-    seat.writer.program(
-        seat.position,
-        seat.part,
-        prims,
-        pipes,
-        rotation=seat.position,
-        nchunks=seat.writer.size,
-        mode="blocked",
-        sm=sm,
-        fixed_div=len(prims),
-        name=name,
-    )
+    return writer.connect(position, position, channel, kind="multimem", members=members)

@@ -101,13 +101,8 @@ def write_reduce_scatter(
 ) -> None:
     """Write the ring in which block `p` ends reduced at position `p`."""
     n = writer.size
-    _write(
-        writer,
-        fabric,
-        ways,
-        ((SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)),
-        blocked=True,
-    )
+    steps = ((SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1))
+    _write(writer, fabric, ways, steps, blocked=True)
 
 
 @algorithm("all_gather", "ring", ring_shape, default=True)
@@ -116,10 +111,5 @@ def write_all_gather(
 ) -> None:
     """Write the ring that carries every rank's block once round."""
     n = writer.size
-    _write(
-        writer,
-        fabric,
-        ways,
-        ((COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)),
-        blocked=True,
-    )
+    steps = ((COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1))
+    _write(writer, fabric, ways, steps, blocked=True)

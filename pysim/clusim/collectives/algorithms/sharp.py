@@ -18,7 +18,7 @@ from functools import partial
 
 from clusim.base.errors import InputError
 from clusim.collectives.algorithms.hierarchical import Local
-from clusim.collectives.entry import algorithm
+from clusim.collectives.algorithms.nvls import by_switches
 from clusim.collectives.machines import Layout, even_layout
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
@@ -58,14 +58,7 @@ def _check(fabric: Fabric, layout: Layout) -> None:
         )
 
 
-@algorithm(
-    "allreduce",
-    "sharp",
-    sharp_shape,
-    channels="nvls",
-    drop_channels=False,
-    protocols=("simple",),
-)
+@by_switches("allreduce", "sharp", sharp_shape)
 def write_allreduce(
     writer: CollectiveWriter, fabric: Fabric | None, *, switches: bool = True
 ) -> None:

@@ -28,10 +28,9 @@ from clusim.base.resources import (
     shipped_topologies,
     shipped_workloads,
 )
-from clusim.base.terms.dtypes import DTYPES, find_dtype, redop_named
-from clusim.base.terms.operations import operation_named, own_algorithm, protocol_named
+from clusim.base.terms.dtypes import DTYPES, find_dtype
+from clusim.base.terms.operations import GRANULARITIES, WORDS
 from clusim.base.units import parse_ranks
-from clusim.lowering.grain import RULES
 from clusim.nccl import parse_version
 from clusim.simulation.api import as_bytes, parse_env_of, result_of
 from clusim.simulation.expected import expected_of
@@ -196,10 +195,9 @@ def _named(find: Callable[[str], str]) -> Callable[[Any], Value]:
 
 
 def _dtype(word: str) -> str:
-    result = find_dtype(word)
-    if result is None:
+    if find_dtype(word) is None:
         raise InputError(f"{word!r}: unknown type; use one of {', '.join(DTYPES)}")
-    return result.name
+    return WORDS["dtype"](word)
 
 
 def _size(value: Any) -> Value:
@@ -213,7 +211,7 @@ def _size(value: Any) -> Value:
 
 def _grain(value: Any) -> Value:
     word = str(value).strip().lower()
-    if word == "packet" or word in RULES:
+    if word in GRANULARITIES:
         return word, word
     size_bytes = _size(value)[1]
     return str(size_bytes), size_bytes
@@ -271,13 +269,13 @@ BLOCKS = {
     "run": Block(
         _BOTH
         | {
-            "collective": _named(lambda word: operation_named(word).name),
+            "collective": _named(WORDS["operation"]),
             "size": _size,
-            "algorithm": _named(own_algorithm),
-            "protocol": _named(lambda word: protocol_named(word).own),
+            "algorithm": _named(WORDS["algorithm"]),
+            "protocol": _named(WORDS["protocol"]),
             "channels": _whole(1),
             "dtype": _named(_dtype),
-            "redop": _named(redop_named),
+            "redop": _named(WORDS["redop"]),
             "root": _whole(0),
             "ranks": _ranks,
             "env": _env,

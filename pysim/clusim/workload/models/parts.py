@@ -28,6 +28,7 @@ scatter the weight gradient in any case.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -63,6 +64,21 @@ class Attention(NamedTuple):
     columns: int
     query: int
     value: int
+
+
+class LayeredModel(ABC):
+    """Model of layers."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def build(self, shard: Shard) -> list[Layer]:
+        """Return the layers of a rank."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the model."""
+        return sum(layer.parameters for layer in self.build(Shard()))
 
 
 class Recorder:
@@ -171,8 +187,7 @@ class Recorder:
         """
         shard = self.shard
         if shard.tensor == 1:
-            forward, back, weight = linear(name, shard, Gemm(1, m, n, k))
-            self.pair([forward], [back, weight])
+            self.plain(name, m, n, k)
         elif shard.style == "row":
             self._rows_of_whole(name, m, n, k, cut=cut)
         elif cut:
@@ -192,8 +207,7 @@ class Recorder:
         if shard.overlap:
             self._rows_in_pieces(name, m, n, k)
             return
-        forward, back, weight = linear(name, shard, Gemm(1, m, n, k))
-        self.pair([forward], [back, weight])
+        self.plain(name, m, n, k)
         self.leave(m * n, name, gradient_bytes=gathered_bytes(shard.precision, gradients=True))
 
     def _rows_in_pieces(self, name: str, m: int, n: int, k: int) -> None:
@@ -298,16 +312,18 @@ class Recorder:
 
         Gradients that are then gathered have `gradient_bytes` each, or the size of the elements.
         """
-        shard = self.shard
-        if shard.tensor == 1:
-            return
-        size = elements * self.element_bytes
-        if not shard.sequence_parallel:
-            self.pair([Comm("tensor", "allreduce", size, name)], [])
-            return
         come = round(elements * (gradient_bytes or self.element_bytes))
-        back = Comm("tensor", "all_gather", come, f"{name} gradient", part="input")
-        self.pair([Comm("tensor", "reduce_scatter", size, name)], [back])
+        self._sum(name, elements * self.element_bytes, f"{name} gradient", come)
+
+    def _sum(self, name: str, size_bytes: int, back_name: str, back_bytes: int) -> None:
+        """Sum over the tensor ranks; with sequence parallelism scatter, and gather gradients backwards."""
+        if self.shard.tensor == 1:
+            return
+        if not self.shard.sequence_parallel:
+            self.pair([Comm("tensor", "allreduce", size_bytes, name)], [])
+            return
+        back = Comm("tensor", "all_gather", back_bytes, back_name, part="input")
+        self.pair([Comm("tensor", "reduce_scatter", size_bytes, name)], [back])
 
     def gather(self, size_bytes: int) -> None:
         """Gather the tokens of the tensor dimension before experts."""
@@ -316,14 +332,7 @@ class Recorder:
 
     def after_experts(self, size_bytes: int) -> None:
         """Sum the outputs of partial experts."""
-        if self.shard.tensor == 1:
-            return
-        if not self.shard.sequence_parallel:
-            both = Comm("tensor", "allreduce", size_bytes, "expert sum")
-            self.pair([both], [])
-            return
-        back = Comm("tensor", "all_gather", size_bytes, "expert gradient", part="input")
-        self.pair([Comm("tensor", "reduce_scatter", size_bytes, "expert sum")], [back])
+        self._sum("expert sum", size_bytes, "expert gradient", size_bytes)
 
     def exchange(self, name: str, size_bytes: int) -> None:
         """Exchange tokens among the ranks of the expert dimension, and gradients back."""

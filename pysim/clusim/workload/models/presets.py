@@ -23,7 +23,7 @@ from clusim.base.errors import InputError
 from clusim.topology.validate import did_you_mean
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
-from clusim.workload.models.parts import Recorder
+from clusim.workload.models.parts import LayeredModel, Recorder
 from clusim.workload.models.transformer import Latent, Transformer
 from clusim.workload.models.vision import Perceptron, ResNet
 
@@ -35,7 +35,7 @@ CRITEO = (
 
 
 @dataclass(frozen=True, slots=True)
-class Dlrm:
+class Dlrm(LayeredModel):
     """DLRM, by default as in MLPerf; `pooling` rows are looked up per table and sample."""
 
     name: str = "dlrm"
@@ -47,11 +47,6 @@ class Dlrm:
     pooling: int = 1
 
     unit = "samples"
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the model."""
-        return sum(layer.parameters for layer in self.build(Shard()))
 
     @property
     def layers(self) -> int:
@@ -120,7 +115,7 @@ GATES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Recurrent:
+class Recurrent(LayeredModel):
     """Language model of LSTM layers."""
 
     name: str = "lstm"
@@ -129,11 +124,6 @@ class Recurrent:
     vocab: int = 10_000
 
     unit = "tokens"
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the model."""
-        return sum(layer.parameters for layer in self.build(Shard()))
 
     def samples(self, shard: Shard) -> int:
         """Return the tokens of a microbatch."""

@@ -27,7 +27,7 @@ from clusim.workload.layers import (
     Tensor,
     memory_kernel,
 )
-from clusim.workload.models.parts import Attention, Recorder
+from clusim.workload.models.parts import Attention, LayeredModel, Recorder
 from clusim.workload.recipes import input_bytes, output_bytes
 
 
@@ -43,7 +43,7 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
-class Transformer:
+class Transformer(LayeredModel):
     """Transformer by its dimensions.
 
     Attributes
@@ -85,11 +85,6 @@ class Transformer:
     latent: Latent | None = None
 
     unit = "tokens"
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the model."""
-        return sum(layer.parameters for layer in self.build(Shard()))
 
     def samples(self, shard: Shard) -> int:
         """Return the tokens of a microbatch."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
-from clusim.workload.models.parts import Recorder
+from clusim.workload.models.parts import LayeredModel, Recorder
 
 
 @dataclass(frozen=True, slots=True)
-class Perceptron:
+class Perceptron(LayeredModel):
     """Linear layers with activations in between.
 
     With tensor parallelism they alternate between columns and rows.
@@ -30,11 +30,6 @@ class Perceptron:
     bias: bool = True
 
     unit = "samples"
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the model."""
-        return sum(layer.parameters for layer in self.build(Shard()))
 
     @property
     def layers(self) -> int:
@@ -71,7 +66,7 @@ class Perceptron:
 
 
 @dataclass(frozen=True, slots=True)
-class ResNet:
+class ResNet(LayeredModel):
     """ResNet with bottleneck blocks; `image` is the side of a square image [pixels]."""
 
     name: str = "resnet-50"
@@ -80,11 +75,6 @@ class ResNet:
     classes: int = 1000
 
     unit = "samples"
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the model."""
-        return sum(layer.parameters for layer in self.build(Shard()))
 
     @property
     def layers(self) -> int:
