@@ -317,20 +317,14 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
     target = tmp_path / "accuracy.json"
     write_step_data(report(), target, [table])
     monkeypatch.setattr("clusim.training.expected.STEP_DATA", target)
-    from clusim.training import expected
-
-    expected._classes.cache_clear()
-    try:
-        found = expected_step("a100-sxm4-80gb", "megatron-deepspeed")
-        assert found == StepClass("a100-sxm4-80gb", "megatron-deepspeed", 4, 10.0, 10.0)
-        assert "10% either way, mean of 4 published steps" in found.text()
-        chip = expected_step("a100-sxm4-80gb", "jax")
-        assert chip is not None
-        assert chip.framework == ""
-        assert expected_step("h100-sxm5", "jax") is None
-        assert expected_step("a100-sxm4-80gb", "none") is None
-    finally:
-        expected._classes.cache_clear()
+    found = expected_step("a100-sxm4-80gb", "megatron-deepspeed")
+    assert found == StepClass("a100-sxm4-80gb", "megatron-deepspeed", 4, 10.0, 10.0)
+    assert "10% either way, mean of 4 published steps" in found.text()
+    chip = expected_step("a100-sxm4-80gb", "jax")
+    assert chip is not None
+    assert chip.framework == ""
+    assert expected_step("h100-sxm5", "jax") is None
+    assert expected_step("a100-sxm4-80gb", "none") is None
 
 
 @pytest.mark.parametrize(

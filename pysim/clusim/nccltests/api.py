@@ -26,7 +26,7 @@ from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
-from clusim.simulation.expected import Expected, RunPlace, expected_error
+from clusim.simulation.expected import Expected, expected_on
 from clusim.simulation.extrapolate_bytes import program
 from clusim.simulation.plan import symmetric
 from clusim.simulation.request import Request, ScheduleRequest
@@ -101,13 +101,10 @@ class Table(Shown):
     @property
     def expected(self) -> list[Expected]:
         """Return the expected errors of the rows, each once."""
-        setup = self.where.setup
-        if setup.broken.lines:
-            return [Expected(None, "no measurements of systems with faults")]
-        place = RunPlace.of(setup)
-        rows = [line for line in self.lines if line.size]
-        result = [expected_error(place, line.size, line.algorithm) for line in rows]
-        return list(dict.fromkeys(result))
+        return list(dict.fromkeys(self._expected(line) for line in self.lines if line.size))
+
+    def _expected(self, line: PerfLine) -> Expected:
+        return expected_on(self.where.setup, line.size, line.algorithm)
 
     def summary(self) -> Summary:
         """Return program and place, and the best bandwidth of its rows."""
@@ -155,15 +152,12 @@ class Table(Shown):
 
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
-        setup, none = self.where.setup, Expected(None, "no measurements of systems with faults")
-        place = None if setup.broken.lines else RunPlace.of(setup)
         for line in self.lines:
             if not line.size:
                 continue
             head = line.size, line.count, line.type, line.redop
             verdict = row_verdict(row_request(self.where, self.test, self.options, head))
-            error = none if place is None else expected_error(place, line.size, line.algorithm)
-            self.verdicts.append(replace(verdict, expected=error.text()))
+            self.verdicts.append(replace(verdict, expected=self._expected(line).text()))
             yield "#"
             yield from (
                 f"#{text}" for text in verdict_lines(self.verdicts[-1], format_size(line.size))

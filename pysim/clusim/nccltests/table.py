@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
@@ -19,20 +19,21 @@ JSON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PerfDevice:
-    """A rank as in the list of devices."""
+    """A rank as in the list of devices; fields as ``-J`` names them."""
 
     rank: int
+    group: int
     pid: int
-    host: str
+    hostname: str
     device: int
-    bus: str
-    name: str
+    device_hex: str
+    device_info: str
 
     def line(self) -> str:
         """Return its line."""
         return one_line(
-            f"#  Rank {self.rank:2d} Group {0:2d} Pid {self.pid:6d} on {self.host:>10s}"
-            f" device {self.device:2d} [{self.bus}] {self.name}"
+            f"#  Rank {self.rank:2d} Group {self.group:2d} Pid {self.pid:6d} on {self.hostname:>10s}"
+            f" device {self.device:2d} [{self.device_hex}] {self.device_info}"
         )
 
 
@@ -98,8 +99,7 @@ def head(
     notes: Sequence[str],
 ) -> list[str]:
     """Return the lines before the table; `notes` are clusim's."""
-    step = options.stepfactor if options.stepfactor > 1 else options.stepbytes
-    kind = "factor" if options.stepfactor > 1 else "bytes"
+    kind, step = options.step
     lines = [
         f"# nccl-tests version {TESTS_VERSION} nccl-headers={library} nccl-library={library}",
         f"# Collective test starting: {program}",
@@ -192,11 +192,7 @@ def json_of(
     """Return the output of ``-J``."""
     program, options, times = test.program, test.options, test.times
     time = "cpu_time" if options.report_cputime else "time"
-    step = (
-        {"step_factor": options.stepfactor}
-        if options.stepfactor > 1
-        else {"step_bytes": options.stepbytes}
-    )
+    kind, step = options.step
     wrong = _wrong(lines)
     return {
         "version": JSON_VERSION,
@@ -209,7 +205,7 @@ def json_of(
             "ngpus": options.ngpus,
             "minimum_bytes": options.minbytes,
             "maximum_bytes": options.maxbytes,
-            **step,
+            f"step_{kind}": step,
             "warmup_iters": options.warmup_iters,
             "iterations": options.iters,
             "aggregated_iterations": options.agg_iters,
@@ -217,18 +213,7 @@ def json_of(
             "graph": options.cudagraph,
             "blocking_collectives": _bool(options.blocking),
             "parallel_init": _bool(options.parallel_init),
-            "devices": [
-                {
-                    "rank": device.rank,
-                    "group": 0,
-                    "pid": device.pid,
-                    "hostname": device.host,
-                    "device": device.device,
-                    "device_hex": device.bus,
-                    "device_info": device.name,
-                }
-                for device in devices
-            ],
+            "devices": [asdict(device) for device in devices],
         },
         "results": [
             {
