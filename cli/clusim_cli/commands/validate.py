@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,9 @@ from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.validation.collectives.validate import Report
-    from clusim.validation.steps.predict import StepPoint, Unpredicted
+    from clusim.validation.collectives.validate import CollectiveReport
+    from clusim.validation.measured import Report, Unpredicted
+    from clusim.validation.steps.predict import StepPoint
 
 
 @click.command(
@@ -69,7 +69,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     counted and skipped; if no row can be scored, the command fails.
     """
     from clusim.base.files import check_place
-    from clusim.validation.collectives.accuracypage import left_out_lines, report_lines
+    from clusim.validation.collectives.accuracypage import report_lines
     from clusim.validation.collectives.measurements import read_measurements
     from clusim.validation.collectives.validate import validate
 
@@ -97,7 +97,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         with counted_progress(shown, "predicted") as progress:
             sizes = given["sizes"] or 0
             report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, progress=progress)
-        _require(report.points, left_out_lines(report))
+        _require(report, paths=True)
         if given["releases"]:
             from clusim.validation.collectives.releases import with_releases
 
@@ -105,14 +105,13 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
                 report = with_releases(report, jobs=jobs, granularity=grain, progress=progress)
     _write(report, files, given)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))
-    return 2 if given["strict"] and (report.unknown or report.failed) else 0
+    return _code(report, given)
 
 
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import (
-        left_out_steps,
         row_line,
         step_lines,
         validate_steps,
@@ -140,27 +139,33 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             granularity=given["granularity"],
             tell=tell,
         )
-    _require(report.points, left_out_steps(report))
+    _require(report, paths=False)
     if given["markdown"] is not None:
         from clusim.validation.steps.validate import write_section
 
         write_section(report, given["markdown"], _called(files, given))
     if given["data"] is not None:
-        from clusim.validation.steps.validate import write_step_data
-
-        write_step_data(report, given["data"], files)
+        report.write_data(given["data"], files)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *step_lines(report)]))
-    return 2 if given["strict"] and report.unpredicted else 0
+    return _code(report, given)
 
 
-def _require(points: Sequence[object], reasons: Sequence[str]) -> None:
-    """Raise a one-line `InputError` if no row was scored; `reasons` explain unscored rows."""
-    if not points:
+def _require(report: Report[Any], *, paths: bool) -> None:
+    """Raise a one-line `InputError` if no row was scored, with the reasons."""
+    if not report.points:
+        reasons = report.left_out_lines(paths=paths)
         more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
         raise InputError(f"no row could be scored: {reasons[0]}{more}")
 
 
-def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:
+def _code(report: Report[Any], given: dict[str, Any]) -> int:
+    """Return the exit code: with --strict 2 if rows failed or have unknown words."""
+    from clusim.validation.measured import UNUSABLE
+
+    return 2 if given["strict"] and any(i.why != UNUSABLE for i in report.unpredicted) else 0
+
+
+def _write(report: CollectiveReport, files: tuple[Path, ...], given: dict[str, Any]) -> None:
     """Write figures, page and classes, as requested."""
     plots: list[tuple[str, Path]] = []
     if given["plot"] is not None:
@@ -172,9 +177,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
 
         write_page(report, given["markdown"], _called(files, given), plots)
     if given["data"] is not None:
-        from clusim.validation.collectives.validate import write_data
-
-        write_data(report, given["data"], files)
+        report.write_data(given["data"], files)
 
 
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
