@@ -13,6 +13,7 @@ import io
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -21,7 +22,7 @@ from html import escape
 from pathlib import Path, PurePath
 from statistics import fmean, median
 from types import NoneType
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, Self, TypeVar, get_args, get_type_hints
 
 from clusim.base.errors import InputError
 from clusim.base.files import write_text
@@ -95,15 +96,14 @@ class Prediction(ABC):
         return abs(self.error_pct)
 
     @cached_property
-    def row_sets(self) -> tuple[str, ...]:
+    def calibrated(self) -> tuple[str, ...]:
         """The sets of rows that calibrated parameters and contain this row."""
-        found: tuple[str, ...] = self.row.row_sets
-        return found
+        return tuple(self.row.row_sets)
 
     @property
     def held_out(self) -> bool:
         """True if the row is scored as a prediction."""
-        return not self.row_sets
+        return not self.calibrated
 
 
 Predicted = TypeVar("Predicted", bound=Prediction)
@@ -119,6 +119,10 @@ class Unpredicted:
     row: Any
     reason: str
     why: str = FAILED
+
+
+Tell = Callable[[Predicted | Unpredicted, int, int], None]
+"""Called with a row that is predicted, or cannot be, its number and the number of rows."""
 
 
 def errors(points: Sequence[Prediction]) -> dict[str, Any]:
@@ -147,19 +151,22 @@ class Report(ABC, Generic[Predicted]):
 
     Attributes
     ----------
-    sorted_reasons : bool
-        Whether the reasons of rows without a prediction are told in alphabetical order.
     skipped : int
         Rows omitted because fewer were requested.
     granularity : str
         Granularity of the simulation.
     """
 
-    sorted_reasons: ClassVar[bool] = False
     points: list[Predicted]
     unpredicted: list[Unpredicted] = field(default_factory=list)
     skipped: int = 0
     granularity: str = QUICK
+
+    @classmethod
+    def of(cls, made: Sequence[Predicted | Unpredicted], *more: Any) -> Self:
+        """Return a report of rows with and without a prediction; `more` are further fields."""
+        points = [item for item in made if not isinstance(item, Unpredicted)]
+        return cls(points, [item for item in made if isinstance(item, Unpredicted)], *more)
 
     @property
     def left_out(self) -> list[Predicted]:
@@ -169,7 +176,7 @@ class Report(ABC, Generic[Predicted]):
     @property
     def calibration(self) -> list[Predicted]:
         """Return the points of calibration rows."""
-        return [point for point in self.points if point.row_sets]
+        return [point for point in self.points if point.calibrated]
 
     def worst(self, count: int = 10) -> list[Predicted]:
         """Return the points with the largest errors."""
@@ -186,10 +193,7 @@ class Report(ABC, Generic[Predicted]):
         lines = [f"simulated with --granularity {self.granularity}", *self.further()]
         if self.skipped:
             lines.append(f"{self.skipped} further rows were not predicted")
-        notes: dict[str, int] = {}
-        for point in self.points:
-            for note in map(_alike, point.notes):
-                notes[note] = notes.get(note, 0) + 1
+        notes = Counter(_alike(note) for point in self.points for note in point.notes)
         lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
         return lines + self.left_out_lines(paths=paths)
 
@@ -205,11 +209,15 @@ class Report(ABC, Generic[Predicted]):
             for item in self.unpredicted:
                 if item.why == why:
                     reasons.setdefault(item.reason, []).append(item.row)
-            told = sorted(reasons) if self.sorted_reasons else reasons
-            for reason in told:
-                rows = reasons[reason]
-                lines.append(f"{len(rows)} rows {why}: {reason} ({named(rows[0], paths)})")
+            lines += [
+                f"{len(rows)} rows {why}: {reason} ({named(rows[0], paths)})"
+                for reason, rows in reasons.items()
+            ]
         return lines
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return scores, every point and the rows without one."""
 
     @abstractmethod
     def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
@@ -261,11 +269,11 @@ def filled(form: Any, *sources: object, **own: Any) -> dict[str, Any]:
     """
     result = {}
     for name, kind in get_type_hints(form).items():
-        value = (
-            own[name]
-            if name in own
-            else next(getattr(source, name) for source in sources if hasattr(source, name))
-        )
+        value = own.get(name)
+        if name not in own:
+            value = next(getattr(source, name) for source in sources if hasattr(source, name))
+        if isinstance(value, tuple):
+            value = list(value)
         result[name] = value or None if NoneType in get_args(kind) else value
     return result
 

@@ -25,7 +25,7 @@ from clusim.validation.collectives.breakdown import (
 )
 from clusim.validation.collectives.measurements import CurveGroup
 from clusim.validation.collectives.validate import CollectiveReport
-from clusim.validation.measured import plain
+from clusim.validation.measured import Unpredicted, plain
 
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"
@@ -45,7 +45,7 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
     groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
     lines += _table(ClassTable("Groups", "All rows; * has calibration rows.", groups))
     lines += ["", "worst rows"]
-    lines += [_worst(point) for point in report.worst(worst)]
+    lines += [point_line(point) for point in report.worst(worst)]
     return [*lines, "", MEANING, *report.remarks()]
 
 
@@ -80,12 +80,16 @@ def group_title(group: CurveGroup) -> str:
     return f"{group.system} {group.title}"
 
 
-def _worst(point: Point) -> str:
-    mark = "*" if point.row_sets else " "
+def point_line(point: Point | Unpredicted) -> str:
+    """Return the line of a row; a star marks calibration rows."""
+    row = point.row
+    name = f"{group_title(row.group):{WIDTH}} {format_size(row.size_bytes):>9}"
+    if isinstance(point, Unpredicted):
+        return f"  {name}  not predicted: {point.reason}"
+    mark = "*" if point.calibrated else " "
     return (
-        f" {mark}{group_title(point.row.group):{WIDTH}} {format_size(point.row.size_bytes):>9}"
-        f"  measured {point.row.time_us:>11,.1f} us  predicted {point.predicted_us:>11,.1f} us"
-        f"  {point.error_pct:>+8.1f}%  {point.way}"
+        f" {mark}{name}  measured {row.time_us:>11,.1f} us"
+        f"  predicted {point.predicted_us:>11,.1f} us  {point.error_pct:>+8.1f}%  {point.ran}"
     )
 
 

@@ -122,7 +122,7 @@ class Point(Prediction):
     @property
     def held_out(self) -> bool:
         """True for a held-out row with a known launch."""
-        return not self.row_sets and not self.launch_open
+        return not self.calibrated and not self.launch_open
 
     @property
     def place(self) -> str:
@@ -153,7 +153,7 @@ class Point(Prediction):
         )
 
     @property
-    def way(self) -> str:
+    def ran(self) -> str:
         """Executed algorithm and protocol."""
         return f"{self.algorithm} {self.protocol}".strip()
 
@@ -253,7 +253,7 @@ class ClassTable:
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
     """Return the row sets of the points, each with the sources of the parameters calibrated."""
-    names = dict.fromkeys(name for point in points for name in point.row_sets)
+    names = dict.fromkeys(name for point in points for name in point.calibrated)
     result: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
     for figure in all_figures():
         for name in figure.rows:
@@ -275,7 +275,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
         ClassTable(
             "Held-out rows by algorithm and protocol",
             "As they ran; P2P are sends and receives.",
-            _placed(out, lambda p: p.way),
+            _placed(out, lambda p: p.ran),
         ),
         ClassTable(
             "Held-out rows by harness",
@@ -283,7 +283,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
             " GPUs per process or thread (threads not given), or no part (launch not given).",
             _placed(out, lambda p: p.row.group.launch_class),
         ),
-        _launches([p for p in points if not p.row_sets and p.launch_open]),
+        _launches([p for p in points if not p.calibrated and p.launch_open]),
         ClassTable(
             "Held-out rows by release",
             "",
@@ -321,7 +321,7 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
         "system": lambda p: p.row.group.system,
     }
     for what, key in keys.items():
-        tainted = {key(point) for point in points if point.row_sets}
+        tainted = {key(point) for point in points if point.calibrated}
         clean = [point for point in out if key(point) not in tainted]
         for place, some in by(clean, lambda p: p.place).items():
             lines.append(ClassLine(f"of a {what} without calibration rows, {place}", some))
@@ -357,10 +357,10 @@ def _at(point: Point, end: int) -> Point:
 
 def _calibration(points: Sequence[Point]) -> ClassTable:
     """Return the calibration rows, by their row sets; a row may be in several."""
-    known = [point for point in points if point.row_sets]
+    known = [point for point in points if point.calibrated]
     lines = [ClassLine("all", known)] if known else []
     for name, sources in calibrated_by(known).items():
-        own = [point for point in known if name in point.row_sets]
+        own = [point for point in known if name in point.calibrated]
         count = f"{len(sources)} parameter{'s' * (len(sources) > 1)}"
         lines.append(ClassLine(f"{name}: {ROW_SETS[name].text}", own, count))
     return ClassTable(
@@ -375,9 +375,9 @@ def _without(what: str, points: Sequence[Point], key: Callable[[Point], str]) ->
     """Return every source or system with a remark on its calibrations, scored by all its rows."""
     lines = []
     for name, own in by(points, key).items():
-        names = [row_set for row_set in ROW_SETS if any(row_set in p.row_sets for p in own)]
+        names = [row_set for row_set in ROW_SETS if any(row_set in p.calibrated for p in own)]
         if names:
-            share = sum(bool(point.row_sets) for point in own)
+            share = sum(bool(point.calibrated) for point in own)
             remark = f"not held out: {share} of its rows calibrated parameters ({', '.join(names)})"
         else:
             remark = f"held out: no row of this {what} calibrated a parameter"

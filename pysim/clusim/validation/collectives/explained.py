@@ -60,12 +60,12 @@ class Explained:
     def lines(self) -> list[str]:
         """Return the parts as text."""
         row, point = self.point.row, self.point
-        sets = ", ".join(point.row_sets)
+        sets = ", ".join(point.calibrated)
         lines = [
             f"{group_title(row.group)} {format_size(row.size_bytes)} ({row.where})",
             "",
             f"  measured   {row.time_us:>12,.3f} us" + _spread(row),
-            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.way}",
+            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.ran}",
             f"  {'calibrated ' + sets if sets else 'held out of every calibration'}",
             "",
         ]
@@ -81,14 +81,11 @@ class Explained:
         point = self.point
         return filled(
             ExplainedJson,
-            *(point.row, point),
+            *(point, point.row),
             group=group_title(point.row.group),
             measured_us=point.row.time_us,
             predicted_us=round(point.predicted_us, 6),
             error_pct=round(point.error_pct, 2),
-            ran=point.way,
-            calibrated=list(point.row_sets),
-            notes=list(point.notes),
             terms=[asdict(term) for term in self.terms],
         )
 

@@ -7,7 +7,7 @@ size with one panel per system: lines are predicted, dots measured.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -21,7 +21,7 @@ from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
 from clusim.base.units import format_size
 from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
-from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
+from clusim.nccltests.jobs import Failure, PerfKernel, each_kernel
 from clusim.nccltests.sweep import TESTS
 from clusim.simulation.expected import ANY, ErrorClass, places_of
 from clusim.simulation.request import Request
@@ -41,6 +41,7 @@ from clusim.validation.measured import (
     UNKNOWN,
     UNUSABLE,
     Report,
+    Tell,
     Unpredicted,
     by,
     errors,
@@ -55,22 +56,11 @@ SHOWN = 8
 """Curves that the legend of a panel names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Measured and predicted times [us] by size [bytes] of one group of a system.
-
-    Curves with the same `panel` are drawn together.
-    """
-
-    system: str
-    name: str
-    sizes: Sequence[int]
-    measured_us: Sequence[float]
-    predicted_us: Sequence[float]
-    panel: str = ""
+Curve = Sequence[Point]
+"""Predictions of one group of a system by size."""
 
 
-def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Path]]:
+def save_accuracies(curves: Iterable[Curve], target: Path) -> list[tuple[str, Path]]:
     """Draw curves into one file, or a figure per system into a directory (no extension).
 
     Returns
@@ -84,7 +74,7 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
     result = []
     with Staging() as staging:
         staging.folder(target)
-        for system, own in _split(curves, lambda curve: curve.system).items():
+        for system, own in _split(curves, lambda group: group.system).items():
             # System names come from external tables and may contain path characters.
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
             result.append((system, target / f"{name}.png"))
@@ -93,31 +83,32 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
     return result
 
 
-def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> None:
+def save_accuracy(curves: Iterable[Curve], target: Path, *, dpi: int = 150) -> None:
     """Draw curves, one panel per system, into a file; its extension selects the format."""
     form = picture_format(target)
-    if not curves:
+    panels = _split(curves, lambda group: group.system)
+    if not panels:
         raise InputError("no row was predicted, so the figure would be empty")
     with replacing(target) as out:
-        _draw(_split(curves, lambda curve: curve.system), out, form, dpi)
+        _draw(panels, out, form, dpi)
 
 
 def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     """Return the curves by panel; a panel with too many curves is split by system name prefix."""
     result: dict[str, list[Curve]] = {}
-    for panel, own in _split(curves, lambda curve: curve.panel).items():
+    for panel, own in _split(curves, lambda group: group.kind).items():
         if len(own) <= SHOWN:
             result[panel] = own
             continue
-        for machines, some in _split(own, lambda curve: curve.name.partition(" ")[0]).items():
+        for machines, some in _split(own, lambda group: group.title.partition(" ")[0]).items():
             result[f"{panel} {machines}"] = some
     return result
 
 
-def _split(curves: Sequence[Curve], key: Callable[[Curve], str]) -> dict[str, list[Curve]]:
+def _split(curves: Iterable[Curve], key: Callable[[CurveGroup], str]) -> dict[str, list[Curve]]:
     result: dict[str, list[Curve]] = {}
     for curve in curves:
-        result.setdefault(key(curve), []).append(curve)
+        result.setdefault(key(curve[0].row.group), []).append(curve)
     return result
 
 
@@ -164,13 +155,15 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
     said = set(title.split())
     for number, curve in enumerate(curves):
         colour = f"C{number % 10}"
-        words = [word for word in curve.name.split() if word not in said]
+        words = [word for word in curve[0].row.group.title.split() if word not in said]
         label = " ".join(words) if number < SHOWN else None
         # A single point draws no line.
-        mark = "_" if len(curve.sizes) == 1 else None
+        mark = "_" if len(curve) == 1 else None
         style: Any = {"color": colour, "linewidth": 0.8, "marker": mark}
-        axes.plot(curve.sizes, curve.predicted_us, label=label, **style)
-        axes.plot(curve.sizes, curve.measured_us, ".", color=colour, markersize=3)
+        sizes = [point.row.size_bytes for point in curve]
+        measured, predicted = zip(*(point.times for point in curve), strict=True)
+        axes.plot(sizes, predicted, label=label, **style)
+        axes.plot(sizes, measured, ".", color=colour, markersize=3)
     if len(curves) > SHOWN:
         axes.plot([], [], " ", label=f"and {len(curves) - SHOWN} more")
     axes.grid(visible=True, linewidth=0.3, alpha=0.5)
@@ -211,16 +204,6 @@ class CollectiveReport(Report[Point]):
         sources = by(self.points, lambda point: point.row.source or "-")
         return ErrorClass, found, {"sources": {name: len(own) for name, own in sources.items()}}
 
-    def curves(self) -> list[Curve]:
-        """Return the points as curves for drawings."""
-        result = []
-        for group, points in self.by_group().items():
-            sizes = [point.row.size_bytes for point in points]
-            measured = [point.row.time_us for point in points]
-            predicted = [point.predicted_us for point in points]
-            result.append(Curve(group.system, group.title, sizes, measured, predicted, group.kind))
-        return result
-
     def to_json(self) -> dict[str, Any]:
         """Return every point, groups, scores by class, and omitted rows."""
         return {
@@ -249,14 +232,11 @@ def _point_json(point: Point) -> dict[str, Any]:
     row = point.row
     return filled(
         PointRowJson,
-        *(row.group, row, point),
+        *(point, row.group, row),
         measured_us=row.time_us,
         predicted_us=round(point.predicted_us, 3),
         **span_json(point.span),
         error_pct=round(point.error_pct, 2),
-        ran=point.way,
-        calibrated=list(point.row_sets),
-        notes=list(point.notes),
     )
 
 
@@ -304,7 +284,7 @@ def validate(
     sizes: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
-    progress: Progress | None = None,
+    tell: Tell[Point] | None = None,
 ) -> CollectiveReport:
     """Predict measured rows and return both.
 
@@ -314,10 +294,13 @@ def validate(
         Most sizes of a group; 0 is all.
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core.
+    tell : callable or None
+        Called with every row as soon as it is known, in any order.
     """
     if sizes < 0:
         raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")
-    usable, without = [], []
+    usable: list[Row] = []
+    without: list[Unpredicted] = []
     for row in rows:
         if row.size_bytes == 0:
             without.append(Unpredicted(row, "size 0", UNUSABLE))
@@ -325,7 +308,8 @@ def validate(
             without.append(Unpredicted(row, f"time {row.time_us}", UNUSABLE))
         else:
             usable.append(row)
-    cases: dict[Row, Request] = {}
+    wanted: list[Row] = []
+    cases: dict[Request, list[Row]] = {}
     skipped = 0
     for group, own in groups(usable).items():
         try:
@@ -335,16 +319,20 @@ def validate(
             continue
         chosen = thinned(own, sizes) if sizes else own
         skipped += len(own) - len(chosen)
-        cases |= {row: case_of(row, setup, granularity) for row in chosen}
-    result = kernels(cases.values(), jobs=jobs, progress=progress)
-    points: list[Point] = []
-    for row, case in cases.items():
-        kernel = result[case]
-        if isinstance(kernel, Failure):
-            without.append(Unpredicted(row, kernel.reason))
-        else:
-            points.append(point_of(row, case, kernel))
-    return CollectiveReport(points, without, skipped, str(granularity))
+        wanted += chosen
+        for row in chosen:
+            cases.setdefault(case_of(row, setup, granularity), []).append(row)
+    made: dict[Row, Point | Unpredicted] = {}
+    for case, kernel in each_kernel(cases, jobs=jobs):
+        for row in cases[case]:
+            if isinstance(kernel, Failure):
+                made[row] = Unpredicted(row, kernel.reason)
+            else:
+                made[row] = point_of(row, case, kernel)
+            if tell is not None:
+                tell(made[row], len(made), len(wanted))
+    predicted = [*without, *(made[row] for row in wanted)]
+    return CollectiveReport.of(predicted, skipped, str(granularity))
 
 
 def case_of(row: Row, setup: Setup, granularity: str | int = QUICK) -> Request:

@@ -6,11 +6,11 @@ errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
@@ -22,7 +22,7 @@ from clusim.base.tables import text_table
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
 from clusim.training.expected import StepClass
-from clusim.validation.measured import Report, Unpredicted, filled, named, plain
+from clusim.validation.measured import Report, Tell, Unpredicted, filled, named, plain
 from clusim.validation.steps.cases import framework_of
 from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
 from clusim.validation.steps.rows import StepRow
@@ -106,8 +106,6 @@ class StepReportJson(TypedDict):
 class StepReport(Report[StepPoint]):
     """All points, and the rows without one; granularity is of the simulated steps."""
 
-    sorted_reasons: ClassVar[bool] = True
-
     def to_json(self) -> dict[str, Any]:
         """Return scores of held-out rows and of calibration rows, groups and every point."""
         return {
@@ -125,6 +123,11 @@ class StepReport(Report[StepPoint]):
             "skipped": self.skipped,
             "granularity": self.granularity,
         }
+
+    def left_out_lines(self, *, paths: bool = False) -> list[str]:
+        """Return the rows without a prediction by reason, in alphabetical order, without directories."""
+        lines = super().left_out_lines(paths=False)
+        return sorted(lines, key=lambda line: line.partition(": ")[2])
 
     def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
         """Return the errors by GPU, by framework and by both; raises `InputError` for too few rows."""
@@ -150,8 +153,6 @@ def _point_json(point: StepPoint) -> dict[str, Any]:
         predicted_s=round(point.predicted_s, 9),
         error_pct=round(point.error_pct, 3),
         host_wait_s=round(point.host_s, 9),
-        calibrated=list(point.row_sets),
-        notes=list(point.notes),
     )
 
 
@@ -161,7 +162,7 @@ def validate_steps(
     most: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
-    tell: Callable[[StepPoint | Unpredicted, int, int], None] | None = None,
+    tell: Tell[StepPoint] | None = None,
 ) -> StepReport:
     """Predict measured steps.
 
@@ -172,8 +173,7 @@ def validate_steps(
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core, 1 works in this process.
     tell : callable or None
-        Called with every row, its index and the number of rows, in their order, as soon as it and all earlier rows are
-        known.
+        Called with every row in their order, as soon as it and all earlier rows are known.
     """
     chosen = _spread(rows, most)
     work = partial(predicted, granularity=granularity)
@@ -183,13 +183,7 @@ def validate_steps(
             result.append(made)
             if tell is not None:
                 tell(made, len(result), len(chosen))
-    failed = [item for item in result if isinstance(item, Unpredicted)]
-    return StepReport(
-        [item for item in result if isinstance(item, StepPoint)],
-        failed,
-        len(rows) - len(chosen),
-        str(granularity),
-    )
+    return StepReport.of(result, len(rows) - len(chosen), str(granularity))
 
 
 def _spread(rows: Sequence[StepRow], most: int) -> list[StepRow]:
@@ -230,7 +224,7 @@ def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
         lines.append(_line(f"  {name}", own))
     lines += ["", "worst rows"]
     lines += [row_line(point) for point in report.worst(worst)]
-    return [*lines, "", MEANING, *report.remarks(paths=False)]
+    return [*lines, "", MEANING, *report.remarks()]
 
 
 def _line(name: str, points: Sequence[StepPoint]) -> str:
@@ -249,7 +243,7 @@ def row_line(point: StepPoint | Unpredicted) -> str:
     name = named(point.row, paths=False)
     if isinstance(point, Unpredicted):
         return f"  {name:{_WIDTH}.{_WIDTH}}  not predicted: {point.reason}"
-    mark = "*" if point.row_sets else " "
+    mark = "*" if point.calibrated else " "
     return (
         f" {mark}{name:{_WIDTH}.{_WIDTH}}  measured {point.measured_s:>9.4f} s"
         f"  predicted {point.predicted_s:>9.4f} s  {point.error_pct:>+7.1f}%"
@@ -285,9 +279,9 @@ def section(report: StepReport, command: str) -> str:
     for what, name, own in step_groups(report.left_out):
         groups.append((f"{what.replace('_', ' ')}: {name}", own))
     parts += text_table(_ROW, [[*_cells(plain(name), own), ""] for name, own in groups])
-    names = sorted({name for point in report.calibration for name in point.row_sets})
+    names = sorted({name for point in report.calibration for name in point.calibrated})
     parts += ["", "Calibration rows:", ""]
     parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]
     parts += ["", "Assumptions, and rows without a prediction:", ""]
-    parts += [f"- {plain(line)}" for line in report.remarks(paths=False)]
+    parts += [f"- {plain(line)}" for line in report.remarks()]
     return "\n".join(parts) + "\n"
