@@ -20,7 +20,15 @@ from clusim.nccl.choice import choose
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
-from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
+from clusim.nccltests.table import (
+    JSON_VERSION,
+    PerfLine,
+    config_json,
+    foot,
+    head,
+    results_json,
+    table_head,
+)
 from clusim.report.charts import curves
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
@@ -137,18 +145,26 @@ class Table(Shown):
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return the output of ``-J``; `args` is the command line."""
-        setup = self.where.setup
-        called = Invocation(
-            *(self.test.binary, self.options, library_code(setup)),
-            args=args,
-            env=[f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
-            faults=setup.broken.lines,
-            notes=self.notes,
-            times=self.times,
-        )
-        result = json_of(called, devices(self.where, self.options), self.lines)
-        told = {"verdicts": [item.to_json() for item in self.verdicts]} if self.verdicts else {}
-        return {**result, "expected_errors": [item.to_json() for item in self.expected], **told}
+        setup, options = self.where.setup, self.options
+        result = {
+            "version": JSON_VERSION,
+            "start_time": self.times[0],
+            "args": list(args),
+            "env": [f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
+            "nccl_version": library_code(setup),
+            "config": config_json(options, devices(self.where, options)),
+            **results_json(self.test.binary, options, self.lines),
+            "end_time": self.times[1],
+            "includes": LAUNCHED,
+        }
+        further = {
+            "faults": list(setup.broken.lines),
+            "notes": list(self.notes),
+            "expected_errors": [item.to_json() for item in self.expected],
+            "verdicts": [item.to_json() for item in self.verdicts],
+        }
+        always = "expected_errors"
+        return result | {name: own for name, own in further.items() if own or name == always}
 
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""

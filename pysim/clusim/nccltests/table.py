@@ -8,7 +8,6 @@ from math import isfinite
 from typing import Any
 
 from clusim.base.errors import one_line
-from clusim.base.terms.times import LAUNCHED
 from clusim.nccltests.options import PerfOptions
 
 TESTS_VERSION = "2.17.9"
@@ -170,51 +169,31 @@ def _half_json(half: Half, time: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """Arguments of a program that its output contains; `times` are its start and end."""
-
-    program: str
-    options: PerfOptions
-    library: int
-    args: Sequence[str] = ()
-    env: Sequence[str] = ()
-    times: tuple[str, str] = ("", "")
-    faults: Sequence[str] = ()
-    notes: Sequence[str] = ()
-
-
-def json_of(
-    test: Invocation,
-    devices: Sequence[PerfDevice],
-    lines: Sequence[PerfLine],
-) -> dict[str, Any]:
-    """Return the output of ``-J``."""
-    program, options, times = test.program, test.options, test.times
-    time = "cpu_time" if options.report_cputime else "time"
+def config_json(options: PerfOptions, devices: Sequence[PerfDevice]) -> dict[str, Any]:
+    """Return the arguments of a program for ``-J``."""
     kind, step = options.step
+    return {
+        "nthreads": options.nthreads,
+        "ngpus": options.ngpus,
+        "minimum_bytes": options.minbytes,
+        "maximum_bytes": options.maxbytes,
+        f"step_{kind}": step,
+        "warmup_iters": options.warmup_iters,
+        "iterations": options.iters,
+        "aggregated_iterations": options.agg_iters,
+        "validation": options.check,
+        "graph": options.cudagraph,
+        "blocking_collectives": _bool(options.blocking),
+        "parallel_init": _bool(options.parallel_init),
+        "devices": [asdict(device) for device in devices],
+    }
+
+
+def results_json(program: str, options: PerfOptions, lines: Sequence[PerfLine]) -> dict[str, Any]:
+    """Return the rows and their totals for ``-J``."""
+    time = "cpu_time" if options.report_cputime else "time"
     wrong = _wrong(lines)
     return {
-        "version": JSON_VERSION,
-        "start_time": times[0],
-        "args": list(test.args),
-        "env": list(test.env),
-        "nccl_version": test.library,
-        "config": {
-            "nthreads": options.nthreads,
-            "ngpus": options.ngpus,
-            "minimum_bytes": options.minbytes,
-            "maximum_bytes": options.maxbytes,
-            f"step_{kind}": step,
-            "warmup_iters": options.warmup_iters,
-            "iterations": options.iters,
-            "aggregated_iterations": options.agg_iters,
-            "validation": options.check,
-            "graph": options.cudagraph,
-            "blocking_collectives": _bool(options.blocking),
-            "parallel_init": _bool(options.parallel_init),
-            "devices": [asdict(device) for device in devices],
-        },
         "results": [
             {
                 "size": line.size,
@@ -233,8 +212,4 @@ def json_of(
         "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
-        "end_time": times[1],
-        "includes": LAUNCHED,
-        **({"faults": list(test.faults)} if test.faults else {}),
-        **({"notes": list(test.notes)} if test.notes else {}),
     }
