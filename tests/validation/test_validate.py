@@ -209,6 +209,10 @@ def test_a_small_validation() -> None:
     assert data["overall"]["small"]["n"] == 2
     assert data["groups"][0]["points"] == 2
     assert [point["size_bytes"] for point in data["points"]] == [8, 65536]
+    # As measured, and as executed.
+    (row, *_), point = data["points"], report.points[0]
+    assert (row["algorithm"], row["protocol"], row["harness"]) == ("auto", "auto", None)
+    assert row["ran"] == f"{point.algorithm} {point.protocol}"
     assert {"system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol"} <= set(
         data["groups"][0]
     )

@@ -263,7 +263,7 @@ def named(row: Any, paths: bool) -> str:
 
 
 def filled(form: Any, *sources: object, **own: Any) -> dict[str, Any]:
-    """Return the keys of a form, from `own` or from attributes of `sources`.
+    """Return the keys of a form, from `own` or as an attribute of the first of `sources` that has it.
 
     Unknown values, 0 or empty, are None where the form allows it.
     """

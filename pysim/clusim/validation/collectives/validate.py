@@ -232,7 +232,7 @@ def _point_json(point: Point) -> dict[str, Any]:
     row = point.row
     return filled(
         PointRowJson,
-        *(point, row.group, row),
+        *(row.group, row, point),
         measured_us=row.time_us,
         predicted_us=round(point.predicted_us, 3),
         **span_json(point.span),
