@@ -30,7 +30,8 @@ from clusim.training.stepjson import (
     ScaledStepJson,
     SimulatedStepJson,
 )
-from clusim.validation.collectives.explained import ExplainedJson, ValidationJson
+from clusim.validation.collectives.explained import ExplainedJson
+from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.validate import StepReportJson
 
 CongestionSaidJson = CongestionJson | HistoryJson

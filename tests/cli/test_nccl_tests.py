@@ -95,6 +95,8 @@ def test_validate_a_table_of_ones_own(clusim: Clusim, tmp_path: Path) -> None:
     done = clusim("validate", path, "--jobs", 1, "--plot", picture)
     assert done.code == 0, done.err
     assert "gh200x4-mesh 1x2 all_gather" in done.out
+    assert done.out.startswith("  gh200x4-mesh 1x2 all_gather")
+    assert done.out.count("not predicted: ") == 1
     assert "1 rows cannot be used: size 0" in done.out
     assert "1 rows failed:" in done.out
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -129,7 +131,11 @@ def test_validate_of_nothing_that_could_be_scored_is_an_error(
     path, page = tmp_path / "m.csv", tmp_path / "page.md"
     path.write_text(f"{HEADER}\n{row}\n", "utf-8")
     done = clusim("validate", path, "--jobs", 1, "--markdown", page, *form)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    # Text has the row that was simulated.
+    assert (
+        done.out.count("not predicted") == done.out.count("\n") == (not form and "failed" in reason)
+    )
     assert f"no row could be scored: {reason}" in done.err
     assert not page.exists()
 

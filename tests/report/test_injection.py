@@ -15,7 +15,9 @@ from clusim.report.page_data import Feed
 from clusim.report.plots import FIGURES, save_figure
 from clusim.report.server import PageServer
 from clusim.schedule.builder import ProgramBuilder
-from clusim.validation.collectives.validate import Curve, save_accuracy
+from clusim.validation.collectives.breakdown import Point
+from clusim.validation.collectives.measurements import CurveGroup, Row
+from clusim.validation.collectives.validate import save_accuracy
 from clusim_cli.main import run
 from support.browser import chromium, until, watched
 from support.doctored import EVIL, SHORT, doctored, topology
@@ -188,7 +190,9 @@ def test_a_picture_of_an_evil_topology(browser: Any, tmp_path: Path) -> None:
 @NO_ROOM
 def test_a_figure_of_measurements_with_evil_names(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "accuracy.svg"
-    save_accuracy([Curve(SHORT, SHORT, [1024, 2048], [1.0, 2.0], [1.5, 2.5])], path)
+    group = CurveGroup(SHORT, 1, 8, SHORT)
+    points = [Point(Row(group, size, 1.0), 1.5, "Ring", "LL", ()) for size in (1024, 2048)]
+    save_accuracy([points], path)
     page, troubles = opened(browser, path.as_uri())
     assert page.evaluate("document.documentElement.tagName") == "svg"
     unharmed(page, troubles)

@@ -24,7 +24,7 @@ from clusim.validation.collectives.breakdown import (
     statistics,
 )
 from clusim.validation.collectives.measurements import CurveGroup, Row, read_measurements
-from clusim.validation.collectives.validate import Report, write_data
+from clusim.validation.collectives.validate import CollectiveReport
 
 MIB = 1 << 20
 GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce", gpus_per_process=8, harness="nccl-tests")
@@ -139,7 +139,7 @@ def test_classes_of_harness(tmp_path: Path) -> None:
 
 
 def test_the_page_has_every_table_and_no_place_of_this_computer() -> None:
-    report = Report([point(110), point(120, group=P5EN, source="ncclgauge")], [], [], 0)
+    report = CollectiveReport([point(110), point(120, group=P5EN, source="ncclgauge")])
     text = page_text(report, "clusim validate t.csv", [("dgx-h100", "accuracy/dgx-h100.png")])
     for table in class_tables(report.points):
         assert f"## {table.title}\n" in text
@@ -159,7 +159,7 @@ def test_expected_errors_are_those_of_the_nearest_class(
     several = [point(170, 2 * MIB, group=P5EN8, source="y") for _ in range(8)]
     few = [point(300, 64 * MIB) for _ in range(validate.LEAST - 1)]
     data = tmp_path / "accuracy.json"
-    write_data(Report([*h100, *others, *fitted, *several, *few], [], [], 0), data, [table])
+    CollectiveReport([*h100, *others, *fitted, *several, *few]).write_data(data, [table])
     written = json.loads(data.read_text(encoding="utf-8"))
     assert written["left_out"] == written["rows"] - 99
     assert written["measurements"].keys() == {"t.csv"}

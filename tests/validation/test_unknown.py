@@ -7,10 +7,16 @@ from dataclasses import replace
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccltests.jobs import PerfKernel
 from clusim.simulation.request import Request
-from clusim.validation.collectives.breakdown import launch_span, launches, span_json, times_us
+from clusim.validation.collectives.breakdown import (
+    Point,
+    launch_span,
+    launches,
+    span_json,
+    times_us,
+)
 from clusim.validation.collectives.measurements import CurveGroup, Row, setup_of
 from clusim.validation.collectives.releases import other_releases, ruled_out, with_releases
-from clusim.validation.collectives.validate import Point, validate
+from clusim.validation.collectives.validate import validate
 
 MIB = 1 << 20
 US = 1_000_000

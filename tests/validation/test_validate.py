@@ -12,7 +12,7 @@ from clusim.nccltests.jobs import _batches
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.accuracypage import report_lines, write_page
-from clusim.validation.collectives.breakdown import Point, class_tables, left_out
+from clusim.validation.collectives.breakdown import Point, class_tables
 from clusim.validation.collectives.measurements import (
     CurveGroup,
     Row,
@@ -20,7 +20,8 @@ from clusim.validation.collectives.measurements import (
     read_measurements,
     setup_of,
 )
-from clusim.validation.collectives.validate import Report, thinned, validate
+from clusim.validation.collectives.validate import CollectiveReport, thinned, validate
+from clusim.validation.measured import FAILED, UNKNOWN
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501
@@ -38,7 +39,7 @@ def write(path: Path, *rows: str) -> Path:
 
 def test_worst_counts_factors_up_and_down_alike() -> None:
     points = [point(8, 10.0, 30.0), point(16, 10.0, 2.0), point(32, 10.0, 11.0)]
-    report = Report(points, [], [], 0)
+    report = CollectiveReport(points)
     assert [p.row.size_bytes for p in report.worst(2)] == [16, 8]
 
 
@@ -110,6 +111,17 @@ def test_rows_say_what_measured_them(tmp_path: Path) -> None:
         read_measurements([path])
 
 
+def test_columns_without_effect_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text(
+        "system,n_gpus,collective,size_bytes,time_us,runs,plugin,release\n"
+        "gh200x4-mesh,2,all_gather,8,6,3,ofi,\ngh200x4-mesh,2,all_gather,8,6,3,,\n",
+        encoding="utf-8",
+    )
+    said, none = (point.notes for point in validate(read_measurements([path]), jobs=1).points)
+    assert [note for note in said if note not in none] == ["columns without effect: plugin"]
+
+
 def test_what_nobody_knows_is_a_line_and_the_rest_goes_on(tmp_path: Path) -> None:
     path = write(
         tmp_path / "m.csv",
@@ -122,8 +134,11 @@ def test_what_nobody_knows_is_a_line_and_the_rest_goes_on(tmp_path: Path) -> Non
     )
     report = validate(read_measurements([path]), jobs=1)
     assert [point.row.where for point in report.points] == [f"{path}:7"]
-    assert [row.where for row, _ in report.unknown] == [f"{path}:{line}" for line in range(2, 7)]
-    reasons = [reason for _, reason in report.unknown]
+    assert [item.row.where for item in report.unpredicted] == [
+        f"{path}:{line}" for line in range(2, 7)
+    ]
+    assert {item.why for item in report.unpredicted} == {UNKNOWN}
+    reasons = [item.reason for item in report.unpredicted]
     for reason, words in zip(
         reasons,
         (
@@ -150,7 +165,7 @@ def test_a_launch_that_is_not_given_is_bounded() -> None:
     assert blank.span.low_us <= given.predicted_us <= blank.span.high_us
     assert blank.within_launches
     assert not given.within_launches
-    assert left_out([given, blank]) == [given]
+    assert CollectiveReport([given, blank]).left_out == [given]
     (table,) = [item for item in class_tables([given, blank]) if "unknown launch" in item.title]
     assert [line.points[0].predicted_us for line in table.lines] == [
         blank.predicted_us,
@@ -189,11 +204,15 @@ def test_a_small_validation() -> None:
     report = validate(rows, jobs=1)
     assert [p.row.size_bytes for p in report.points] == [8, 65536]
     assert all(5 < p.predicted_us < 8 for p in report.points)
-    assert [reason for _, reason in report.unusable] == ["size 0", "time nan"]
+    assert [item.reason for item in report.unpredicted] == ["size 0", "time nan"]
     data = report.to_json()
     assert data["overall"]["small"]["n"] == 2
     assert data["groups"][0]["points"] == 2
     assert [point["size_bytes"] for point in data["points"]] == [8, 65536]
+    # As measured, and as executed.
+    (row, *_), point = data["points"], report.points[0]
+    assert (row["algorithm"], row["protocol"], row["harness"]) == ("auto", "auto", None)
+    assert row["ran"] == f"{point.algorithm} {point.protocol}"
     assert {"system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol"} <= set(
         data["groups"][0]
     )
@@ -203,7 +222,7 @@ def test_what_cannot_run_is_reported_not_dropped() -> None:
     group = CurveGroup("gh200x4-mesh", 1, 2, "all_reduce", algorithm="nvls")
     report = validate([Row(group, 8, 6.0, where="file:2")], jobs=1)
     assert not report.points
-    assert len(report.failed) == 1
+    assert [item.why for item in report.unpredicted] == [FAILED]
     assert report.to_json()["failed"][0]["where"] == "file:2"
 
 
@@ -230,7 +249,7 @@ def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
 def test_names_of_tables_are_text_in_a_page(tmp_path: Path) -> None:
     evil = "a|b <img src=x onerror=hit()> [c](javascript:hit()) `d`"
     group = replace(GROUP, system=evil)
-    report = Report([Point(Row(group, 1024, 1.0), 1.5, "Ring", "LL", (evil,))], [], [], 0)
+    report = CollectiveReport([Point(Row(group, 1024, 1.0), 1.5, "Ring", "LL", (evil,))])
     write_page(report, tmp_path / "page.md", "clusim validate", [(evil, tmp_path / "a b).svg")])
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "<img" not in text

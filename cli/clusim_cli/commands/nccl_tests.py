@@ -27,7 +27,7 @@ def _flags(function: Any) -> Any:
         option = click.option(
             f"-{flag.letter}",
             f"--{flag.name}",
-            flag.attribute,
+            flag.name,
             metavar=flag.takes.upper(),
             help=f"nccl-tests: {flag.help}.",
         )
@@ -115,7 +115,7 @@ def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
     from clusim.simulation.setup import Setup
     from clusim.studies.whatif import PerfRun
 
-    wanted = _wanted({flag.attribute: given[flag.attribute] for flag in FLAGS})
+    wanted = _wanted({flag.name: given[flag.name] for flag in FLAGS})
     setup = Setup(faults=faults, **taken(given, Setup))
     where = place(setup, wanted, given["procs_per_node"], given["harness"])
     return PerfRun(where, program_named(given["program"]), wanted)

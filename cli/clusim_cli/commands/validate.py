@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,7 @@ from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.validation.collectives.validate import Report
-    from clusim.validation.steps.predict import StepPoint, Unpredicted
+    from clusim.validation.measured import Report
 
 
 @click.command(
@@ -62,22 +62,17 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     A CSV table with the columns hardware, framework, model, n_gpus, seq, global_batch and step_s is a table of
     training steps. Optional columns: layers, hidden, heads, kv_heads, intermediate, vocab, micro_batch, tensor,
     pipeline, chunks, data, context, expert, sharding, sequence_parallel, precision, recompute, attention and compile;
-    tokens_per_s_per_gpu or tflops_per_gpu in place of step_s. Missing values are assumed, and counted. Every row is
-    printed when it is predicted.
+    tokens_per_s_per_gpu or tflops_per_gpu in place of step_s. Missing values are assumed, and counted.
 
-    Rows that were used to calibrate clusim and held-out rows are scored separately. Rows with unknown words are
-    counted and skipped; if no row can be scored, the command fails.
+    Every row is printed when it is predicted. Rows that were used to calibrate clusim and held-out rows are scored
+    separately. Rows with unknown words are counted and skipped; if no row can be scored, the command fails.
     """
     from clusim.base.files import check_place
-    from clusim.validation.collectives.accuracypage import left_out_lines, report_lines
-    from clusim.validation.collectives.measurements import read_measurements
-    from clusim.validation.collectives.validate import validate
+    from clusim.validation.steps.rows import is_step_table
 
     for target in (given["plot"], given["markdown"], given["data"]):
         if target is not None and not target.is_dir():
             check_place(target)
-    from clusim.validation.steps.rows import is_step_table
-
     kinds = {is_step_table(path) for path in files}
     if kinds == {True, False}:
         raise click.UsageError("tables of collectives and of training steps need separate commands")
@@ -85,37 +80,52 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         return _steps(files, as_json, given)
     if given["rows"]:
         raise click.UsageError("--rows is for tables of training steps; --sizes is for collectives")
-    rows = read_measurements(files, system=given["system"])
+    return _collectives(files, as_json, given)
+
+
+def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
+    """Validate tables of collectives."""
+    from clusim.validation.collectives.accuracypage import point_line, report_lines
+    from clusim.validation.collectives.measurements import read_measurements
+    from clusim.validation.collectives.validate import validate
+
+    rows, grain = read_measurements(files, system=given["system"]), given["granularity"]
     if given["row"] is not None:
         from clusim.validation.collectives.explained import explained, row_named
 
-        result = explained(row_named(rows, given["row"]), given["granularity"])
+        result = explained(row_named(rows, given["row"]), grain)
         click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
         return 0
-    shown, grain = not given["no_progress"], given["granularity"]
     with working(given["jobs"], given["executor"]) as jobs:
-        with counted_progress(shown, "predicted") as progress:
+        with _telling(point_line, as_json, given) as tell:
             sizes = given["sizes"] or 0
-            report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, progress=progress)
-        _require(report.points, left_out_lines(report))
+            report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, tell=tell)
+        _require(report)
         if given["releases"]:
             from clusim.validation.collectives.releases import with_releases
 
-            with counted_progress(shown, "by other releases") as progress:
+            with counted_progress(not given["no_progress"], "by other releases") as progress:
                 report = with_releases(report, jobs=jobs, granularity=grain, progress=progress)
-    _write(report, files, given)
-    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))
-    return 2 if given["strict"] and (report.unknown or report.failed) else 0
+    plots: list[tuple[str, Path]] = []
+    if given["plot"] is not None:
+        from clusim.validation.collectives.validate import save_accuracies
+
+        plots = save_accuracies(report.by_group().values(), given["plot"])
+    if given["markdown"] is not None:
+        from clusim.validation.collectives.accuracypage import write_page
+
+        write_page(report, given["markdown"], _called(files, given), plots)
+    return _end(report, report_lines(report), files, as_json, given)
 
 
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import (
-        left_out_steps,
         row_line,
         step_lines,
         validate_steps,
+        write_section,
     )
 
     for name in ("system", "sizes", "releases", "row", "plot"):
@@ -123,16 +133,8 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             raise click.UsageError(f"--{name} is for tables of collectives")
     with (
         working(given["jobs"], given["executor"]) as jobs,
-        # Without JSON the rows show the progress.
-        counted_progress(as_json and not given["no_progress"], "predicted") as progress,
+        _telling(row_line, as_json, given) as tell,
     ):
-
-        def tell(row: StepPoint | Unpredicted, done: int, total: int) -> None:
-            if not as_json:
-                click.echo(row_line(row))
-            elif progress is not None:
-                progress(done, total)
-
         report = validate_steps(
             read_steps(files),
             most=given["rows"] or 0,
@@ -140,41 +142,54 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             granularity=given["granularity"],
             tell=tell,
         )
-    _require(report.points, left_out_steps(report))
+    _require(report)
     if given["markdown"] is not None:
-        from clusim.validation.steps.validate import write_section
-
         write_section(report, given["markdown"], _called(files, given))
+    return _end(report, step_lines(report), files, as_json, given)
+
+
+@contextmanager
+def _telling(
+    line: Callable[[Any], str], as_json: bool, given: dict[str, Any]
+) -> Iterator[Callable[[Any, int, int], None]]:
+    """Yield what prints every row when it is known; with --json the rows are a bar."""
+    with counted_progress(as_json and not given["no_progress"], "predicted") as progress:
+
+        def tell(row: Any, done: int, total: int) -> None:
+            if not as_json:
+                click.echo(line(row))
+            elif progress is not None:
+                progress(done, total)
+
+        yield tell
+
+
+def _end(
+    report: Report[Any],
+    lines: list[str],
+    files: tuple[Path, ...],
+    as_json: bool,
+    given: dict[str, Any],
+) -> int:
+    """Write the classes, print the report and return the exit code.
+
+    It is 2 with --strict if rows failed or have unknown words.
+    """
+    from clusim.validation.measured import UNUSABLE
+
     if given["data"] is not None:
-        from clusim.validation.steps.validate import write_step_data
+        report.write_data(given["data"], files)
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *lines]))
+    bad = any(item.why != UNUSABLE for item in report.unpredicted)
+    return 2 if given["strict"] and bad else 0
 
-        write_step_data(report, given["data"], files)
-    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(["", *step_lines(report)]))
-    return 2 if given["strict"] and report.unpredicted else 0
 
-
-def _require(points: Sequence[object], reasons: Sequence[str]) -> None:
-    """Raise a one-line `InputError` if no row was scored; `reasons` explain unscored rows."""
-    if not points:
+def _require(report: Report[Any]) -> None:
+    """Raise a one-line `InputError` if no row was scored, with the reasons."""
+    if not report.points:
+        reasons = report.left_out_lines()
         more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
         raise InputError(f"no row could be scored: {reasons[0]}{more}")
-
-
-def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:
-    """Write figures, page and classes, as requested."""
-    plots: list[tuple[str, Path]] = []
-    if given["plot"] is not None:
-        from clusim.validation.collectives.validate import save_accuracies
-
-        plots = save_accuracies(report.curves(), given["plot"])
-    if given["markdown"] is not None:
-        from clusim.validation.collectives.accuracypage import write_page
-
-        write_page(report, given["markdown"], _called(files, given), plots)
-    if given["data"] is not None:
-        from clusim.validation.collectives.validate import write_data
-
-        write_data(report, given["data"], files)
 
 
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:

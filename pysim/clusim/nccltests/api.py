@@ -20,13 +20,21 @@ from clusim.nccl.choice import choose
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, Program, devices, library_code, row_request, rows
-from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
+from clusim.nccltests.table import (
+    JSON_VERSION,
+    PerfLine,
+    config_json,
+    foot,
+    head,
+    results_json,
+    table_head,
+)
 from clusim.report.charts import curves
 from clusim.report.runreport import said, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.schedule.dtypes import element
 from clusim.simulation.api import result_of
-from clusim.simulation.expected import Expected, RunPlace, expected_error
+from clusim.simulation.expected import Expected, expected_on
 from clusim.simulation.extrapolate_bytes import program
 from clusim.simulation.plan import symmetric
 from clusim.simulation.request import Request, ScheduleRequest
@@ -101,13 +109,10 @@ class Table(Shown):
     @property
     def expected(self) -> list[Expected]:
         """Return the expected errors of the rows, each once."""
-        setup = self.where.setup
-        if setup.broken.lines:
-            return [Expected(None, "no measurements of systems with faults")]
-        place = RunPlace.of(setup)
-        rows = [line for line in self.lines if line.size]
-        result = [expected_error(place, line.size, line.algorithm) for line in rows]
-        return list(dict.fromkeys(result))
+        return list(dict.fromkeys(self._expected(line) for line in self.lines if line.size))
+
+    def _expected(self, line: PerfLine) -> Expected:
+        return expected_on(self.where.setup, line.size, line.algorithm)
 
     def summary(self) -> Summary:
         """Return program and place, and the best bandwidth of its rows."""
@@ -140,30 +145,35 @@ class Table(Shown):
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return the output of ``-J``; `args` is the command line."""
-        setup = self.where.setup
-        called = Invocation(
-            *(self.test.binary, self.options, library_code(setup)),
-            args=args,
-            env=[f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
-            faults=setup.broken.lines,
-            notes=self.notes,
-            times=self.times,
-        )
-        result = json_of(called, devices(self.where, self.options), self.lines)
-        told = {"verdicts": [item.to_json() for item in self.verdicts]} if self.verdicts else {}
-        return {**result, "expected_errors": [item.to_json() for item in self.expected], **told}
+        setup, options = self.where.setup, self.options
+        result = {
+            "version": JSON_VERSION,
+            "start_time": self.times[0],
+            "args": list(args),
+            "env": [f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
+            "nccl_version": library_code(setup),
+            "config": config_json(options, devices(self.where, options)),
+            **results_json(self.test.binary, options, self.lines),
+            "end_time": self.times[1],
+            "includes": LAUNCHED,
+        }
+        further = {
+            "faults": list(setup.broken.lines),
+            "notes": list(self.notes),
+            "expected_errors": [item.to_json() for item in self.expected],
+            "verdicts": [item.to_json() for item in self.verdicts],
+        }
+        always = "expected_errors"
+        return result | {name: own for name, own in further.items() if own or name == always}
 
     def explained(self) -> Iterator[str]:
         """Yield the verdicts on the kernels of the last cycle as comment lines, each when known."""
-        setup, none = self.where.setup, Expected(None, "no measurements of systems with faults")
-        place = None if setup.broken.lines else RunPlace.of(setup)
         for line in self.lines:
             if not line.size:
                 continue
             head = line.size, line.count, line.type, line.redop
             verdict = row_verdict(row_request(self.where, self.test, self.options, head))
-            error = none if place is None else expected_error(place, line.size, line.algorithm)
-            self.verdicts.append(replace(verdict, expected=error.text()))
+            self.verdicts.append(replace(verdict, expected=self._expected(line).text()))
             yield "#"
             yield from (
                 f"#{text}" for text in verdict_lines(self.verdicts[-1], format_size(line.size))

@@ -200,15 +200,29 @@ def kernels(
         Number of worker processes, or an executor; None is one per core, 1 works in this process.
     """
     wanted = list(dict.fromkeys(cases))
-    tell = progress or (lambda done, total: None)
+    result = {}
+    for case, found in each_kernel(wanted, jobs=jobs):
+        result[case] = found
+        if progress is not None:
+            progress(len(result), len(wanted))
+    return result
+
+
+def each_kernel(
+    cases: Iterable[Request], *, jobs: Jobs = None
+) -> Iterator[tuple[Request, PerfKernel | Failure]]:
+    """Yield every distinct case and its kernel as soon as it is known; `jobs` as for `kernels`."""
+    wanted = list(dict.fromkeys(cases))
     with workers(jobs, len(wanted)) as spread:
-        return _here(wanted, tell) if spread is None else _spread(wanted, spread, tell)
+        if spread is None:
+            yield from ((case, _timed(case)) for case in wanted)
+        else:
+            yield from _spread(wanted, spread)
 
 
 def _spread(
-    wanted: list[Request], spread: Workers, tell: Progress
-) -> dict[Request, PerfKernel | Failure]:
-    result: dict[Request, PerfKernel | Failure] = {}
+    wanted: list[Request], spread: Workers
+) -> Iterator[tuple[Request, PerfKernel | Failure]]:
     agenda = _Agenda(wanted, spread.count)
     waiting: dict[Future[_Done], _Batch] = {}
     free: list[Hashable] = [None] * spread.count
@@ -219,21 +233,12 @@ def _spread(
             waiting[spread.submit(_batch, batch.cases, known)] = batch
             del free[0]
         if not waiting:
-            return result
+            return
         for future in spread.done(waiting):
             batch, outcome = waiting.pop(future), spread.outcome(future)
-            result.update(zip(batch.cases, outcome.kernels, strict=True))
             agenda.times[batch.machine].update(outcome.new)
             free.append(batch.machine)
-        tell(len(result), len(wanted))
-
-
-def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | Failure]:
-    result: dict[Request, PerfKernel | Failure] = {}
-    for case in wanted:
-        result[case] = _timed(case)
-        tell(len(result), len(wanted))
-    return result
+            yield from zip(batch.cases, outcome.kernels, strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn
 
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
@@ -19,50 +19,91 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag: its letter, long name, field, argument and effect in clusim."""
+    """A flag of nccl-tests 2.19.
+
+    Attributes
+    ----------
+    letter, name : str
+        As ``-t`` and ``--nthreads``; the field of `PerfOptions` has the same name.
+    takes : str
+        Kind of its argument.
+    most : int or None
+        Largest value that nccl-tests defines.
+    without : str
+        Reason for a flag that is accepted without effect.
+    """
 
     letter: str
     name: str
-    attribute: str
-    takes: str
     help: str
+    takes: str = "number"
+    most: int | None = None
+    without: str = ""
+
+
+def _flag(letter: str, default: int | str, about: str, **more: Any) -> Any:
+    """Return the field of a flag; `more` are further arguments of `Flag`."""
+    return field(default=default, metadata={"flag": {"letter": letter, "help": about, **more}})
 
 
 @dataclass
 class PerfOptions:
     """Values of the flags, with nccl-tests' defaults; sizes in bytes."""
 
-    nthreads: int = 1
-    ngpus: int = 1
-    minbytes: int = 32 << 20
-    maxbytes: int = 32 << 20
-    stepbytes: int = 1 << 20
-    stepfactor: int = 1
-    iters: int = 20
-    agg_iters: int = 1
-    warmup_iters: int = 1
-    run_cycles: int = 1
-    parallel_init: int = 0
-    check: int = 1
-    op: str = "sum"
-    datatype: str = "float"
-    root: int = 0
-    blocking: int = 0
-    stream_null: int = 0
-    timeout: int = 0
-    cudagraph: int = 0
-    report_cputime: int = 0
-    report_timestamps: int = 0
-    average: int = 1
-    local_register: int = 0
-    cta_policy: int = -1
-    device_implementation: int = 0
-    device_cta_count: int = 16
-    memory_report: int = 0
-    unalign: int = 0
-    per_iter_timing: int = 0
-    per_iter_skip: int = 0
-    output_file: str = ""
+    nthreads: int = _flag(
+        "t", 1, "threads per process; each launches on different GPUs", takes="count"
+    )
+    ngpus: int = _flag("g", 1, "GPUs per thread, launched one after the other", takes="count")
+    minbytes: int = _flag("b", 32 << 20, "smallest size", takes="size")
+    maxbytes: int = _flag("e", 32 << 20, "largest size", takes="size")
+    stepbytes: int = _flag("i", 1 << 20, "step between sizes", takes="size")
+    stepfactor: int = _flag("f", 1, "factor between sizes", takes="count")
+    iters: int = _flag("n", 20, "iterations; each has its share of start and end", takes="count")
+    agg_iters: int = _flag("m", 1, "iterations launched as one group", takes="count")
+    warmup_iters: int = _flag(
+        "w",
+        1,
+        "warm-up iterations; without effect",
+        without="one iteration of every size runs before the clock anyway",
+    )
+    run_cycles: int = _flag("N", 1, "number of times to print the table", takes="count")
+    parallel_init: int = _flag(
+        "p", 0, "without effect: not timed", without="initialisation is not timed"
+    )
+    check: int = _flag("c", 1, "verify data of small sizes")
+    op: str = _flag("o", "sum", "reduction: sum prod max min avg mulsum all", takes="op")
+    datatype: str = _flag("d", "float", "type of the elements, or all", takes="type")
+    root: int = _flag("r", 0, "root of broadcast, reduce, gather, scatter")
+    blocking: int = _flag(
+        "z", 0, "wait for every iteration: 1 and meet, 2, 3 and meet untimed", most=3
+    )
+    stream_null: int = _flag("y", 0, "without effect", without="streams are not modelled")
+    timeout: int = _flag("T", 0, "without effect", without="nothing hangs")
+    cudagraph: int = _flag("G", 0, "iterations are a CUDA graph, launched so often")
+    report_cputime: int = _flag("C", 0, "report the time of the host")
+    report_timestamps: int = _flag("S", 0, "add the time of day")
+    output_file: str = _flag("J", "", "write JSON to a file", takes="file")
+    average: int = _flag("a", 1, "time of thread 0, mean, least or most: 0 to 3", most=3)
+    local_register: int = _flag(
+        "R",
+        0,
+        "2: symmetric windows; 1 is without effect: not modelled",
+        most=2,
+        without="registered buffers are not modelled but as windows (-R 2)",
+    )
+    cta_policy: int = _flag(
+        "x", -1, "without effect: not modelled", most=2, without="not modelled; NCCL's default"
+    )
+    device_implementation: int = _flag("D", 0, "only 0")
+    device_cta_count: int = _flag("V", 16, "without effect, as -D", without="it is for -D")
+    memory: int = _flag(
+        "M", 0, "without effect: no memory is counted", without="memory is not counted"
+    )
+    unalign: int = _flag(
+        "u", 0, "without effect: not modelled", without="addresses are not modelled"
+    )
+    per_iter_timing: int = _flag("I", 0, "only 0", most=1)
+    per_iter_skip: int = _flag("K", 0, "without effect, as -I", without="it is for -I")
     given: set[str] = field(default_factory=set)
 
     @property
@@ -75,13 +116,21 @@ class PerfOptions:
         """Return the reductions to test."""
         return OPS if self.op == "all" else (self.op,)
 
+    @property
+    def step(self) -> tuple[str, int]:
+        """Return the unit of the step between sizes, ``factor`` or ``bytes``, and the step."""
+        if self.stepfactor > 1:
+            return "factor", self.stepfactor
+        return "bytes", self.stepbytes
+
     def sizes(self) -> list[int]:
         """Return the requested sizes, in order [bytes]."""
         result = []
         size = self.minbytes
+        kind, step = self.step
         while size <= self.maxbytes:
             result.append(size)
-            size = size * self.stepfactor if self.stepfactor > 1 else size + self.stepbytes
+            size = size * step if kind == "factor" else size + step
             if len(result) > MOST_SIZES:
                 raise InputError(
                     f"-i {self.stepbytes}: more than {MOST_SIZES} sizes; use a larger step, or -f 2"
@@ -95,74 +144,15 @@ class PerfOptions:
 
 MOST_SIZES = 4096
 
-FLAGS = (
-    Flag(
-        "t", "nthreads", "nthreads", "count", "threads per process; each launches on different GPUs"
-    ),
-    Flag("g", "ngpus", "ngpus", "count", "GPUs per thread, launched one after the other"),
-    Flag("b", "minbytes", "minbytes", "size", "smallest size"),
-    Flag("e", "maxbytes", "maxbytes", "size", "largest size"),
-    Flag("i", "stepbytes", "stepbytes", "size", "step between sizes"),
-    Flag("f", "stepfactor", "stepfactor", "count", "factor between sizes"),
-    Flag("n", "iters", "iters", "count", "iterations; each has its share of start and end"),
-    Flag("m", "agg_iters", "agg_iters", "count", "iterations launched as one group"),
-    Flag("w", "warmup_iters", "warmup_iters", "number", "warm-up iterations; without effect"),
-    Flag("N", "run_cycles", "run_cycles", "count", "number of times to print the table"),
-    Flag("p", "parallel_init", "parallel_init", "number", "without effect: not timed"),
-    Flag("c", "check", "check", "number", "verify data of small sizes"),
-    Flag("o", "op", "op", "op", "reduction: sum prod max min avg mulsum all"),
-    Flag("d", "datatype", "datatype", "type", "type of the elements, or all"),
-    Flag("r", "root", "root", "number", "root of broadcast, reduce, gather, scatter"),
-    Flag(
-        "z",
-        "blocking",
-        "blocking",
-        "number",
-        "wait for every iteration: 1 and meet, 2, 3 and meet untimed",
-    ),
-    Flag("y", "stream_null", "stream_null", "number", "without effect"),
-    Flag("T", "timeout", "timeout", "number", "without effect"),
-    Flag("G", "cudagraph", "cudagraph", "number", "iterations are a CUDA graph, launched so often"),
-    Flag("C", "report_cputime", "report_cputime", "number", "report the time of the host"),
-    Flag("S", "report_timestamps", "report_timestamps", "number", "add the time of day"),
-    Flag("J", "output_file", "output_file", "file", "write JSON to a file"),
-    Flag("a", "average", "average", "number", "time of thread 0, mean, least or most: 0 to 3"),
-    Flag(
-        "R",
-        "local_register",
-        "local_register",
-        "number",
-        "2: symmetric windows; 1 is without effect: not modelled",
-    ),
-    Flag("x", "cta_policy", "cta_policy", "number", "without effect: not modelled"),
-    Flag("D", "device_implementation", "device_implementation", "number", "only 0"),
-    Flag("V", "device_cta_count", "device_cta_count", "number", "without effect, as -D"),
-    Flag("M", "memory", "memory_report", "number", "without effect: no memory is counted"),
-    Flag("u", "unalign", "unalign", "number", "without effect: not modelled"),
-    Flag("I", "per_iter_timing", "per_iter_timing", "number", "only 0"),
-    Flag("K", "per_iter_skip", "per_iter_skip", "number", "without effect, as -I"),
+FLAGS = tuple(
+    Flag(name=item.name, **item.metadata["flag"])
+    for item in fields(PerfOptions)
+    if "flag" in item.metadata
 )
 """Flags of nccl-tests 2.19."""
 
-_MOST = {"blocking": 3, "average": 3, "local_register": 2, "cta_policy": 2, "per_iter_timing": 1}
-"""Largest values that nccl-tests defines."""
-
 SYMMETRIC_WINDOWS = 2
 """Value of ``-R`` that registers buffers as symmetric windows, the only one with an effect."""
-
-_WITHOUT = {
-    "warmup_iters": "one iteration of every size runs before the clock anyway",
-    "parallel_init": "initialisation is not timed",
-    "stream_null": "streams are not modelled",
-    "timeout": "nothing hangs",
-    "local_register": "registered buffers are not modelled but as windows (-R 2)",
-    "cta_policy": "not modelled; NCCL's default",
-    "device_cta_count": "it is for -D",
-    "memory_report": "memory is not counted",
-    "unalign": "addresses are not modelled",
-    "per_iter_skip": "it is for -I",
-}
-"""Flags that are accepted without effect, with the reason."""
 
 
 def _wrong(flag: Flag, value: str, want: str) -> NoReturn:
@@ -220,7 +210,7 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
             raise InputError(f"{name}: not a flag of nccl-tests")
         if not equals and not rest:
             raise InputError(f"{name}: needs a value")
-        result[names[name].attribute] = value if equals else rest.pop(0)
+        result[names[name].name] = value if equals else rest.pop(0)
     return result
 
 
@@ -228,8 +218,8 @@ def parse_flags(values: dict[str, str]) -> PerfOptions:
     """Return the options of flags given by attribute name, checked against each other."""
     options = PerfOptions()
     for flag in FLAGS:
-        if flag.attribute in values:
-            setattr(options, flag.attribute, value_of(flag, values[flag.attribute]))
+        if flag.name in values:
+            setattr(options, flag.name, value_of(flag, values[flag.name]))
             options.given.add(flag.letter)
     if options.minbytes > options.maxbytes:
         raise InputError(
@@ -244,9 +234,9 @@ def parse_flags(values: dict[str, str]) -> PerfOptions:
 def _check(options: PerfOptions) -> None:
     """Raise `InputError` for invalid values, and for flags with which nccl-tests fails."""
     for flag in FLAGS:
-        value, most = getattr(options, flag.attribute), _MOST.get(flag.attribute)
-        if most is not None and flag.letter in options.given and value > most:
-            raise InputError(f"-{flag.letter} {value}: must be 0 to {most}")
+        value = getattr(options, flag.name)
+        if flag.most is not None and flag.letter in options.given and value > flag.most:
+            raise InputError(f"-{flag.letter} {value}: must be 0 to {flag.most}")
     if options.device_implementation:
         raise InputError(f"-D {options.device_implementation}: only NCCL's own implementation, 0")
     if options.per_iter_timing:
@@ -261,11 +251,11 @@ def without_effect(options: PerfOptions) -> tuple[str, ...]:
     """Return the notes on given flags that change no time."""
     usual, result = PerfOptions(), []
     for flag in FLAGS:
-        value = getattr(options, flag.attribute)
+        value = getattr(options, flag.name)
         if flag.letter == "R" and value == SYMMETRIC_WINDOWS:
             continue
-        if flag.attribute in _WITHOUT and value != getattr(usual, flag.attribute):
-            result.append(f"-{flag.letter} {value} has no effect: {_WITHOUT[flag.attribute]}")
+        if flag.without and value != getattr(usual, flag.name):
+            result.append(f"-{flag.letter} {value} has no effect: {flag.without}")
     if options.average != usual.average and options.nthreads == 1:
         result.append(f"-a {options.average} has no effect: only threads of a process differ")
     return tuple(result)

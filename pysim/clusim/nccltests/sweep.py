@@ -252,7 +252,7 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
             pid = 1000 + rank // each
             bus = f"0000:{0x1A + 0x11 * local & 0xFF:02x}:00"
             product = GPUS[chip].products[0] if chip in GPUS else chip or node.model
-            result.append(PerfDevice(rank, pid, host, local, bus, product))
+            result.append(PerfDevice(rank, 0, pid, host, local, bus, product))
     return result
 
 
@@ -369,7 +369,7 @@ def _line(
     test: Program,
     options: PerfOptions,
 ) -> PerfLine:
-    size, count, kind, op = head
+    size = head[0]
     host = host_of(where.setup.comm)
     harness = harness_of(options, where.kind)
     asked = host, test.of.name, found.time_ps, found.channels
@@ -383,14 +383,5 @@ def _line(
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.of.rooted else -1
-    return PerfLine(
-        size,
-        count,
-        kind,
-        op,
-        root,
-        (half, in_place),
-        stamp,
-        "; ".join(found.notes),
-        found.algorithm,
-    )
+    how = "; ".join(found.notes)
+    return PerfLine(*head, root, (half, in_place), stamp, how, found.algorithm)

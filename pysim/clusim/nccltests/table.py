@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 from clusim.base.errors import one_line
-from clusim.base.terms.times import LAUNCHED
 from clusim.nccltests.options import PerfOptions
 
 TESTS_VERSION = "2.17.9"
@@ -19,20 +18,21 @@ JSON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PerfDevice:
-    """A rank as in the list of devices."""
+    """A rank as in the list of devices; fields as ``-J`` names them."""
 
     rank: int
+    group: int
     pid: int
-    host: str
+    hostname: str
     device: int
-    bus: str
-    name: str
+    device_hex: str
+    device_info: str
 
     def line(self) -> str:
         """Return its line."""
         return one_line(
-            f"#  Rank {self.rank:2d} Group {0:2d} Pid {self.pid:6d} on {self.host:>10s}"
-            f" device {self.device:2d} [{self.bus}] {self.name}"
+            f"#  Rank {self.rank:2d} Group {self.group:2d} Pid {self.pid:6d} on {self.hostname:>10s}"
+            f" device {self.device:2d} [{self.device_hex}] {self.device_info}"
         )
 
 
@@ -98,8 +98,7 @@ def head(
     notes: Sequence[str],
 ) -> list[str]:
     """Return the lines before the table; `notes` are clusim's."""
-    step = options.stepfactor if options.stepfactor > 1 else options.stepbytes
-    kind = "factor" if options.stepfactor > 1 else "bytes"
+    kind, step = options.step
     lines = [
         f"# nccl-tests version {TESTS_VERSION} nccl-headers={library} nccl-library={library}",
         f"# Collective test starting: {program}",
@@ -170,66 +169,31 @@ def _half_json(half: Half, time: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """Arguments of a program that its output contains; `times` are its start and end."""
+def config_json(options: PerfOptions, devices: Sequence[PerfDevice]) -> dict[str, Any]:
+    """Return the arguments of a program for ``-J``."""
+    kind, step = options.step
+    return {
+        "nthreads": options.nthreads,
+        "ngpus": options.ngpus,
+        "minimum_bytes": options.minbytes,
+        "maximum_bytes": options.maxbytes,
+        f"step_{kind}": step,
+        "warmup_iters": options.warmup_iters,
+        "iterations": options.iters,
+        "aggregated_iterations": options.agg_iters,
+        "validation": options.check,
+        "graph": options.cudagraph,
+        "blocking_collectives": _bool(options.blocking),
+        "parallel_init": _bool(options.parallel_init),
+        "devices": [asdict(device) for device in devices],
+    }
 
-    program: str
-    options: PerfOptions
-    library: int
-    args: Sequence[str] = ()
-    env: Sequence[str] = ()
-    times: tuple[str, str] = ("", "")
-    faults: Sequence[str] = ()
-    notes: Sequence[str] = ()
 
-
-def json_of(
-    test: Invocation,
-    devices: Sequence[PerfDevice],
-    lines: Sequence[PerfLine],
-) -> dict[str, Any]:
-    """Return the output of ``-J``."""
-    program, options, times = test.program, test.options, test.times
+def results_json(program: str, options: PerfOptions, lines: Sequence[PerfLine]) -> dict[str, Any]:
+    """Return the rows and their totals for ``-J``."""
     time = "cpu_time" if options.report_cputime else "time"
-    step = (
-        {"step_factor": options.stepfactor}
-        if options.stepfactor > 1
-        else {"step_bytes": options.stepbytes}
-    )
     wrong = _wrong(lines)
     return {
-        "version": JSON_VERSION,
-        "start_time": times[0],
-        "args": list(test.args),
-        "env": list(test.env),
-        "nccl_version": test.library,
-        "config": {
-            "nthreads": options.nthreads,
-            "ngpus": options.ngpus,
-            "minimum_bytes": options.minbytes,
-            "maximum_bytes": options.maxbytes,
-            **step,
-            "warmup_iters": options.warmup_iters,
-            "iterations": options.iters,
-            "aggregated_iterations": options.agg_iters,
-            "validation": options.check,
-            "graph": options.cudagraph,
-            "blocking_collectives": _bool(options.blocking),
-            "parallel_init": _bool(options.parallel_init),
-            "devices": [
-                {
-                    "rank": device.rank,
-                    "group": 0,
-                    "pid": device.pid,
-                    "hostname": device.host,
-                    "device": device.device,
-                    "device_hex": device.bus,
-                    "device_info": device.name,
-                }
-                for device in devices
-            ],
-        },
         "results": [
             {
                 "size": line.size,
@@ -248,8 +212,4 @@ def json_of(
         "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
-        "end_time": times[1],
-        "includes": LAUNCHED,
-        **({"faults": list(test.faults)} if test.faults else {}),
-        **({"notes": list(test.notes)} if test.notes else {}),
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -30,6 +30,8 @@ P2P = "P2P"
 """Name of sends and receives in measured rows."""
 
 ANY = ""
+
+Class = TypeVar("Class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +109,17 @@ def places_of(family: str, system: str, several: str) -> Iterator[tuple[str, str
     yield ANY, ANY, ANY
 
 
-@lru_cache(2)
-def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
+@lru_cache(4)
+def known_classes(path: Path, kind: type[Class]) -> dict[tuple[str, ...], Class]:
+    """Return the classes of a file of `clusim validate --data`, by their words; none without a file."""
     if not path.is_file():
         return {}
     data = json.loads(path.read_text(encoding="utf-8"))
-    result = [ErrorClass(**dict(zip(data["columns"], row, strict=True))) for row in data["classes"]]
     return {
-        (score.system, score.family, score.place, score.regime, score.algorithm): score
-        for score in result
+        tuple(word for word in row if isinstance(word, str)): kind(
+            **dict(zip(data["columns"], row, strict=True))
+        )
+        for row in data["classes"]
     }
 
 
@@ -146,12 +150,20 @@ def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Ex
         return Expected(None, f"{algorithm} is not an algorithm of NCCL: no measurements")
     place, regime = place_of(where.machines), regime_of(size_bytes)
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
+    known_errors = known_classes(DATA, ErrorClass)
     for system, family, several in places_of(where.family, where.system, place):
         for name in names:
-            score = _known(DATA).get((system, family, several, regime, name))
+            score = known_errors.get((system, family, several, regime, name))
             if score is not None:
                 return Expected(score)
     return Expected(None, "no measurements of this kind")
+
+
+def expected_on(setup: Setup, size_bytes: int, algorithm: str) -> Expected:
+    """Return the expected error of a NCCL collective on a setup; unknown with faults."""
+    if setup.broken.lines:
+        return Expected(None, "no measurements of systems with faults")
+    return expected_error(RunPlace.of(setup), size_bytes, algorithm)
 
 
 def expected_of(request: Request, algorithm: str) -> Expected:
@@ -162,6 +174,4 @@ def expected_of(request: Request, algorithm: str) -> Expected:
     )
     if not nccl:
         return Expected(None, f"{algorithm} differs from NCCL's plan: no measurements")
-    if setup.broken.lines:
-        return Expected(None, "no measurements of systems with faults")
-    return expected_error(RunPlace.of(setup), request.size_bytes, algorithm)
+    return expected_on(setup, request.size_bytes, algorithm)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from clusim.simulation.expected import known_classes
 
 STEP_DATA = Path(__file__).with_name("accuracy.json")
 """The file shipped with clusim."""
@@ -48,23 +48,13 @@ class StepClass:
         return asdict(self)
 
 
-@lru_cache(maxsize=1)
-def _classes() -> tuple[StepClass, ...]:
-    if not STEP_DATA.exists():
-        return ()
-    data = json.loads(STEP_DATA.read_text(encoding="utf-8"))
-    return tuple(StepClass(*row) for row in data["classes"])
-
-
 def expected_step(chip: str, framework: str) -> StepClass | None:
     """Return the nearest class of a chip and a framework; None without measurements."""
-    known = {(item.chip, item.framework): item for item in _classes()}
     if framework == "none":
         return None
-    for key in ((chip, framework), (chip, ""), ("", framework)):
-        if key in known:
-            return known[key]
-    return None
+    known = known_classes(STEP_DATA, StepClass)
+    keys = (chip, framework), (chip, ""), ("", framework)
+    return next((known[key] for key in keys if key in known), None)
 
 
 def expected_text(chip: str, framework: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from html import escape
 from os import path
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +13,6 @@ from clusim.base.tables import text_table
 from clusim.base.terms.times import REGIME_TITLES, REGIMES
 from clusim.base.units import format_size
 from clusim.hardware.calibration import ROW_SETS
-from clusim.simulation.extrapolate_bytes import FOLLOWED
 from clusim.validation.collectives.breakdown import (
     ClassLine,
     ClassTable,
@@ -26,8 +23,9 @@ from clusim.validation.collectives.breakdown import (
     score,
     statistics,
 )
-from clusim.validation.collectives.measurements import CurveGroup, Row
-from clusim.validation.collectives.validate import Report
+from clusim.validation.collectives.measurements import CurveGroup
+from clusim.validation.collectives.validate import CollectiveReport
+from clusim.validation.measured import Unpredicted, plain
 
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"
@@ -39,7 +37,7 @@ MEANING = (
 WIDTH = 60
 
 
-def report_lines(report: Report, *, worst: int = 10) -> list[str]:
+def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
     """Return the errors by classes of rows, of all groups, and the worst rows."""
     lines: list[str] = []
     for table in class_tables(report.points):
@@ -47,8 +45,8 @@ def report_lines(report: Report, *, worst: int = 10) -> list[str]:
     groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
     lines += _table(ClassTable("Groups", "All rows; * has calibration rows.", groups))
     lines += ["", "worst rows"]
-    lines += [_worst(point) for point in report.worst(worst)]
-    return [*lines, "", MEANING, *remarks(report)]
+    lines += [point_line(point) for point in report.worst(worst)]
+    return [*lines, "", MEANING, *report.remarks()]
 
 
 def _table(table: ClassTable) -> list[str]:
@@ -82,67 +80,17 @@ def group_title(group: CurveGroup) -> str:
     return f"{group.system} {group.title}"
 
 
-def _worst(point: Point) -> str:
-    mark = "*" if point.row_sets else " "
+def point_line(point: Point | Unpredicted) -> str:
+    """Return the line of a row; a star marks calibration rows."""
+    row = point.row
+    name = f"{group_title(row.group):{WIDTH}} {format_size(row.size_bytes):>9}"
+    if isinstance(point, Unpredicted):
+        return f"  {name}  not predicted: {point.reason}"
+    mark = "*" if point.calibrated else " "
     return (
-        f" {mark}{group_title(point.row.group):{WIDTH}} {format_size(point.row.size_bytes):>9}"
-        f"  measured {point.row.time_us:>11,.1f} us  predicted {point.predicted_us:>11,.1f} us"
-        f"  {point.error_pct:>+8.1f}%  {point.way}"
+        f" {mark}{name}  measured {row.time_us:>11,.1f} us"
+        f"  predicted {point.predicted_us:>11,.1f} us  {point.error_pct:>+8.1f}%  {point.ran}"
     )
-
-
-def remarks(report: Report, *, paths: bool = True) -> list[str]:
-    """Return remarks on the rows: approximations, assumptions, and rows without a prediction.
-
-    Parameters
-    ----------
-    paths : bool
-        Name files with their directories.
-    """
-    lines = [f"simulated with --granularity {report.granularity}"]
-    known = [point for point in report.points if point.row.spread_pct > 0]
-    if known:
-        met = sum(point.met for point in known)
-        lines.append(f"{met} of {len(known)} rows with a known spread are within it")
-    if report.thinned:
-        lines.append(f"{report.thinned} further rows were not predicted")
-    notes: dict[str, int] = {}
-    for point in report.points:
-        for note in point.notes:
-            text = _alike(note)
-            notes[text] = notes.get(text, 0) + 1
-    lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
-    return lines + left_out_lines(report, paths=paths)
-
-
-def left_out_lines(report: Report, *, paths: bool = True) -> list[str]:
-    """Return the rows without a prediction, one line per reason; `paths` as in `remarks`."""
-    lines: list[str] = []
-    for title, rows in (
-        ("of an unknown word", report.unknown),
-        ("cannot be used", report.unusable),
-        ("failed", report.failed),
-    ):
-        lines += _reasons(title, [(_where(row, paths), reason) for row, reason in rows])
-    return lines
-
-
-def _alike(note: str) -> str:
-    """Return a note without its size-dependent part."""
-    if note.startswith("bursts of"):
-        return "in bursts of packets"
-    return note.partition(",")[0] if note.startswith(FOLLOWED) else note
-
-
-def _where(row: Row, paths: bool) -> str:
-    return row.where if paths else PurePath(row.where).name
-
-
-def _reasons(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for where, reason in rows:
-        reasons.setdefault(reason, []).append(where)
-    return [f"{len(at)} rows {title}: {reason} ({at[0]})" for reason, at in reasons.items()]
 
 
 _INTRODUCTION = """\
@@ -184,7 +132,7 @@ _HEAD = [
 
 
 def write_page(
-    report: Report, page: Path, command: str, plots: Sequence[tuple[str, Path]] = ()
+    report: CollectiveReport, page: Path, command: str, plots: Sequence[tuple[str, Path]] = ()
 ) -> None:
     """Write the page.
 
@@ -202,19 +150,19 @@ def _link(page: Path, target: Path) -> str:
     return quote(Path(path.relpath(target.resolve(), page.resolve().parent)).as_posix())
 
 
-def page_text(report: Report, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
+def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page; `plots` are captions and links of figures."""
     blocks = [_INTRODUCTION.format(command=command, granularity=report.granularity)]
     for table in class_tables(report.points):
         blocks.append(_section(table))
     blocks.append(_figures_of(report.points))
     if plots:
-        shown = [f"![{_plain(name)}: measured and predicted]({link})" for name, link in plots]
+        shown = [f"![{plain(name)}: measured and predicted]({link})" for name, link in plots]
         what = "Time over size: dots are measured, lines predicted."
         blocks.append("\n".join(["## Curves", "", what, "", *shown]) + "\n")
     groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
     blocks.append(_section(ClassTable("Every group of rows", "All rows, calibration too.", groups)))
-    rest = [f"- {_plain(line)}" for line in remarks(report, paths=False)]
+    rest = [f"- {plain(line)}" for line in report.remarks(paths=False)]
     blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *rest]) + "\n")
     return "\n".join(blocks)
 
@@ -227,13 +175,13 @@ def _section(table: ClassTable) -> str:
         lines += [table.text, ""]
     lines += head if remarked else _HEAD
     for line in table.lines:
-        lines.append(_row(line) + (f" {_plain(line.remark)} |" if remarked else ""))
+        lines.append(_row(line) + (f" {plain(line.remark)} |" if remarked else ""))
     return "\n".join(lines) + "\n"
 
 
 def _row(line: ClassLine) -> str:
     whole = score(line.points)
-    cells = [_plain(line.name), str(whole.n)]
+    cells = [plain(line.name), str(whole.n)]
     for result in statistics(line.points).values():
         cells += _cells(result)
     if whole.n:
@@ -255,11 +203,6 @@ def _figures_of(points: Sequence[Point]) -> str:
     lines = ["## Calibration rows of each parameter", ""]
     lines += ["| rows | sources of the parameters |", "|---|---|"]
     for name, sources in calibrated_by(points).items():
-        shown = "<br>".join(_plain(source) for source in sources)
-        lines.append(f"| {name}: {_plain(ROW_SETS[name].text)} | {shown} |")
+        shown = "<br>".join(plain(source) for source in sources)
+        lines.append(f"| {name}: {plain(ROW_SETS[name].text)} | {shown} |")
     return "\n".join(lines) + "\n"
-
-
-def _plain(text: str) -> str:
-    """Return text escaped for Markdown: names in external tables may contain markup."""
-    return re.sub(r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False))

@@ -15,9 +15,7 @@ iterations may be a CUDA graph. All launches share the kernel. **Not modelled** 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from statistics import fmean, median
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from clusim.base.terms.times import ONE, REGIMES, SEVERAL, place_of
@@ -26,6 +24,7 @@ from clusim.hardware.calibration import ROW_SETS
 from clusim.nccl.launch import Host, Launch
 from clusim.nccltests.jobs import PerfKernel
 from clusim.validation.collectives.measurements import CurveGroup, Row
+from clusim.validation.measured import Prediction, by, errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def launch_span(row: Row, host: Host, operation: str, kernel: PerfKernel) -> Tim
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Prediction):
     """A measured row and its prediction.
 
     Attributes
@@ -110,9 +109,20 @@ class Point:
     span: TimeSpan | None = None
 
     @property
-    def error_pct(self) -> float:
-        """Return the signed error of the prediction [%]; + is too long."""
-        return 100 * (self.predicted_us / self.row.time_us - 1)
+    def times(self) -> tuple[float, float]:
+        """Measured and predicted time [us]."""
+        return self.row.time_us, self.predicted_us
+
+    @property
+    def off(self) -> float:
+        """Return the error as a ratio, of too long and too short times alike."""
+        ratio = self.predicted_us / self.row.time_us
+        return max(ratio, 1 / ratio)
+
+    @property
+    def held_out(self) -> bool:
+        """True for a held-out row with a known launch."""
+        return not self.calibrated and not self.launch_open
 
     @property
     def place(self) -> str:
@@ -142,13 +152,8 @@ class Point:
             not group.launch_known and group.harness in ("", "nccl-tests") and self.span is not None
         )
 
-    @cached_property
-    def row_sets(self) -> tuple[str, ...]:
-        """The sets of rows that calibrated parameters and contain this row."""
-        return self.row.row_sets
-
     @property
-    def way(self) -> str:
+    def ran(self) -> str:
         """Executed algorithm and protocol."""
         return f"{self.algorithm} {self.protocol}".strip()
 
@@ -180,28 +185,24 @@ class Score:
     met: int
     followed: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the scores by attribute name."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def score(points: Sequence[Point]) -> Score:
     """Return the errors of some rows' predictions."""
-    errors = [point.error_pct for point in points]
-    sizes = [abs(error) for error in errors]
     weights = [100 / (100 + point.row.spread_pct) for point in points]
-    beyond = [0.0 if point.met else size for point, size in zip(points, sizes, strict=True)]
+    beyond = [0.0 if point.met else abs(point.error_pct) for point in points]
     weighted = sum(w * size for w, size in zip(weights, beyond, strict=True))
     return Score(
-        len(points),
-        round(median(sizes), 2) if sizes else None,
-        round(fmean(sizes), 2) if sizes else None,
-        round(fmean(errors), 2) if sizes else None,
-        round(weighted / sum(weights), 2) if sizes else None,
-        sum(point.row.spread_pct > 0 for point in points),
-        sum(point.met for point in points),
-        sum(point.followed for point in points),
+        **errors(points),
+        by_spread_pct=round(weighted / sum(weights), 2) if points else None,
+        spread=sum(point.row.spread_pct > 0 for point in points),
+        met=sum(point.met for point in points),
+        followed=sum(point.followed for point in points),
     )
+
+
+def scores_json(points: Sequence[Point]) -> dict[str, Any]:
+    """Return the scores of every regime for JSON."""
+    return {name: asdict(found) for name, found in statistics(points).items()}
 
 
 def statistics(points: Sequence[Point]) -> dict[str, Score]:
@@ -210,14 +211,6 @@ def statistics(points: Sequence[Point]) -> dict[str, Score]:
         name: score([point for point in points if low <= point.row.size_bytes < high])
         for name, (low, high) in REGIMES.items()
     }
-
-
-def by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
-    """Return the points by key, sorted by its value."""
-    result: dict[str, list[Point]] = {}
-    for point in points:
-        result.setdefault(key(point), []).append(point)
-    return dict(sorted(result.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +223,9 @@ class ClassLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return the scores over all sizes and of every regime."""
-        regimes = {name: result.to_json() for name, result in statistics(self.points).items()}
+        regimes = scores_json(self.points)
         more = {"remark": self.remark} if self.remark else {}
-        return {"name": self.name, **score(self.points).to_json(), **regimes, **more}
+        return {"name": self.name, **asdict(score(self.points)), **regimes, **more}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +251,9 @@ class ClassTable:
         }
 
 
-def left_out(points: Sequence[Point]) -> list[Point]:
-    """Return the points of held-out rows with a known launch."""
-    return [point for point in points if not point.row_sets and not point.launch_open]
-
-
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
     """Return the row sets of the points, each with the sources of the parameters calibrated."""
-    names = dict.fromkeys(name for point in points for name in point.row_sets)
+    names = dict.fromkeys(name for point in points for name in point.calibrated)
     result: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
     for figure in all_figures():
         for name in figure.rows:
@@ -276,7 +264,7 @@ def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
 
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     """Return the tables of a validation, without empty ones."""
-    out = left_out(points)
+    out = [point for point in points if point.held_out]
     tables = [
         _headline(points, out),
         ClassTable("Held-out rows by system", "", _placed(out, lambda p: p.row.group.system)),
@@ -287,7 +275,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
         ClassTable(
             "Held-out rows by algorithm and protocol",
             "As they ran; P2P are sends and receives.",
-            _placed(out, lambda p: p.way),
+            _placed(out, lambda p: p.ran),
         ),
         ClassTable(
             "Held-out rows by harness",
@@ -295,7 +283,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
             " GPUs per process or thread (threads not given), or no part (launch not given).",
             _placed(out, lambda p: p.row.group.launch_class),
         ),
-        _launches([p for p in points if not p.row_sets and p.launch_open]),
+        _launches([p for p in points if not p.calibrated and p.launch_open]),
         ClassTable(
             "Held-out rows by release",
             "",
@@ -333,7 +321,7 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
         "system": lambda p: p.row.group.system,
     }
     for what, key in keys.items():
-        tainted = {key(point) for point in points if point.row_sets}
+        tainted = {key(point) for point in points if point.calibrated}
         clean = [point for point in out if key(point) not in tainted]
         for place, some in by(clean, lambda p: p.place).items():
             lines.append(ClassLine(f"of a {what} without calibration rows, {place}", some))
@@ -369,10 +357,10 @@ def _at(point: Point, end: int) -> Point:
 
 def _calibration(points: Sequence[Point]) -> ClassTable:
     """Return the calibration rows, by their row sets; a row may be in several."""
-    known = [point for point in points if point.row_sets]
+    known = [point for point in points if point.calibrated]
     lines = [ClassLine("all", known)] if known else []
     for name, sources in calibrated_by(known).items():
-        own = [point for point in known if name in point.row_sets]
+        own = [point for point in known if name in point.calibrated]
         count = f"{len(sources)} parameter{'s' * (len(sources) > 1)}"
         lines.append(ClassLine(f"{name}: {ROW_SETS[name].text}", own, count))
     return ClassTable(
@@ -387,9 +375,9 @@ def _without(what: str, points: Sequence[Point], key: Callable[[Point], str]) ->
     """Return every source or system with a remark on its calibrations, scored by all its rows."""
     lines = []
     for name, own in by(points, key).items():
-        names = [row_set for row_set in ROW_SETS if any(row_set in p.row_sets for p in own)]
+        names = [row_set for row_set in ROW_SETS if any(row_set in p.calibrated for p in own)]
         if names:
-            share = sum(bool(point.row_sets) for point in own)
+            share = sum(bool(point.calibrated) for point in own)
             remark = f"not held out: {share} of its rows calibrated parameters ({', '.join(names)})"
         else:
             remark = f"held out: no row of this {what} calibrated a parameter"

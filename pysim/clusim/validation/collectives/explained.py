@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
 from clusim.analysis.blame import alike, blame
 from clusim.base.errors import InputError
 from clusim.base.json_schema import FieldsOf
-from clusim.base.tables import ColumnTable
+from clusim.base.tables import ColumnTable, text_table
 from clusim.base.units import format_size
 from clusim.nccl.launch import host_of, overhead_ps, period_ps
 from clusim.nccltests.api import MOST_RANKS, whole
@@ -21,9 +21,10 @@ from clusim.nccltests.jobs import kernel
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.validation.collectives.accuracypage import group_title
-from clusim.validation.collectives.breakdown import Point, Score
+from clusim.validation.collectives.breakdown import Point
 from clusim.validation.collectives.measurements import Row, setup_of
 from clusim.validation.collectives.validate import case_of, point_of
+from clusim.validation.measured import filled
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, data movement, and waiting."""
@@ -59,39 +60,34 @@ class Explained:
     def lines(self) -> list[str]:
         """Return the parts as text."""
         row, point = self.point.row, self.point
-        sets = ", ".join(point.row_sets)
+        sets = ", ".join(point.calibrated)
         lines = [
             f"{group_title(row.group)} {format_size(row.size_bytes)} ({row.where})",
             "",
             f"  measured   {row.time_us:>12,.3f} us" + _spread(row),
-            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.way}",
+            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.ran}",
             f"  {'calibrated ' + sets if sets else 'held out of every calibration'}",
             "",
         ]
-        for term in self.terms:
-            share = f"{term.us / point.predicted_us:>7.1%}" if term.counted else "       "
-            lines.append(f"  {term.us:>12,.3f} us {share}  {term.part:9} {term.what}")
+        rows = [
+            (term.us, term.us / point.predicted_us if term.counted else "", term.part, term.what)
+            for term in self.terms
+        ]
+        lines += text_table("  {:>12,.3f} us {:>7.1%}  {:<9} {}", rows)
         return [*lines, "", *(f"  {note}" for note in point.notes)]
 
     def to_json(self) -> dict[str, Any]:
         """Return row, prediction and parts."""
-        row, point = self.point.row, self.point
-        return {
-            "where": row.where,
-            "group": group_title(row.group),
-            "size_bytes": row.size_bytes,
-            "measured_us": row.time_us,
-            "spread_pct": row.spread_pct or None,
-            "predicted_us": round(point.predicted_us, 6),
-            "error_pct": round(point.error_pct, 2),
-            "ran": point.way,
-            "calibrated": list(point.row_sets),
-            "notes": list(point.notes),
-            "terms": [
-                {"part": term.part, "what": term.what, "us": term.us, "counted": term.counted}
-                for term in self.terms
-            ],
-        }
+        point = self.point
+        return filled(
+            ExplainedJson,
+            *(point, point.row),
+            group=group_title(point.row.group),
+            measured_us=point.row.time_us,
+            predicted_us=round(point.predicted_us, 6),
+            error_pct=round(point.error_pct, 2),
+            terms=[asdict(term) for term in self.terms],
+        )
 
 
 def _spread(row: Row) -> str:
@@ -173,159 +169,6 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
         what = "further time of the kernel compared with a single run: consecutive iterations, or extrapolation"
         terms.append(Term("followed", what, rest_us))
     return terms
-
-
-_Scored = Annotated[dict[str, Any], FieldsOf(Score)]
-
-
-class RegimesJson(TypedDict):
-    """Scores below 1 MiB, below 64 MiB and above."""
-
-    small: _Scored
-    mid: _Scored
-    large: _Scored
-
-
-class ClassNameJson(TypedDict):
-    """A class of rows, and a remark on it."""
-
-    name: str
-    remark: NotRequired[str]
-
-
-class ClassTableJson(TypedDict):
-    """Classes of rows, each with the score of all its rows and of every regime of size.
-
-    Attributes
-    ----------
-    text : str
-        Description of the classes.
-    """
-
-    title: str
-    text: str
-    lines: list[Annotated[dict[str, Any], FieldsOf(Score, ClassNameJson, RegimesJson)]]
-
-
-class CurveJson(TypedDict):
-    """Common properties of rows; None if the rows do not contain them.
-
-    Attributes
-    ----------
-    gpus_per_process, threads_per_process : int or None
-        As ``-g`` and ``-t`` of nccl-tests.
-    """
-
-    system: str
-    n_nodes: int
-    n_gpus: int
-    collective: str
-    algorithm: str
-    protocol: str
-    channels: int | None
-    nccl_version: str
-    gpus_per_process: int | None
-    threads_per_process: int | None
-    harness: str | None
-    cuda_graph: bool
-
-
-class CurveScoresJson(CurveJson, RegimesJson):
-    """Errors of a group of rows.
-
-    Attributes
-    ----------
-    points : int
-        Number of rows.
-    notes : list of str
-        Assumptions, and approximations of the simulation.
-    """
-
-    points: int
-    notes: list[str]
-
-
-class PointRowJson(CurveJson):
-    """A measured row and its prediction.
-
-    Attributes
-    ----------
-    spread_pct : float or None
-        Spread of its repetitions [%].
-    predicted_low_us, predicted_high_us : float or None
-        Range over all possible values of properties that the row does not give, which are `unknown` [us].
-    error_pct : float
-        Signed error of the prediction [%]; + is too long.
-    ran : str
-        Algorithm and protocol.
-    calibrated : list of str
-        The sets of rows that calibrated parameters and contain this row.
-    followed : bool
-        Whether the time was extrapolated from other runs.
-    where : str
-        File and line.
-    """
-
-    source: str
-    iters: int | None
-    size_bytes: int
-    measured_us: float
-    spread_pct: float | None
-    predicted_us: float
-    predicted_low_us: float | None
-    predicted_high_us: float | None
-    unknown: str | None
-    error_pct: float
-    ran: str
-    calibrated: list[str]
-    followed: bool
-    notes: list[str]
-    where: str
-
-
-class LeftOutRowJson(TypedDict):
-    """A row without a prediction, and the reason."""
-
-    where: str
-    reason: str
-
-
-class ValidationJson(TypedDict):
-    """Errors of predicted collectives.
-
-    Attributes
-    ----------
-    tables : list
-        Scores by class.
-    groups : list
-        Rows of one system, collective and launch.
-    overall, single_node, multi_node : object
-        Scores of all rows, of rows on one node and of rows on several nodes.
-    calibrated_by : dict
-        Sets of the rows that calibrated parameters -> the sources of these parameters.
-    worst : list
-        The rows with the largest error, as a ratio.
-    thinned : int
-        Rows omitted to limit the sizes per group.
-    granularity : str
-        Granularity of the simulated kernels.
-    unknown, failed, unusable : list
-        Rows with an unknown word, that could not be simulated, or without a time or size.
-    """
-
-    tables: list[ClassTableJson]
-    groups: list[CurveScoresJson]
-    overall: RegimesJson
-    single_node: RegimesJson
-    multi_node: RegimesJson
-    calibrated_by: dict[str, list[str]]
-    worst: list[PointRowJson]
-    points: list[PointRowJson]
-    thinned: int
-    granularity: str
-    unknown: list[LeftOutRowJson]
-    failed: list[LeftOutRowJson]
-    unusable: list[LeftOutRowJson]
 
 
 class ExplainedJson(TypedDict):

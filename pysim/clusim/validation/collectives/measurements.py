@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from clusim.base import resources
 from clusim.base.errors import InputError
@@ -21,15 +20,11 @@ from clusim.nccl.launch import Launch
 from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
+from clusim.validation.measured import table_rows, unused
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
-COLUMNS = (
-    *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels"),
-    *("nccl_version", "gpus_per_process", "threads_per_process", "iters", "harness", "cuda_graph"),
-    *("size_bytes", "time_us", "spread_pct", "source"),
-)
-"""Columns of a CSV file that are read; others are ignored."""
-
+INFORMATION = ("busbw_GBps", "runs")
+"""Columns without effect on a prediction that need no note."""
 
 MOST_TIME_US = DURATION_END_PS // 10**6
 """Longest time of a measurement [us]."""
@@ -46,9 +41,9 @@ class CurveGroup:
     """Common properties of a curve of measurements; fields as the columns."""
 
     system: str
-    n_nodes: int
-    n_gpus: int
-    collective: str
+    n_nodes: int = 1
+    n_gpus: int = 0
+    collective: str = ""
     algorithm: str = "auto"
     protocol: str = "auto"
     channels: int = 0
@@ -146,23 +141,25 @@ class Row:
         Number of averaged iterations; programs run fewer for large sizes. 0 is unknown.
     spread_pct : float
         Spread of its repetitions, relative to their median [%]; 0 is unknown.
+    unused : tuple of str
+        Note on its columns without effect.
     """
 
+    id: ClassVar[str] = ""
     group: CurveGroup
-    size_bytes: int
-    time_us: float
+    size_bytes: int = 0
+    time_us: float = 0.0
     source: str = ""
     where: str = ""
     iters: int = 0
     spread_pct: float = 0.0
+    unused: tuple[str, ...] = ()
 
     @property
     def row_sets(self) -> tuple[str, ...]:
         """Return the row sets that calibrated parameters and contain this row; empty: held out."""
-        group = self.group
-        names = ("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels")
-        columns = {name: getattr(group, name) for name in (*names, "nccl_version")}
-        return row_sets_of({**columns, "source": self.source, "size_bytes": self.size_bytes})
+        own: dict[str, Any] = {"source": self.source, "size_bytes": self.size_bytes}
+        return row_sets_of(asdict(self.group) | own)
 
     @property
     def harness(self) -> Harness:
@@ -194,100 +191,71 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     return rows
 
 
-def _names(reader: csv.DictReader[str], path: str) -> Sequence[str]:
-    try:
-        return reader.fieldnames or ()
-    except csv.Error as error:
-        raise InputError(f"{path}:1: no CSV: {error}") from None
+_WITHIN = {"n_gpus": (2, MOST_RANKS), "size_bytes": (0, MOST_COUNT), "iters": (1, MOST_ITERS)}
+"""Least and largest number of a column; of the other integers 1 and `MOST_RANKS`."""
 
-
-def _read(reader: csv.DictReader[str], path: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table.
-
-    Raises `InputError` for invalid CSV, such as a cell of 128 KiB.
-    """
-    while True:
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            raise InputError(f"{path}:{reader.line_num}: no CSV: {error}") from None
-        if row is None:
-            return
-        yield row
+_COLUMNS = {
+    item.name: str(item.type)
+    for item in (*fields(CurveGroup), *fields(Row))
+    if item.name not in ("group", "where", "unused")
+}
+"""Column that is read -> type."""
 
 
 def _csv_rows(text: str, path: str, system: str | None) -> list[Row]:
-    reader = csv.DictReader(io.StringIO(text, newline=None))
-    names = _names(reader, path)
-    missing = [name for name in NEEDED if name not in names]
-    if missing:
-        raise InputError(f"{path}: no column {', '.join(missing)}; needed are {', '.join(NEEDED)}")
     rows = []
     systems: set[str] = set()
-    for values in _read(reader, path):
-        where = f"{path}:{reader.line_num}"
-        if None in values or any(value is None for value in values.values()):
-            raise InputError(
-                f"{where}: {len(names)} columns in the header, not as many in this row"
-            )
-        systems.add(values["system"])
-        if system is None or values["system"] == system:
-            rows.append(_row(values, where))
+    for cells, where in table_rows(path, text, NEEDED):
+        systems.add(cells["system"])
+        if system is None or cells["system"] == system:
+            rows.append(_row(cells, where))
     if not rows and systems:
         known = ", ".join(sorted(systems))
         raise InputError(f"{path}: no rows of system {system!r}; it has {known}")
     return rows
 
 
-def _whole(
-    values: dict[str, str],
-    name: str,
-    where: str,
-    within: tuple[int, int],
-    default: int = 0,
-) -> int:
-    least, most = within
-    text = (values.get(name) or "").strip()
-    if not text:
-        return default
-    number = integer(text, least, most)
-    if number is None:
-        raise InputError(
-            f"{where}: {name} {text[:40]!r}: must be an integer from {least} to {most}"
-        )
-    return number
-
-
-def _row(values: dict[str, str], where: str) -> Row:
-    time_us = real(values["time_us"], 0, MOST_TIME_US)
-    if not time_us:
-        raise InputError(f"{where}: time_us {values['time_us'][:40]!r}: must be a time above 0")
-    group = CurveGroup(
-        values["system"].strip(),
-        _whole(values, "n_nodes", where, (1, MOST_RANKS), default=1),
-        _whole(values, "n_gpus", where, (2, MOST_RANKS)),
-        _program(values["collective"].strip()),
-        (values.get("algorithm") or "auto").strip().lower() or "auto",
-        (values.get("protocol") or "auto").strip().lower() or "auto",
-        _whole(values, "channels", where, (1, MOST_RANKS)),
-        (values.get("nccl_version") or "").strip(),
-        _whole(values, "gpus_per_process", where, (1, MOST_RANKS)),
-        (values.get("cuda_graph") or "").strip().lower() in ("1", "true", "yes"),
-        _whole(values, "threads_per_process", where, (1, MOST_RANKS)),
-        _kind(values, where),
+def _row(cells: dict[str, str], where: str) -> Row:
+    values: dict[str, Any] = {
+        name: _value(name, kind, cells[name], where)
+        for name, kind in _COLUMNS.items()
+        if cells.get(name)
+    }
+    if not values.get("time_us"):
+        raise InputError(f"{where}: time_us {cells['time_us'][:40]!r}: must be a time above 0")
+    own = {item.name: values.pop(item.name) for item in fields(CurveGroup) if item.name in values}
+    return Row(
+        CurveGroup(**own), where=where, unused=unused(cells, (*_COLUMNS, *INFORMATION)), **values
     )
-    size = _whole(values, "size_bytes", where, (0, MOST_COUNT))
-    iters = _whole(values, "iters", where, (1, MOST_ITERS))
-    source = (values.get("source") or "").strip()
-    return Row(group, size, time_us, source, where, iters, _spread(values, where))
 
 
-def _spread(values: dict[str, str], where: str) -> float:
-    text = (values.get("spread_pct") or "").strip()
-    spread = real(text, 0, MOST_SPREAD_PCT) if text else 0.0
-    if spread is None:
-        raise InputError(f"{where}: spread_pct {text[:40]!r}: must be a number of at least 0")
-    return spread
+def _value(name: str, kind: str, text: str, where: str) -> str | float:
+    """Return the value of a cell; of a time that is none, 0."""
+    if kind == "bool":
+        return text.lower() in ("1", "true", "yes")
+    if kind == "int":
+        least, most = _WITHIN.get(name, (1, MOST_RANKS))
+        number = integer(text, least, most)
+        if number is None:
+            raise InputError(
+                f"{where}: {name} {text[:40]!r}: must be an integer from {least} to {most}"
+            )
+        return number
+    if name == "time_us":
+        return real(text, 0, MOST_TIME_US) or 0
+    if name == "spread_pct":
+        spread = real(text, 0, MOST_SPREAD_PCT)
+        if spread is None:
+            raise InputError(f"{where}: spread_pct {text[:40]!r}: must be a number of at least 0")
+        return spread
+    if name == "harness":
+        try:
+            return kind_named(text)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    if name == "collective":
+        return _program(text)
+    return text.lower() if name in ("algorithm", "protocol") else text
 
 
 def _program(word: str) -> str:
@@ -296,13 +264,6 @@ def _program(word: str) -> str:
         return program_named(word).name
     except InputError:
         return word
-
-
-def _kind(values: dict[str, str], where: str) -> str:
-    try:
-        return kind_named(values.get("harness") or "")
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
 
 
 def _table_rows(path: str, system: str | None) -> list[Row]:

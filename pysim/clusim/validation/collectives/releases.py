@@ -22,7 +22,7 @@ from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import Point, TimeSpan, times_us
 from clusim.validation.collectives.measurements import setup_of
-from clusim.validation.collectives.validate import Report
+from clusim.validation.collectives.validate import CollectiveReport
 
 LARGE_BYTES = 64 << 20
 """Size from which the wires decide."""
@@ -41,12 +41,12 @@ Others = Mapping[Point, Sequence[Request]]
 
 
 def with_releases(
-    report: Report,
+    report: CollectiveReport,
     *,
     granularity: str | int = "auto",
     jobs: Jobs = None,
     progress: Progress | None = None,
-) -> Report:
+) -> CollectiveReport:
     """Return a report with ranges over all possible versions, for points without a version."""
     others: dict[Point, list[Request]] = {}
     for group, points in report.by_group().items():

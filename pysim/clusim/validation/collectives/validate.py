@@ -6,11 +6,9 @@ size with one panel per system: lines are predicted, dots measured.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from hashlib import sha256
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,29 +16,37 @@ from typing import Any, BinaryIO
 from clusim.base.display import picture_format
 from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
-from clusim.base.files import Staging, replacing, write_text
+from clusim.base.files import Staging, replacing
 from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
 from clusim.base.units import format_size
-from clusim.base.version import version
 from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
-from clusim.nccltests.jobs import Failure, PerfKernel, Progress, kernels
+from clusim.nccltests.jobs import Failure, PerfKernel, each_kernel
 from clusim.nccltests.sweep import TESTS
 from clusim.simulation.expected import ANY, ErrorClass, places_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.validation.collectives.breakdown import (
     Point,
-    by,
     calibrated_by,
     class_tables,
     launch_span,
-    left_out,
-    score,
+    scores_json,
     span_json,
-    statistics,
 )
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups, setup_of
+from clusim.validation.collectives.validationjson import CurveJson, PointRowJson
+from clusim.validation.measured import (
+    FAILED,
+    UNKNOWN,
+    UNUSABLE,
+    Report,
+    Tell,
+    Unpredicted,
+    by,
+    errors,
+    filled,
+)
 
 PANEL_IN = 3.4
 """Width of a panel [inch]."""
@@ -50,22 +56,11 @@ SHOWN = 8
 """Curves that the legend of a panel names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Measured and predicted times [us] by size [bytes] of one group of a system.
-
-    Curves with the same `panel` are drawn together.
-    """
-
-    system: str
-    name: str
-    sizes: Sequence[int]
-    measured_us: Sequence[float]
-    predicted_us: Sequence[float]
-    panel: str = ""
+Curve = Sequence[Point]
+"""Predictions of one group of a system by size."""
 
 
-def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Path]]:
+def save_accuracies(curves: Iterable[Curve], target: Path) -> list[tuple[str, Path]]:
     """Draw curves into one file, or a figure per system into a directory (no extension).
 
     Returns
@@ -79,7 +74,7 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
     result = []
     with Staging() as staging:
         staging.folder(target)
-        for system, own in _split(curves, lambda curve: curve.system).items():
+        for system, own in _split(curves, lambda group: group.system).items():
             # System names come from external tables and may contain path characters.
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
             result.append((system, target / f"{name}.png"))
@@ -88,31 +83,32 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
     return result
 
 
-def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> None:
+def save_accuracy(curves: Iterable[Curve], target: Path, *, dpi: int = 150) -> None:
     """Draw curves, one panel per system, into a file; its extension selects the format."""
     form = picture_format(target)
-    if not curves:
+    panels = _split(curves, lambda group: group.system)
+    if not panels:
         raise InputError("no row was predicted, so the figure would be empty")
     with replacing(target) as out:
-        _draw(_split(curves, lambda curve: curve.system), out, form, dpi)
+        _draw(panels, out, form, dpi)
 
 
 def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     """Return the curves by panel; a panel with too many curves is split by system name prefix."""
     result: dict[str, list[Curve]] = {}
-    for panel, own in _split(curves, lambda curve: curve.panel).items():
+    for panel, own in _split(curves, lambda group: group.kind).items():
         if len(own) <= SHOWN:
             result[panel] = own
             continue
-        for machines, some in _split(own, lambda curve: curve.name.partition(" ")[0]).items():
+        for machines, some in _split(own, lambda group: group.title.partition(" ")[0]).items():
             result[f"{panel} {machines}"] = some
     return result
 
 
-def _split(curves: Sequence[Curve], key: Callable[[Curve], str]) -> dict[str, list[Curve]]:
+def _split(curves: Iterable[Curve], key: Callable[[CurveGroup], str]) -> dict[str, list[Curve]]:
     result: dict[str, list[Curve]] = {}
     for curve in curves:
-        result.setdefault(key(curve), []).append(curve)
+        result.setdefault(key(curve[0].row.group), []).append(curve)
     return result
 
 
@@ -159,13 +155,15 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
     said = set(title.split())
     for number, curve in enumerate(curves):
         colour = f"C{number % 10}"
-        words = [word for word in curve.name.split() if word not in said]
+        words = [word for word in curve[0].row.group.title.split() if word not in said]
         label = " ".join(words) if number < SHOWN else None
         # A single point draws no line.
-        mark = "_" if len(curve.sizes) == 1 else None
+        mark = "_" if len(curve) == 1 else None
         style: Any = {"color": colour, "linewidth": 0.8, "marker": mark}
-        axes.plot(curve.sizes, curve.predicted_us, label=label, **style)
-        axes.plot(curve.sizes, curve.measured_us, ".", color=colour, markersize=3)
+        sizes = [point.row.size_bytes for point in curve]
+        measured, predicted = zip(*(point.times for point in curve), strict=True)
+        axes.plot(sizes, predicted, label=label, **style)
+        axes.plot(sizes, measured, ".", color=colour, markersize=3)
     if len(curves) > SHOWN:
         axes.plot([], [], " ", label=f"and {len(curves) - SHOWN} more")
     axes.grid(visible=True, linewidth=0.3, alpha=0.5)
@@ -173,30 +171,9 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
         axes.legend(fontsize=5, frameon=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All points, and the rows without one.
-
-    Attributes
-    ----------
-    failed : list of (Row, str)
-        Rows that could not be simulated, with the reason.
-    unusable : list of (Row, str)
-        Rows without a time or a size.
-    thinned : int
-        Rows omitted to limit the sizes per group.
-    unknown : list of (Row, str)
-        Rows with an unknown system, collective, algorithm, protocol or NCCL version.
-    granularity : str
-        Granularity of the simulated kernels.
-    """
-
-    points: list[Point]
-    failed: list[tuple[Row, str]]
-    unusable: list[tuple[Row, str]]
-    thinned: int
-    unknown: list[tuple[Row, str]] = field(default_factory=list)
-    granularity: str = QUICK
+@dataclass(frozen=True)
+class CollectiveReport(Report[Point]):
+    """All points, and the rows without one; granularity is of the simulated kernels."""
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by their common properties."""
@@ -205,93 +182,72 @@ class Report:
             result.setdefault(point.row.group, []).append(point)
         return result
 
-    def worst(self, count: int = 10) -> list[Point]:
-        """Return the points with the largest errors, as a ratio."""
-        return sorted(self.points, key=_off, reverse=True)[:count]
+    def further(self) -> list[str]:
+        """Return the number of rows within their spread."""
+        known = [point for point in self.points if point.row.spread_pct > 0]
+        met = sum(point.met for point in known)
+        return [f"{met} of {len(known)} rows with a known spread are within it"] if known else []
 
-    def curves(self) -> list[Curve]:
-        """Return the points as curves for drawings."""
-        result = []
-        for group, points in self.by_group().items():
-            sizes = [point.row.size_bytes for point in points]
-            measured = [point.row.time_us for point in points]
-            predicted = [point.predicted_us for point in points]
-            result.append(Curve(group.system, group.title, sizes, measured, predicted, group.kind))
-        return result
+    def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
+        """Return the errors of every class with enough rows."""
+        result: dict[tuple[str, str, str, str, str], list[Point]] = {}
+        for point in self.left_out:
+            place, regime = point.place, regime_of(point.row.size_bytes)
+            for where in places_of(point.family, point.row.group.system, place):
+                for algorithm in (point.algorithm, ANY):
+                    result.setdefault((*where, regime, algorithm), []).append(point)
+        found = [
+            [*key, *errors(own).values()]
+            for key, own in sorted(result.items())
+            if len(own) >= LEAST
+        ]
+        sources = by(self.points, lambda point: point.row.source or "-")
+        return ErrorClass, found, {"sources": {name: len(own) for name, own in sources.items()}}
 
     def to_json(self) -> dict[str, Any]:
         """Return every point, groups, scores by class, and omitted rows."""
         return {
             "tables": [table.to_json() for table in class_tables(self.points)],
             "groups": [_group_json(group, points) for group, points in self.by_group().items()],
-            "overall": _scores(self.points),
-            "single_node": _scores([p for p in self.points if p.place == ONE]),
-            "multi_node": _scores([p for p in self.points if p.place == SEVERAL]),
+            "overall": scores_json(self.points),
+            "single_node": scores_json([p for p in self.points if p.place == ONE]),
+            "multi_node": scores_json([p for p in self.points if p.place == SEVERAL]),
             "calibrated_by": calibrated_by(self.points),
             "worst": [_point_json(point) for point in self.worst()],
             "points": [_point_json(point) for point in self.points],
-            "thinned": self.thinned,
+            "thinned": self.skipped,
             "granularity": self.granularity,
             **{
-                name: [{"where": row.where, "reason": reason} for row, reason in rows]
-                for name, rows in (
-                    ("unknown", self.unknown),
-                    ("failed", self.failed),
-                    ("unusable", self.unusable),
-                )
+                name: [
+                    {"where": item.row.where, "reason": item.reason}
+                    for item in self.unpredicted
+                    if item.why == why
+                ]
+                for name, why in (("unknown", UNKNOWN), ("failed", FAILED), ("unusable", UNUSABLE))
             },
         }
 
 
-def _off(point: Point) -> float:
-    ratio = point.predicted_us / point.row.time_us
-    return max(ratio, 1 / ratio)
-
-
-def _scores(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    return {name: result.to_json() for name, result in statistics(points).items()}
-
-
 def _point_json(point: Point) -> dict[str, Any]:
     row = point.row
-    return {
-        **_names(row.group),
-        "source": row.source,
-        "iters": row.iters or None,
-        "size_bytes": row.size_bytes,
-        "measured_us": row.time_us,
-        "spread_pct": row.spread_pct or None,
-        "predicted_us": round(point.predicted_us, 3),
+    return filled(
+        PointRowJson,
+        *(row.group, row, point),
+        measured_us=row.time_us,
+        predicted_us=round(point.predicted_us, 3),
         **span_json(point.span),
-        "error_pct": round(point.error_pct, 2),
-        "ran": point.way,
-        "calibrated": list(point.row_sets),
-        "followed": point.followed,
-        "notes": list(point.notes),
-        "where": row.where,
-    }
-
-
-def _names(group: CurveGroup) -> dict[str, Any]:
-    return {
-        "system": group.system,
-        "n_nodes": group.n_nodes,
-        "n_gpus": group.n_gpus,
-        "collective": group.collective,
-        "algorithm": group.algorithm,
-        "protocol": group.protocol,
-        "channels": group.channels or None,
-        "nccl_version": group.nccl_version,
-        "gpus_per_process": group.gpus_per_process or None,
-        "threads_per_process": group.threads_per_process or None,
-        "harness": group.harness or None,
-        "cuda_graph": group.cuda_graph,
-    }
+        error_pct=round(point.error_pct, 2),
+    )
 
 
 def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
-    return {**_names(group), "points": len(points), **_scores(points), "notes": notes}
+    own = {"points": len(points), **scores_json(points), "notes": notes}
+    return filled(CurveJson, group) | own
+
+
+LEAST = 8
+"""Minimum number of rows of a class."""
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:
@@ -328,8 +284,8 @@ def validate(
     sizes: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
-    progress: Progress | None = None,
-) -> Report:
+    tell: Tell[Point] | None = None,
+) -> CollectiveReport:
     """Predict measured rows and return both.
 
     Parameters
@@ -338,31 +294,45 @@ def validate(
         Most sizes of a group; 0 is all.
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core.
+    tell : callable or None
+        Called with every row as soon as it is known, in any order.
     """
     if sizes < 0:
         raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")
-    usable, unusable = _usable(rows)
-    unknown: list[tuple[Row, str]] = []
-    cases: dict[Row, Request] = {}
+    usable: list[Row] = []
+    without: list[Unpredicted] = []
+    for row in rows:
+        if row.size_bytes == 0:
+            without.append(Unpredicted(row, "size 0", UNUSABLE))
+        elif not (isfinite(row.time_us) and row.time_us > 0):
+            without.append(Unpredicted(row, f"time {row.time_us}", UNUSABLE))
+        else:
+            usable.append(row)
+    wanted: list[Row] = []
+    cases: dict[Request, list[Row]] = {}
+    skipped = 0
     for group, own in groups(usable).items():
         try:
             setup = setup_of(group)
         except InputError as error:
-            unknown += [(row, str(error)) for row in own]
+            without += [Unpredicted(row, str(error), UNKNOWN) for row in own]
             continue
-        for row in thinned(own, sizes) if sizes else own:
-            cases[row] = case_of(row, setup, granularity)
-    result = kernels(cases.values(), jobs=jobs, progress=progress)
-    points: list[Point] = []
-    failed: list[tuple[Row, str]] = []
-    for row, case in cases.items():
-        kernel = result[case]
-        if isinstance(kernel, Failure):
-            failed.append((row, kernel.reason))
-        else:
-            points.append(point_of(row, case, kernel))
-    left = len(usable) - len(unknown) - len(cases)
-    return Report(points, failed, unusable, left, unknown, str(granularity))
+        chosen = thinned(own, sizes) if sizes else own
+        skipped += len(own) - len(chosen)
+        wanted += chosen
+        for row in chosen:
+            cases.setdefault(case_of(row, setup, granularity), []).append(row)
+    made: dict[Row, Point | Unpredicted] = {}
+    for case, kernel in each_kernel(cases, jobs=jobs):
+        for row in cases[case]:
+            if isinstance(kernel, Failure):
+                made[row] = Unpredicted(row, kernel.reason)
+            else:
+                made[row] = point_of(row, case, kernel)
+            if tell is not None:
+                tell(made[row], len(made), len(wanted))
+    predicted = [*without, *(made[row] for row in wanted)]
+    return CollectiveReport.of(predicted, skipped, str(granularity))
 
 
 def case_of(row: Row, setup: Setup, granularity: str | int = QUICK) -> Request:
@@ -380,73 +350,9 @@ def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
         time_ps / 1e6,
         kernel.algorithm,
         kernel.protocol,
-        (*kernel.notes, *row.group.assumed),
+        (*kernel.notes, *row.group.assumed, *row.unused),
         family=host.architecture,
         followed=kernel.followed,
         machines=case.setup.num_nodes,
         span=launch_span(row, host, case.operation, kernel),
     )
-
-
-def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
-    usable: list[Row] = []
-    unusable: list[tuple[Row, str]] = []
-    for row in rows:
-        if row.size_bytes == 0:
-            unusable.append((row, "size 0"))
-        elif not (isfinite(row.time_us) and row.time_us > 0):
-            unusable.append((row, f"time {row.time_us}"))
-        else:
-            usable.append(row)
-    return usable, unusable
-
-
-LEAST = 8
-"""Minimum number of rows of a class."""
-
-
-def _classes(points: Sequence[Point]) -> list[ErrorClass]:
-    """Return the errors of every class with enough rows."""
-    result: dict[tuple[str, str, str, str, str], list[Point]] = {}
-    for point in left_out(points):
-        group = point.row.group
-        place, regime = point.place, regime_of(point.row.size_bytes)
-        for system, family, where in places_of(point.family, group.system, place):
-            for algorithm in (point.algorithm, ANY):
-                result.setdefault((system, family, where, regime, algorithm), []).append(point)
-    classes = []
-    for key, own in sorted(result.items()):
-        if len(own) >= LEAST:
-            said = score(own)
-            errors = (said.median_abs_pct, said.mean_abs_pct, said.bias_pct)
-            classes.append(ErrorClass(*key, said.n, *(error or 0.0 for error in errors)))
-    return classes
-
-
-def write_data(report: Report, target: Path, measurements: Sequence[Path]) -> None:
-    """Write the classes of a validation and their origin.
-
-    Parameters
-    ----------
-    measurements : sequence of Path
-        The files with the predicted rows.
-    """
-    names = [item.name for item in fields(ErrorClass)]
-    classes = [[getattr(item, name) for name in names] for item in _classes(report.points)]
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in classes)
-    about = {
-        "written_by": "clusim validate --data",
-        "version": version(),
-        "granularity": report.granularity,
-        "measurements": {path.name: sha256(path.read_bytes()).hexdigest() for path in measurements},
-        "rows": len(report.points),
-        "left_out": len(left_out(report.points)),
-        "sources": {name: len(own) for name, own in by(report.points, _source).items()},
-        "columns": names,
-    }
-    text = json.dumps(about, indent=2)[:-2]
-    write_text(target, f'{text},\n  "classes": [\n{rows}\n  ]\n}}\n')
-
-
-def _source(point: Point) -> str:
-    return point.row.source or "-"

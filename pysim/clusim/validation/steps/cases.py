@@ -222,7 +222,8 @@ class StepCase:
 
 def case_of(row: StepRow) -> StepCase:
     """Return the case of a row; raises `InputError` if it cannot be simulated."""
-    notes = [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
+    notes = [*row.unused]
+    notes += [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
     for name, text in row.unread:
         if name in NEEDED or name == "step_s":
             raise InputError(f"{name} {text[:40]!r}: must be a valid number")

@@ -24,15 +24,15 @@ Scores are errors in percent, and the rank correlation of layouts of one model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import fmean, median
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
+from clusim.validation.measured import Prediction, Unpredicted, by, errors
 from clusim.validation.steps.cases import StepCase, case_of
 from clusim.validation.steps.rows import StepRow
 from clusim.workload import Workload, make_plan
@@ -41,7 +41,7 @@ from clusim.workload.parallel.plan import ParallelPlan, model_of
 
 
 @dataclass(frozen=True)
-class StepPoint:
+class StepPoint(Prediction):
     """A measured step and its prediction.
 
     Attributes
@@ -64,14 +64,9 @@ class StepPoint:
     notes: tuple[str, ...] = ()
 
     @property
-    def error_pct(self) -> float:
-        """Return the signed error of the prediction [%]; + is too long."""
-        return 100 * (self.predicted_s / self.measured_s - 1)
-
-    @property
-    def calibrated(self) -> tuple[str, ...]:
-        """The sets of rows that calibrated parameters and contain this row."""
-        return self.row.row_sets
+    def times(self) -> tuple[float, float]:
+        """Measured and predicted time [s]."""
+        return self.measured_s, self.predicted_s
 
     @property
     def plans_of(self) -> tuple[object, ...]:
@@ -81,11 +76,6 @@ class StepPoint:
             *(row.source, row.hardware, row.n_gpus, row.model, row.layers, row.hidden, row.seq),
             row.precision,
         )
-
-    @property
-    def samples(self) -> int:
-        """Samples of a step."""
-        return self.row.global_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +99,6 @@ class StepScore:
     bias_pct: float | None
     kendall_tau: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the scores by attribute name."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def kendall_tau(points: Sequence[StepPoint]) -> float | None:
     """Return the rank correlation of measured and predicted throughput; None without pairs.
@@ -127,8 +113,10 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
     right = pairs = 0
     for own in alike.values():
         for one, two in combinations(own, 2):
-            was = one.samples / one.measured_s - two.samples / two.measured_s
-            now = one.samples / one.predicted_s - two.samples / two.predicted_s
+            # Throughput in samples of a step over its time.
+            each, other = one.row.global_batch, two.row.global_batch
+            was = each / one.measured_s - other / two.measured_s
+            now = each / one.predicted_s - other / two.predicted_s
             if was:
                 pairs += 1
                 right += (was * now > 0) - (was * now < 0)
@@ -137,15 +125,7 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
 
 def step_score(points: Sequence[StepPoint]) -> StepScore:
     """Return the errors of some rows' predictions."""
-    errors = [point.error_pct for point in points]
-    sizes = [abs(error) for error in errors]
-    return StepScore(
-        len(points),
-        round(fmean(sizes), 2) if sizes else None,
-        round(median(sizes), 2) if sizes else None,
-        round(fmean(errors), 2) if sizes else None,
-        kendall_tau(points),
-    )
+    return StepScore(**errors(points), kendall_tau=kendall_tau(points))
 
 
 def _place(point: StepPoint) -> str:
@@ -178,16 +158,11 @@ GROUPS: dict[str, Callable[[StepPoint], str]] = {
 """Groups of rows -> a row's value in each."""
 
 
-def step_groups(points: Iterable[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:
+def step_groups(points: Sequence[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:
     """Return the points by every word of `GROUPS`: (by, name, points)."""
-    own = list(points)
-    result: list[tuple[str, str, list[StepPoint]]] = []
-    for by, key in GROUPS.items():
-        names: dict[str, list[StepPoint]] = {}
-        for point in own:
-            names.setdefault(key(point), []).append(point)
-        result += [(by, name, names[name]) for name in sorted(names)]
-    return result
+    return [
+        (what, name, own) for what, key in GROUPS.items() for name, own in by(points, key).items()
+    ]
 
 
 def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[float, str]:
@@ -229,14 +204,6 @@ DEPTH = (1, 2)
 
 DIRECT = 2
 """Nodes up to which a step is simulated unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unpredicted:
-    """A row without a prediction, and the reason."""
-
-    row: StepRow
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

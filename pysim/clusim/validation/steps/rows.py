@@ -6,7 +6,6 @@ The model of a row has its dimensions from the columns and from the public model
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from clusim.base.errors import InputError
 from clusim.base.files import note_input
 from clusim.base.limits import MOST_RANKS, integer, read_text, real
 from clusim.hardware.calibration import row_sets_of
+from clusim.validation.measured import table_rows, unused
 
 NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
 """Required columns of a table of training steps."""
@@ -44,6 +44,8 @@ class StepRow:
         Virtual stages per rank.
     unread : tuple of (str, str)
         Numeric columns with invalid text, and the text; their numbers are 0.
+    unused : tuple of str
+        Note on its columns without effect.
     """
 
     where: str = ""
@@ -80,6 +82,7 @@ class StepRow:
     tokens_per_s_per_gpu: float = 0.0
     tflops_per_gpu: float = 0.0
     unread: tuple[tuple[str, str], ...] = ()
+    unused: tuple[str, ...] = ()
 
     @property
     def measured_s(self) -> float:
@@ -100,10 +103,17 @@ class StepRow:
         return row_sets_of({**columns, "size_bytes": 0})
 
 
-_WORDS = tuple(item.name for item in fields(StepRow) if item.type == "str" and item.name != "where")
-_COUNTS = tuple(item.name for item in fields(StepRow) if item.type == "int")
+_COLUMNS = {
+    item.name: str(item.type)
+    for item in fields(StepRow)
+    if item.name not in ("where", "unread", "unused")
+}
+"""Column that is read -> type."""
+
+INFORMATION = ("source_path", "params_b", "reported")
+"""Columns without effect on a prediction that need no note."""
+
 _MOST_NUMBER = {"n_nodes": MOST_RANKS, "n_gpus": MOST_RANKS, "step_s": MOST_STEP_S}
-_NUMBERS = tuple(item.name for item in fields(StepRow) if item.type == "float")
 
 
 def is_step_table(path: str | Path) -> bool:
@@ -122,32 +132,30 @@ def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
     rows: list[StepRow] = []
     for path in paths:
         note_input(Path(path))
-        reader = csv.DictReader(io.StringIO(read_text(path)))
-        missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(f"{path}: column {missing[0]!r} is missing; not a table of steps")
-        rows += [_row(values, f"{path}:{reader.line_num}") for values in reader]
+        rows += [_row(*row) for row in table_rows(path, read_text(path), NEEDED)]
     if not rows:
         raise InputError("no rows: the tables are empty")
     return rows
 
 
-def _row(values: Mapping[str, str | None], where: str) -> StepRow:
-    words: dict[str, Any] = {name: (values.get(name) or "").strip() for name in _WORDS}
+def _row(cells: Mapping[str, str], where: str) -> StepRow:
+    values: dict[str, Any] = {}
     unread: list[tuple[str, str]] = []
-    numbers: dict[str, Any] = {}
-    for name in (*_COUNTS, *_NUMBERS):
-        text = (values.get(name) or "").strip()
-        value = _number(text, name)
+    for name, kind in _COLUMNS.items():
+        text = cells.get(name, "")
+        if kind == "str":
+            values[name] = text
+            continue
+        value = _number(text, name, counted=kind == "int")
         if value is None and text:
             unread.append((name, text))
-        numbers[name] = value or 0
-    return StepRow(where=where, **words, **numbers, unread=tuple(unread))
+        values[name] = value or 0
+    note = unused(cells, (*_COLUMNS, *INFORMATION))
+    return StepRow(where=where, **values, unread=tuple(unread), unused=note)
 
 
-def _number(text: str, name: str) -> float | None:
+def _number(text: str, name: str, *, counted: bool) -> float | None:
     """Return the number of a column, None if it is invalid or out of range."""
-    counted = name in _COUNTS
     value = real(text, 0, _MOST_NUMBER.get(name, _MOST if counted else 1e15))
     if value is None or not counted:
         return value

@@ -6,12 +6,10 @@ errors.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
-from hashlib import sha256
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any
 
 from typing_extensions import TypedDict
@@ -20,19 +18,13 @@ from clusim.base.errors import InputError
 from clusim.base.executors import Jobs, workers
 from clusim.base.files import write_text
 from clusim.base.json_schema import FieldsOf
-from clusim.base.version import version
+from clusim.base.tables import text_table
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering import QUICK
 from clusim.training.expected import StepClass
+from clusim.validation.measured import Report, Tell, Unpredicted, filled, named, plain
 from clusim.validation.steps.cases import framework_of
-from clusim.validation.steps.predict import (
-    StepPoint,
-    StepScore,
-    Unpredicted,
-    predicted,
-    step_groups,
-    step_score,
-)
+from clusim.validation.steps.predict import StepPoint, StepScore, predicted, step_groups, step_score
 from clusim.validation.steps.rows import StepRow
 
 _Scored = Annotated[dict[str, Any], FieldsOf(StepScore)]
@@ -110,45 +102,18 @@ class StepReportJson(TypedDict):
     granularity: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """All points, and the rows without one.
+@dataclass(frozen=True)
+class StepReport(Report[StepPoint]):
+    """All points, and the rows without one; granularity is of the simulated steps."""
 
-    Attributes
-    ----------
-    skipped : int
-        Rows omitted because fewer were requested.
-    granularity : str
-        Granularity of the simulated steps.
-    """
-
-    points: list[StepPoint]
-    unpredicted: list[Unpredicted] = field(default_factory=list)
-    skipped: int = 0
-    granularity: str = QUICK
-
-    @property
-    def left_out(self) -> list[StepPoint]:
-        """Return the points of held-out rows."""
-        return [point for point in self.points if not point.calibrated]
-
-    @property
-    def calibration(self) -> list[StepPoint]:
-        """Return the points of calibration rows."""
-        return [point for point in self.points if point.calibrated]
-
-    def worst(self, count: int = 10) -> list[StepPoint]:
-        """Return the points with the largest errors."""
-        return sorted(self.points, key=lambda point: -abs(point.error_pct))[:count]
-
-    def to_json(self) -> StepReportJson:
+    def to_json(self) -> dict[str, Any]:
         """Return scores of held-out rows and of calibration rows, groups and every point."""
         return {
-            "overall": step_score(self.left_out).to_json(),
-            "calibration": step_score(self.calibration).to_json(),
+            "overall": asdict(step_score(self.left_out)),
+            "calibration": asdict(step_score(self.calibration)),
             "groups": [
-                {"by": by, "name": name, **step_score(own).to_json()}
-                for by, name, own in step_groups(self.left_out)
+                {"by": what, "name": name, **asdict(step_score(own))}
+                for what, name, own in step_groups(self.left_out)
             ],
             "points": [_point_json(point) for point in self.points],
             "unpredicted": [
@@ -159,25 +124,36 @@ class StepReport:
             "granularity": self.granularity,
         }
 
+    def left_out_lines(self, *, paths: bool = False) -> list[str]:
+        """Return the rows without a prediction by reason, in alphabetical order, without directories."""
+        lines = super().left_out_lines(paths=False)
+        return sorted(lines, key=lambda line: line.partition(": ")[2])
 
-def _point_json(point: StepPoint) -> StepPointRowJson:
-    row = point.row
-    return {
-        "id": row.id,
-        "where": row.where,
-        "source": row.source,
-        "chip": point.chip,
-        "framework": row.framework,
-        "model": row.model,
-        "n_gpus": row.n_gpus,
-        "micro_batch": row.micro_batch or None,
-        "measured_s": point.measured_s,
-        "predicted_s": round(point.predicted_s, 9),
-        "error_pct": round(point.error_pct, 3),
-        "host_wait_s": round(point.host_s, 9),
-        "calibrated": list(point.calibrated),
-        "notes": list(point.notes),
-    }
+    def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
+        """Return the errors by GPU, by framework and by both; raises `InputError` for too few rows."""
+        result: dict[tuple[str, str], list[StepPoint]] = {}
+        for point in self.left_out:
+            framework = framework_of(point.row)
+            for key in ((point.chip, framework), (point.chip, ""), ("", framework)):
+                result.setdefault(key, []).append(point)
+        classes = []
+        for key, own in sorted(result.items()):
+            if len(own) >= LEAST:
+                said = step_score(own)
+                classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])
+        if not classes:
+            raise InputError("too few predicted rows for an expected error")
+        return StepClass, classes, {}
+
+
+def _point_json(point: StepPoint) -> dict[str, Any]:
+    return filled(
+        StepPointRowJson,
+        *(point, point.row),
+        predicted_s=round(point.predicted_s, 9),
+        error_pct=round(point.error_pct, 3),
+        host_wait_s=round(point.host_s, 9),
+    )
 
 
 def validate_steps(
@@ -186,7 +162,7 @@ def validate_steps(
     most: int = 0,
     jobs: Jobs = None,
     granularity: str | int = QUICK,
-    tell: Callable[[StepPoint | Unpredicted, int, int], None] | None = None,
+    tell: Tell[StepPoint] | None = None,
 ) -> StepReport:
     """Predict measured steps.
 
@@ -197,27 +173,17 @@ def validate_steps(
     jobs : int or Executor or None
         Number of worker processes, or an executor; None is one per core, 1 works in this process.
     tell : callable or None
-        Called with every row, its index and the number of rows, in their order, as soon as it and all earlier rows are
-        known.
+        Called with every row in their order, as soon as it and all earlier rows are known.
     """
     chosen = _spread(rows, most)
     work = partial(predicted, granularity=granularity)
     result: list[StepPoint | Unpredicted] = []
-
-    def keep(made: StepPoint | Unpredicted) -> None:
-        result.append(made)
-        if tell is not None:
-            tell(made, len(result), len(chosen))
-
     with workers(jobs, len(chosen)) as spread:
         for made in map(work, chosen) if spread is None else spread.each(work, chosen):
-            keep(made)
-    return StepReport(
-        [item for item in result if isinstance(item, StepPoint)],
-        [item for item in result if isinstance(item, Unpredicted)],
-        len(rows) - len(chosen),
-        str(granularity),
-    )
+            result.append(made)
+            if tell is not None:
+                tell(made, len(result), len(chosen))
+    return StepReport.of(result, len(rows) - len(chosen), str(granularity))
 
 
 def _spread(rows: Sequence[StepRow], most: int) -> list[StepRow]:
@@ -230,34 +196,6 @@ LEAST = 4
 """Rows that a class must have."""
 
 
-def write_step_data(report: StepReport, target: Path, measurements: Sequence[Path]) -> None:
-    """Write the classes of a validation and their origin."""
-    result: dict[tuple[str, str], list[StepPoint]] = {}
-    for point in report.left_out:
-        framework = framework_of(point.row)
-        for key in ((point.chip, framework), (point.chip, ""), ("", framework)):
-            result.setdefault(key, []).append(point)
-    classes = []
-    for key, own in sorted(result.items()):
-        said = step_score(own)
-        if said.n >= LEAST and said.mean_abs_pct is not None and said.bias_pct is not None:
-            classes.append([*key, said.n, said.mean_abs_pct, said.bias_pct])
-    if not classes:
-        raise InputError("too few predicted rows for an expected error")
-    about = {
-        "written_by": "clusim validate --data",
-        "version": version(),
-        "granularity": report.granularity,
-        "measurements": {path.name: sha256(path.read_bytes()).hexdigest() for path in measurements},
-        "rows": len(report.points),
-        "left_out": len(report.left_out),
-        "columns": [item.name for item in fields(StepClass)],
-    }
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in classes)
-    text = json.dumps(about, indent=2)[:-2]
-    write_text(target, f'{text},\n  "classes": [\n{rows}\n  ]\n}}\n')
-
-
 HEADING = "## Steps that others published"
 """First line of the section, which extends to the end of its page."""
 
@@ -268,37 +206,41 @@ MEANING = (
 
 _WIDTH = 46
 
+_LINE = "{:<46}{:>6}{:>8.1f}{:>8.1f}{:>+8.1f}{:>8.2f}"
+
+_ROW = "| {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:.2f} |{}"
+
 
 def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
     """Return scores, groups, the worst rows, assumptions and omitted rows."""
-    head = f"{'':{_WIDTH}}{'n':>6}{'mean':>8}{'median':>8}{'bias':>8}{'tau':>8}"
-    lines = [head, _line("held-out rows", step_score(report.left_out))]
-    lines.append(_line("calibration rows", step_score(report.calibration)))
+    lines = text_table(_LINE, [("", "n", "mean", "median", "bias", "tau")])
+    lines.append(_line("held-out rows", report.left_out))
+    lines.append(_line("calibration rows", report.calibration))
     last = ""
-    for by, name, own in step_groups(report.left_out):
-        if by != last:
-            lines += ["", by.replace("_", " ")]
-        last = by
-        lines.append(_line(f"  {name}", step_score(own)))
+    for what, name, own in step_groups(report.left_out):
+        if what != last:
+            lines += ["", what.replace("_", " ")]
+        last = what
+        lines.append(_line(f"  {name}", own))
     lines += ["", "worst rows"]
     lines += [row_line(point) for point in report.worst(worst)]
-    return [*lines, "", MEANING, *_remarks(report)]
+    return [*lines, "", MEANING, *report.remarks()]
 
 
-def _line(name: str, found: StepScore) -> str:
+def _line(name: str, points: Sequence[StepPoint]) -> str:
     shown = name if len(name) < _WIDTH else f"{name[: _WIDTH - 4]}..."
-    if not found.n:
-        return f"{shown:{_WIDTH}}{0:>6}"
-    tau = f"{found.kendall_tau:>8.2f}" if found.kendall_tau is not None else f"{'':>8}"
-    return (
-        f"{shown:{_WIDTH}}{found.n:>6}{found.mean_abs_pct:>8.1f}{found.median_abs_pct:>8.1f}"
-        f"{found.bias_pct:>+8.1f}{tau}"
-    )
+    return text_table(_LINE, [_cells(shown, points)], strip=not points)[0]
+
+
+def _cells(name: str, points: Sequence[StepPoint]) -> list[Any]:
+    """Return the name and the score of rows; unknown errors are empty."""
+    score = astuple(step_score(points))
+    return [name, *("" if value is None else value for value in score)]
 
 
 def row_line(point: StepPoint | Unpredicted) -> str:
     """Return the line of a row; a star marks calibration rows."""
-    name = point.row.id or PurePath(point.row.where).name
+    name = named(point.row, paths=False)
     if isinstance(point, Unpredicted):
         return f"  {name:{_WIDTH}.{_WIDTH}}  not predicted: {point.reason}"
     mark = "*" if point.calibrated else " "
@@ -306,27 +248,6 @@ def row_line(point: StepPoint | Unpredicted) -> str:
         f" {mark}{name:{_WIDTH}.{_WIDTH}}  measured {point.measured_s:>9.4f} s"
         f"  predicted {point.predicted_s:>9.4f} s  {point.error_pct:>+7.1f}%"
     )
-
-
-def _remarks(report: StepReport) -> list[str]:
-    lines = [f"simulated with --granularity {report.granularity}"]
-    if report.skipped:
-        lines.append(f"{report.skipped} further rows were not predicted")
-    notes: dict[str, int] = {}
-    for point in report.points:
-        for note in point.notes:
-            notes[note] = notes.get(note, 0) + 1
-    lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
-    return lines + left_out_steps(report)
-
-
-def left_out_steps(report: StepReport) -> list[str]:
-    """Return the rows without a prediction, one line per reason."""
-    reasons: dict[str, list[str]] = {}
-    for item in report.unpredicted:
-        where = item.row.id or PurePath(item.row.where).name
-        reasons.setdefault(item.reason, []).append(where)
-    return [f"{len(own)} rows failed: {why} ({own[0]})" for why, own in sorted(reasons.items())]
 
 
 def write_section(report: StepReport, page: Path, command: str) -> None:
@@ -353,29 +274,14 @@ def section(report: StepReport, command: str) -> str:
         "",
         "| | rows | mean | median | bias | tau |",
         "|---|---|---|---|---|---|",
-        _row("**held-out rows**", report.left_out),
-        _row("calibration rows", report.calibration),
     ]
-    for by, name, own in step_groups(report.left_out):
-        parts.append(_row(f"{by.replace('_', ' ')}: {name}", own))
+    groups = [("**held-out rows**", report.left_out), ("calibration rows", report.calibration)]
+    for what, name, own in step_groups(report.left_out):
+        groups.append((f"{what.replace('_', ' ')}: {name}", own))
+    parts += text_table(_ROW, [[*_cells(plain(name), own), ""] for name, own in groups])
     names = sorted({name for point in report.calibration for name in point.calibrated})
     parts += ["", "Calibration rows:", ""]
     parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]
     parts += ["", "Assumptions, and rows without a prediction:", ""]
-    parts += [f"- {_plain(line)}" for line in _remarks(report)]
+    parts += [f"- {plain(line)}" for line in report.remarks()]
     return "\n".join(parts) + "\n"
-
-
-def _row(name: str, points: Sequence[StepPoint]) -> str:
-    result = step_score(points)
-    if not result.n:
-        return f"| {_plain(name)} | 0 | | | | |"
-    tau = "" if result.kendall_tau is None else f"{result.kendall_tau:.2f}"
-    return (
-        f"| {_plain(name)} | {result.n} | {result.mean_abs_pct:.1f} | {result.median_abs_pct:.1f} |"
-        f" {result.bias_pct:+.1f} | {tau} |"
-    )
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,0 +1,283 @@
+"""Common parts of the validation of collectives and of steps: tables, predictions, errors, reports.
+
+**Tables** are CSV files with a header. Cells of columns that have no effect are named as a note of each row.
+
+**Errors** are of the time, in percent; + is predicted too long. Median and mean use the absolute errors, the bias is
+the mean of the signed errors. Rows that calibrated parameters are scored apart from held-out rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from hashlib import sha256
+from html import escape
+from pathlib import Path, PurePath
+from statistics import fmean, median
+from types import NoneType
+from typing import Any, Generic, Self, TypeVar, get_args, get_type_hints
+
+from clusim.base.errors import InputError
+from clusim.base.files import write_text
+from clusim.base.version import version
+from clusim.lowering import QUICK
+from clusim.simulation.extrapolate_bytes import FOLLOWED
+
+
+def table_rows(
+    path: str | Path, text: str, needed: Sequence[str]
+) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield the cells of every row by column, without surrounding blanks, and its file and line.
+
+    Raises
+    ------
+    InputError
+        A column of `needed` is missing, a row has another number of cells than the header, or the text is no CSV, for
+        example a cell of 128 KiB.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=None))
+    try:
+        names = reader.fieldnames or ()
+        missing = [name for name in needed if name not in names]
+        if missing:
+            raise InputError(
+                f"{path}: no column {', '.join(missing)}; needed are {', '.join(needed)}"
+            )
+        for values in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in values or None in values.values():
+                raise InputError(
+                    f"{where}: {len(names)} columns in the header, not as many in this row"
+                )
+            yield {name: value.strip() for name, value in values.items()}, where
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num or 1}: no CSV: {error}") from None
+
+
+def unused(cells: Mapping[str, str], known: Collection[str]) -> tuple[str, ...]:
+    """Return a note on the cells of columns that have no effect; `known` are the other columns."""
+    names = [name[:40] for name, text in cells.items() if text and name not in known]
+    return (f"columns without effect: {', '.join(names)}",) if names else ()
+
+
+class Prediction(ABC):
+    """A measured row and its prediction.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        Assumptions on the row, and approximations of the simulation.
+    """
+
+    row: Any
+    notes: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def times(self) -> tuple[float, float]:
+        """Measured and predicted time, in the same unit."""
+
+    @property
+    def error_pct(self) -> float:
+        """Return the signed error of the prediction [%]; + is too long."""
+        measured, predicted = self.times
+        return 100 * (predicted / measured - 1)
+
+    @property
+    def off(self) -> float:
+        """Return the order of errors: the largest is the worst."""
+        return abs(self.error_pct)
+
+    @cached_property
+    def calibrated(self) -> tuple[str, ...]:
+        """The sets of rows that calibrated parameters and contain this row."""
+        return tuple(self.row.row_sets)
+
+    @property
+    def held_out(self) -> bool:
+        """True if the row is scored as a prediction."""
+        return not self.calibrated
+
+
+Predicted = TypeVar("Predicted", bound=Prediction)
+
+UNKNOWN, UNUSABLE, FAILED = "of an unknown word", "cannot be used", "failed"
+"""Why rows have no prediction: a word is unknown, they have no time or size, or they could not be simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpredicted:
+    """A row without a prediction, and the reason."""
+
+    row: Any
+    reason: str
+    why: str = FAILED
+
+
+Tell = Callable[[Predicted | Unpredicted, int, int], None]
+"""Called with a row that is predicted, or cannot be, its number and the number of rows."""
+
+
+def errors(points: Sequence[Prediction]) -> dict[str, Any]:
+    """Return number, median, mean and bias of some rows' errors, as scores name them; None without rows."""
+    signed = [point.error_pct for point in points]
+    sizes = [abs(error) for error in signed]
+    return {
+        "n": len(points),
+        "median_abs_pct": round(median(sizes), 2) if sizes else None,
+        "mean_abs_pct": round(fmean(sizes), 2) if sizes else None,
+        "bias_pct": round(fmean(signed), 2) if sizes else None,
+    }
+
+
+def by(points: Iterable[Predicted], key: Callable[[Predicted], str]) -> dict[str, list[Predicted]]:
+    """Return the points by key, sorted by its value."""
+    result: dict[str, list[Predicted]] = {}
+    for point in points:
+        result.setdefault(key(point), []).append(point)
+    return dict(sorted(result.items()))
+
+
+@dataclass(frozen=True)
+class Report(ABC, Generic[Predicted]):
+    """All points, and the rows without one.
+
+    Attributes
+    ----------
+    skipped : int
+        Rows omitted because fewer were requested.
+    granularity : str
+        Granularity of the simulation.
+    """
+
+    points: list[Predicted]
+    unpredicted: list[Unpredicted] = field(default_factory=list)
+    skipped: int = 0
+    granularity: str = QUICK
+
+    @classmethod
+    def of(cls, made: Sequence[Predicted | Unpredicted], *more: Any) -> Self:
+        """Return a report of rows with and without a prediction; `more` are further fields."""
+        points = [item for item in made if not isinstance(item, Unpredicted)]
+        return cls(points, [item for item in made if isinstance(item, Unpredicted)], *more)
+
+    @property
+    def left_out(self) -> list[Predicted]:
+        """Return the points of held-out rows."""
+        return [point for point in self.points if point.held_out]
+
+    @property
+    def calibration(self) -> list[Predicted]:
+        """Return the points of calibration rows."""
+        return [point for point in self.points if point.calibrated]
+
+    def worst(self, count: int = 10) -> list[Predicted]:
+        """Return the points with the largest errors."""
+        return sorted(self.points, key=lambda point: point.off, reverse=True)[:count]
+
+    def remarks(self, *, paths: bool = True) -> list[str]:
+        """Return remarks on the rows: approximations, assumptions, and rows without a prediction.
+
+        Parameters
+        ----------
+        paths : bool
+            Name files with their directories.
+        """
+        lines = [f"simulated with --granularity {self.granularity}", *self.further()]
+        if self.skipped:
+            lines.append(f"{self.skipped} further rows were not predicted")
+        notes = Counter(_alike(note) for point in self.points for note in point.notes)
+        lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
+        return lines + self.left_out_lines(paths=paths)
+
+    def further(self) -> list[str]:
+        """Return the remarks of this kind of rows."""
+        return []
+
+    def left_out_lines(self, *, paths: bool = True) -> list[str]:
+        """Return the rows without a prediction, one line per reason; `paths` as in `remarks`."""
+        lines = []
+        for why in (UNKNOWN, UNUSABLE, FAILED):
+            reasons: dict[str, list[Any]] = {}
+            for item in self.unpredicted:
+                if item.why == why:
+                    reasons.setdefault(item.reason, []).append(item.row)
+            lines += [
+                f"{len(rows)} rows {why}: {reason} ({named(rows[0], paths)})"
+                for reason, rows in reasons.items()
+            ]
+        return lines
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return scores, every point and the rows without one."""
+
+    @abstractmethod
+    def classes(self) -> tuple[type, list[list[Any]], dict[str, Any]]:
+        """Return the errors by class: the class, the values of its fields, and facts on the rows."""
+
+    def write_data(self, target: Path, measurements: Sequence[Path]) -> None:
+        """Write the classes of errors and their origin, which `clusim.simulation.expected` reads.
+
+        Parameters
+        ----------
+        measurements : sequence of Path
+            The files with the predicted rows.
+        """
+        kind, classes, facts = self.classes()
+        rows = ",\n".join(f"    {json.dumps(row)}" for row in classes)
+        about = {
+            "written_by": "clusim validate --data",
+            "version": version(),
+            "granularity": self.granularity,
+            "measurements": {
+                path.name: sha256(path.read_bytes()).hexdigest() for path in measurements
+            },
+            "rows": len(self.points),
+            "left_out": len(self.left_out),
+            **facts,
+            "columns": [item.name for item in fields(kind)],
+        }
+        text = json.dumps(about, indent=2)[:-2]
+        write_text(target, f'{text},\n  "classes": [\n{rows}\n  ]\n}}\n')
+
+
+def _alike(note: str) -> str:
+    """Return a note without its size-dependent part."""
+    if note.startswith("bursts of"):
+        return "in bursts of packets"
+    return note.partition(",")[0] if note.startswith(FOLLOWED) else note
+
+
+def named(row: Any, paths: bool) -> str:
+    """Return the name of a row: its identifier, or its file and line."""
+    name: str = row.id or (row.where if paths else PurePath(row.where).name)
+    return name
+
+
+def filled(form: Any, *sources: object, **own: Any) -> dict[str, Any]:
+    """Return the keys of a form, from `own` or as an attribute of the first of `sources` that has it.
+
+    Unknown values, 0 or empty, are None where the form allows it.
+    """
+    result = {}
+    for name, kind in get_type_hints(form).items():
+        value = own.get(name)
+        if name not in own:
+            value = next(getattr(source, name) for source in sources if hasattr(source, name))
+        if isinstance(value, tuple):
+            value = list(value)
+        result[name] = value or None if NoneType in get_args(kind) else value
+    return result
+
+
+def plain(text: str) -> str:
+    """Return text escaped for Markdown: names in external tables may contain markup."""
+    return re.sub(r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False))
