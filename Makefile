@@ -13,7 +13,7 @@ SANITIZED_TESTS ?= tests/engine
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
-RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
+RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --confirm
 
 # pip shows its progress on a terminal and says nothing elsewhere.
 PIP_INSTALL = $(BIN)/pip install $(shell [ -t 2 ] || echo --quiet) --disable-pip-version-check

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     help="Also record every completed slice in the trace.  [default: up to a million]",
 )
 @options.trace_limit()
-@options.confirm(more="The bottleneck is removed; automatic for small runs.")
+@options.confirm(more="The bottleneck is removed; automatic up to about 2 s.")
 @options.seed()
 @options.strict()
 @options.as_json("clusim_cli.forms:RunJson")
@@ -88,6 +88,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             progress=shown.progress, command=command_line(), **taken(given, RunOptions)
         )
         result = result_of(request, how)
+        if result.complete:
+            shown.begins("re-simulation without the bottleneck")
+            _ = result.verdict
     if as_json:
         expected = expected_of(request, result.call.algorithm if result.call else "")
         more = {"verdict": result.verdict.to_json(), "expected_error": expected.to_json()}

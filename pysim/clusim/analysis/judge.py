@@ -6,7 +6,7 @@ Causes are merged over equivalent CTAs, ranks and wires.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -31,6 +31,12 @@ from clusim.results.result import Result
 
 FULL = 0.9
 """Utilisation from which a wire is the bottleneck: no other fix saves more than the rest."""
+
+ALSO = 0.8
+"""Utilisation from which a wire limits a run together with its bottleneck."""
+
+LEAST_MIDDLE = 0.2
+"""Smallest share of the run of a middle phase that separates a start and a tail."""
 
 _RESOURCES = {
     CauseKind.LATENCY: "latency",
@@ -91,6 +97,8 @@ def judged(run: Critical) -> Judged:
     told = [item for i, item in enumerate(ordered) if not i or item[1].ps >= LEAST_SHARE * total]
     changes = [_change(run, kind, entry) for (kind, _), entry in told]
     causes = [_cause(run, steps, item, change) for item, change in zip(told, changes, strict=True)]
+    if causes:
+        causes[0] = replace(causes[0], also=_also(run, told[0][0], changes[0]))
     verdict = Verdict(total, tuple(causes), _phases(spans[::-1]), includes=_includes(result))
     return Judged(verdict, tuple(changes))
 
@@ -99,7 +107,9 @@ def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_
     """Return the causes, the busiest wire first if no fix saves more than its idle time.
 
     The busy time of a wire is a path of the run and as critical as the path of the walk: a walk picks one of two
-    equal paths arbitrarily. A fault or rivals that the walk found for that wire are more specific than its load.
+    equal paths arbitrarily. Its idle time is divided among the other causes in proportion to their parts of the walk,
+    so that all parts add up to the run. A fault or rivals that the walk found for that wire are more specific than
+    its load.
     """
     result, network = run.traced.result, run.traced.network
     busy = result.wires.counters["busy_ps"]
@@ -112,10 +122,40 @@ def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_
         return ordered
     sums = dict(ordered)
     entry = sums.pop(key, None) or _Sum()
-    entry.ps = max(entry.ps, int(busy[wire]))
+    rest_ps, others_ps = result.time_ps - int(busy[wire]), sum(one.ps for one in sums.values())
+    if rest_ps < others_ps:
+        entry.ps += others_ps - rest_ps
+        _scale(list(sums.values()), rest_ps)
     entry.wires.add(wire)
     entry.places[network.link(wire)] = None
     return [(key, entry), *sums.items()]
+
+
+def _scale(entries: list[_Sum], total_ps: int) -> None:
+    """Scale times to a smaller total [ps]."""
+    before_ps, done_ps = 0, 0
+    all_ps = sum(entry.ps for entry in entries)
+    for entry in entries:
+        before_ps += entry.ps
+        entry.ps = before_ps * total_ps // all_ps - done_ps
+        done_ps += entry.ps
+
+
+def _also(run: Critical, key: _Key, change: Change | None) -> tuple[str, ...]:
+    """Return the kinds of links that limit the run besides a cause, with the busy share of the busiest of each."""
+    result, network = run.traced.result, run.traced.network
+    busy = result.wires.counters["busy_ps"] / max(1, result.time_ps)
+    shares: dict[tuple[CauseKind, str], float] = {}
+    for wire in np.flatnonzero(busy >= ALSO).tolist():
+        if change is None or wire not in change.wires:
+            kind = run.charger.wire_cause(wire)
+            other = kind, _wire_detail(kind, network.classes[wire])
+            shares[other] = max(shares.get(other, 0.0), float(busy[wire]))
+    shares.pop(key, None)
+    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        f"{VerdictCause(*other, (), 0).words()} ({share:.1%} busy)" for other, share in ordered
+    )
 
 
 def without_path(result: Result, why: str) -> Verdict:
@@ -237,7 +277,7 @@ def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, .
         [2 * group - (end - start) for group, (start, end, _) in zip(work, rows, strict=True)]
     )
     low, high = _largest_stretch(gain)
-    if high and rows[high - 1][1] - rows[low][0] < LEAST_PHASE * total:
+    if high and rows[high - 1][1] - rows[low][0] < LEAST_MIDDLE * total:
         low = high = 0
     ends = [0, low, high, len(rows)]
     phases = []

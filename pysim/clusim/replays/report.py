@@ -5,6 +5,7 @@ Calls that were simulated in isolation are weighted by their counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -442,20 +443,15 @@ def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
     told = [call for call in calls if call.verdict is not None and call.verdict.causes]
     if not told:
         return Verdict(total, (), basis="no call was analysed")
-    sums: dict[tuple[CauseKind, str], list[int]] = {}
+    sums: Counter[tuple[CauseKind, str]] = Counter()
     for call in told:
         assert call.verdict is not None
         between = call.time_ps - call.kernel_ps
-        keyed = [((cause.kind, cause.what), cause) for cause in call.verdict.causes]
-        for key, cause in keyed:
-            entry = sums.setdefault(key, [0, 0])
-            entry[0] += cause.time_ps * call.count
-            entry[1] += (cause.saving_ps or 0) * call.count
+        for cause in call.verdict.causes:
+            sums[cause.kind, cause.what] += cause.time_ps * call.count
         if between > 0:
-            entry = sums.setdefault((CauseKind.LAUNCH, "between kernels"), [0, 0])
-            entry[0] += between * call.count
-            entry[1] += between * call.count // 2
-    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:MOST_CAUSES]
-    causes = (VerdictCause(*key, (), ps, saving) for key, (ps, saving) in ordered)
+            sums[CauseKind.LAUNCH, "between kernels"] += between * call.count
+    ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:MOST_CAUSES]
+    causes = (VerdictCause(*key, (), time_ps) for key, time_ps in ordered)
     basis = "the critical paths of calls, each in isolation"
     return Verdict(total, tuple(causes), basis=basis)

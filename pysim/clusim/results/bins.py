@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+MAX_BINS = 512
+"""Default maximum of time bins per wire."""
+
 FIRST_WIDTH_PS = 100_000
 """Width of the bins at the start of a run [ps]."""
 

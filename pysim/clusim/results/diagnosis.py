@@ -114,11 +114,16 @@ class VerdictCause:
     time_ps : int
         Its part of the run [ps].
     saving_ps : int or None
-        Critical-path estimate of the saving if it is fixed [ps]; None if unknown.
+        Critical-path estimate of the saving if it is fixed [ps]: too high if another path is almost as long. None if
+        unknown.
     simulated_ps : int or None
         Saving found by re-simulation without the cause [ps]; None if not re-simulated.
     simulated_as : str
-        Granularity of that re-simulation, if coarser than the run: ``in bursts of 4096 B``.
+        Way of that re-simulation, if not by a change of this cause alone: ``with twice the microbatches``.
+    then : str
+        Bottleneck of the re-simulation, with its share of the time; empty if unknown.
+    also : tuple of str
+        Other links almost as busy as the run is long, each with its busy share of the time.
     """
 
     kind: CauseKind
@@ -128,6 +133,8 @@ class VerdictCause:
     saving_ps: int | None = None
     simulated_ps: int | None = None
     simulated_as: str = ""
+    then: str = ""
+    also: tuple[str, ...] = ()
 
     @property
     def fix(self) -> str:
@@ -258,9 +265,9 @@ class Verdict:
         """Return a cause's part of the run, 0 to 1."""
         return cause.time_ps / max(1, self.time_ps)
 
-    def simulated(self, saving_ps: int, how: str = "") -> Verdict:
-        """Return a copy with the re-simulated saving of the bottleneck [ps] and its granularity."""
-        first = replace(self.causes[0], simulated_ps=saving_ps, simulated_as=how)
+    def simulated(self, saving_ps: int, how: str = "", then: str = "") -> Verdict:
+        """Return a copy with the re-simulated saving of the bottleneck [ps], its way and the next bottleneck."""
+        first = replace(self.causes[0], simulated_ps=saving_ps, simulated_as=how, then=then)
         return replace(self, causes=(first, *self.causes[1:]))
 
     def without_savings(self) -> Verdict:
@@ -281,17 +288,14 @@ class Verdict:
         return lines + ([self.expected] if self.expected else [])
 
     def _saving(self, cause: VerdictCause) -> list[str]:
-        """Describe the saving of a remedy, and whether it was re-simulated or is an estimate."""
-        if cause.simulated_ps is not None:
-            result, how = cause.simulated_ps, f"re-simulated {cause.simulated_as}".rstrip()
-            if cause.saving_ps is not None:
-                how += f"; critical-path estimate {_signed(cause.saving_ps)}"
-        elif cause.saving_ps is not None:
-            result, how = cause.saving_ps, f"estimate by {self.basis}"
-        else:
-            return []
-        part = -result / max(1, self.time_ps)
-        return [f"{cause.fix}: {_signed(result)} ({part:+.1%}; {how})"]
+        """Describe the re-simulated saving of a remedy, and what limits the run then."""
+        lines = [f"also limiting: {', '.join(cause.also)}"] if cause.also else []
+        if cause.simulated_ps is None:
+            return lines
+        part = -cause.simulated_ps / max(1, self.time_ps)
+        how = f"simulated {cause.simulated_as}".rstrip()
+        then = f"; then {cause.then}" if cause.then else ""
+        return [f"{cause.fix}: {_signed(cause.simulated_ps)} ({part:+.1%}, {how}){then}", *lines]
 
     def to_json(self) -> VerdictJson:
         """Return it for a script."""
@@ -300,7 +304,8 @@ class Verdict:
             "basis": self.basis,
             "causes": [
                 {**asdict(cause), "words": cause.words(), "fix": cause.fix}
-                | {"share": round(self.share(cause), 6), "places": list(cause.places)}
+                | {"share": round(self.share(cause), 6)}
+                | {"places": list(cause.places), "also": list(cause.also)}
                 for cause in self.causes
             ],
             "phases": [asdict(phase) | {"words": phase.words()} for phase in self.phases],
@@ -340,6 +345,8 @@ def _cause(row: Mapping[str, Any]) -> VerdictCause:
         saving_ps,
         simulated_ps,
         _text(row.get("simulated_as", "")),
+        _text(row.get("then", "")),
+        tuple(_text(link) for link in row.get("also", ())),
     )
 
 

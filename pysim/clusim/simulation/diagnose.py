@@ -6,10 +6,9 @@ inputs in its trace, unchanged or with a change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.judge import Judged, judged, without_path
-from clusim.analysis.whatif import changed_image
+from clusim.analysis.whatif import Change, changed_image, mended
 from clusim.base.errors import DeadlockError, RangeExceeded, TraceError
-from clusim.engine.abi import FaultKind
+from clusim.base.units import format_time
+from clusim.engine.abi import Engine, FaultKind, Stop
 from clusim.engine.image import DTYPES, Image
-from clusim.lowering import Fault, Lowered, lower
+from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
-from clusim.results.result import Result
+from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.trace.held import HeldRecords, Inputs
-from clusim.schedule import Schedule
-from clusim.simulation.session import EngineName
-from clusim.topology import Fabric
+from clusim.simulation.session import EngineName, Progress, Session, Sink, start_engine
 
 if TYPE_CHECKING:
-    from clusim.analysis.whatif import Change
     from clusim.base.tables import ColumnTable
-    from clusim.results.trace.held import Inputs
-    from clusim.simulation.session import EngineName, Progress
 
 Array = NDArray[Any]
 
@@ -60,7 +55,6 @@ def rerun(
     DeadlockError
         The changed run cannot end.
     """
-    from clusim.analysis.whatif import changed_image
     from clusim.results.trace.inputs import read_inputs
 
     inputs = read_inputs(path)
@@ -81,19 +75,27 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    from clusim.base.errors import DeadlockError
-    from clusim.engine.abi import Stop
-    from clusim.engine.image import DTYPES, Image
-    from clusim.results.bins import BinRecorder
-    from clusim.simulation.session import Session, start_engine
+    session = _simulated(arrays, inputs, engine, progress=progress)
+    return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
+
+def _simulated(
+    arrays: Mapping[str, Array],
+    inputs: Inputs,
+    engine: EngineName,
+    records: HeldRecords | None = None,
+    progress: Progress | None = None,
+) -> Session:
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
     image = Image(nvc=inputs.nvc, seed=inputs.seed, **fields)
-    recorder = BinRecorder(len(image.wires), len(image.endpoints), 16)
-    session = Session(image, start_engine(image, engine, False), recorder)
-    if session.run([], progress) is Stop.DEADLOCK:
+    recorder = BinRecorder(
+        len(image.wires), len(image.endpoints), 16 if records is None else MAX_BINS
+    )
+    session = Session(image, start_engine(image, engine, records is not None, None), recorder)
+    sinks: list[Sink] = [] if records is None else [records]
+    if session.run(sinks, progress) is Stop.DEADLOCK:
         raise DeadlockError(f"deadlock at {session.engine.now_ps} ps of the repeated run")
-    return Rerun(session.engine.now_ps, session.engine.fingerprint())
+    return session
 
 
 def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
@@ -102,8 +104,6 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     Both directions of the link get the highest rate of their class, for the complete run. A link that already has this
     rate gets twice its rate.
     """
-    from clusim.analysis.whatif import Change, changed_image, mended
-    from clusim.base.units import format_time
     from clusim.results.trace.inputs import read_run
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
@@ -133,16 +133,10 @@ def _rate(wire: Any) -> Fraction:
     return Fraction(int(wire["rate_num"]), int(wire["rate_den"]))
 
 
-COARSE_INSTANCES = 4_096
-"""Maximum programs of a run for a second lowering in coarse bursts: 0.2 s."""
-
 Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 
-CHEAP_GRANTS = 400_000
-"""Maximum packets and bursts of a run that is re-simulated without its bottleneck: 0.1 s."""
-
-COARSE_GRANTS = 1_000_000
-"""Maximum bursts for the two coarse runs, unchanged and without the bottleneck, of a larger run: 0.5 s."""
+CHEAP_GRANTS = 20_000_000
+"""Maximum packets and bursts of a run that is re-simulated without its bottleneck by default: about 2 s."""
 
 
 class Evidence:
@@ -159,10 +153,9 @@ class Evidence:
     expected : callable
         Returns the expected error.
     confirm : bool or None
-        Whether to re-simulate the run without its bottleneck; None: if it has at most `CHEAP_GRANTS`, or in coarse
-        bursts if these are at most `COARSE_GRANTS`.
-    coarser : callable or None
-        Lowers the run onto its fabric in coarse bursts; None if that is not possible.
+        Whether to re-simulate the run without its bottleneck; None: if it has at most `CHEAP_GRANTS`.
+    progress : callable or None
+        Progress of that re-simulation.
     """
 
     def __init__(
@@ -171,10 +164,10 @@ class Evidence:
         records: HeldRecords | str,
         expected: Callable[[], str],
         confirm: bool | None,
-        coarser: Callable[[], Lowered] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._inputs, self._records, self._expected = inputs, records, expected
-        self._confirm, self._coarser = confirm, coarser
+        self._confirm, self._progress = confirm, progress
         self._found: Verdict | None = None
 
     def __call__(self, result: Result) -> Verdict:
@@ -183,7 +176,7 @@ class Evidence:
             results = self._judge(result)
             self._found = replace(results, expected=self._expected())
             # Large, and not needed again.
-            self._inputs, self._records, self._coarser = _gone, "known", None
+            self._inputs, self._records, self._progress = _gone, "known", None
         return self._found
 
     def __reduce__(self) -> tuple[type[KnownVerdict], tuple[Verdict | None]]:
@@ -194,7 +187,7 @@ class Evidence:
         if isinstance(self._records, str):
             return without_path(result, self._records)
         inputs = self._inputs()
-        return judge_held(result, inputs, self._records, self._confirm, self._coarser)
+        return judge_held(result, inputs, self._records, self._confirm, self._progress)
 
 
 class KnownVerdict:
@@ -213,65 +206,70 @@ def judge_held(
     inputs: Inputs,
     records: HeldRecords,
     confirm: bool | None,
-    coarser: Callable[[], Lowered] | None = None,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Return the verdict on a run from its records in memory."""
-    from clusim.analysis.critical import Traced, critical_of
-
     try:
-        results = judged(
-            critical_of(Traced.of(Path(result.provenance.fabric), result, inputs), records)
-        )
+        results = _judged(result, inputs, records)
     except TraceError as error:
         return without_path(result, str(error).partition(": ")[2])
     engine = result.provenance.engine
     if not result.complete:  # the complete time is unknown
         return results.verdict.without_savings()
     if confirm or (confirm is None and engine == "c" and result.grants <= CHEAP_GRANTS):
-        return confirmed(results, inputs, engine)
-    if confirm is None and engine == "c" and coarser is not None and results.changes:
-        return _coarsely(results, inputs, result.grants, coarser())
+        return confirmed(results, result, inputs, progress)
     return results.verdict
 
 
-def confirmed(finding: Judged, inputs: Inputs, engine: str) -> Verdict:
-    """Re-simulate a run without its bottleneck, and return the verdict with the saving."""
-    after_ps = _changed_ps(finding, inputs.image, inputs, engine)
-    if after_ps is None:
-        return finding.verdict
-    return finding.verdict.simulated(finding.verdict.time_ps - after_ps)
+def _judged(result: Result, inputs: Inputs, records: HeldRecords) -> Judged:
+    from clusim.analysis.critical import Traced, critical_of
+
+    traced = Traced.of(Path(result.provenance.fabric), result, inputs)
+    return judged(critical_of(traced, records))
 
 
-def _coarsely(finding: Judged, inputs: Inputs, grants: int, coarse: Lowered) -> Verdict:
-    """Return the verdict with the relative saving of a re-simulation in coarse bursts."""
-    hops = coarse.grain.grant_hops
-    if hops > COARSE_GRANTS or 2 * hops > grants:
-        return finding.verdict
-    image = {name: getattr(coarse.image, name) for name in DTYPES}
-    after_ps = _changed_ps(finding, image, inputs, "c")
-    if after_ps is None:
-        return finding.verdict
-    before_ps = run_image(image, inputs).time_ps
-    saving_ps = round(finding.verdict.time_ps * (before_ps - after_ps) / before_ps)
-    return finding.verdict.simulated(saving_ps, f"in bursts of {coarse.grain.burst_bytes[1]} B")
-
-
-def _changed_ps(
-    finding: Judged, image: Mapping[str, NDArray[Any]], inputs: Inputs, engine: str
-) -> int | None:
-    """Return the time of an image without the bottleneck [ps], or None.
-
-    None: there is no change to apply, or the changed run cannot end.
-    """
+def confirmed(
+    finding: Judged, result: Result, inputs: Inputs, progress: Progress | None = None
+) -> Verdict:
+    """Re-simulate a run without its bottleneck; return the verdict with the saving and the next bottleneck."""
     change = finding.changes[0] if finding.changes else None
     if change is None:
-        return None
-    engine_name: EngineName = "reference" if engine == "reference" else "c"
+        return finding.verdict
+    arrays = changed_image(inputs.image, change)
+    engine: EngineName = "reference" if result.provenance.engine == "reference" else "c"
+    records = HeldRecords()
     try:
-        return run_image(changed_image(image, change), inputs, engine_name).time_ps
+        session = _simulated(arrays, inputs, engine, records, progress)
+        after = _judged(_changed(result, session), replace(inputs, image=arrays), records).verdict
     except (DeadlockError, RangeExceeded):
         # The changed system would need further changes.
-        return None
+        return finding.verdict
+    first = after.headline
+    then = "" if first is None else f"{after.share(first):.1%} {first.words()}"
+    return finding.verdict.simulated(finding.verdict.time_ps - after.time_ps, then=then)
+
+
+def _changed(result: Result, session: Session) -> Result:
+    """Return the result of a changed run: times, counters and histories of `session`."""
+    start_ps, end_ps = (times[: len(result.tasks.names)] for times in session.engine.task_times())
+    image = session.image
+    rate_Bps = image.wires["rate_num"] / image.wires["rate_den"] * 1e12
+    wires = run_wires(replace(result.wires, rate_Bps=rate_Bps), image.faults, session.engine)
+    return replace(
+        result,
+        time_ps=session.engine.now_ps,
+        tasks=replace(result.tasks, start_ps=start_ps, end_ps=end_ps),
+        wires=wires,
+        bins=session.recorder.bins(),
+    )
+
+
+def run_wires(wires: Wires, faults: Array, engine: Engine) -> Wires:
+    """Return the wires of a run with its counters and, after a fault, their mean rate."""
+    mean_Bps = None
+    if (faults["kind"] == FaultKind.RATE).any():
+        mean_Bps = mean_rates_Bps(wires.rate_Bps, faults, engine.now_ps)
+    return replace(wires, counters=engine.wires(), mean_Bps=mean_Bps)
 
 
 def _gone() -> Inputs:
@@ -300,12 +298,3 @@ def inputs_of(image: Image, made: Columns | None) -> Inputs:
         names["rank_endpoint"],
         names["node_tier"],
     )
-
-
-def coarser_of(
-    fabric: Fabric, schedule: Schedule, seed: int, faults: Sequence[Fault]
-) -> Callable[[], Lowered] | None:
-    """Return a callable that lowers a run in coarse bursts; None if that is slow."""
-    if len(schedule.instances) > COARSE_INSTANCES:
-        return None
-    return partial(lower, fabric, schedule, "coarse", seed, faults=faults)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.base.version import version
-from clusim.engine.abi import WIRE_COUNTERS, Engine, FaultKind, NodeKind, Stop
+from clusim.engine.abi import WIRE_COUNTERS, NodeKind, Stop
 from clusim.engine.image import DTYPES, Image
-from clusim.lowering import Grain, Lowered, arriving_ps, lower
-from clusim.results.bins import BinRecorder
+from clusim.lowering import Grain, arriving_ps, lower
+from clusim.results.bins import MAX_BINS, BinRecorder
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import FoldedBlocks
 from clusim.results.result import (
@@ -27,12 +27,11 @@ from clusim.results.result import (
     Result,
     Tasks,
     Wires,
-    mean_rates_Bps,
 )
 from clusim.results.resultjson import Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
-from clusim.simulation.diagnose import Columns, Evidence, coarser_of, inputs_of
+from clusim.simulation.diagnose import Columns, Evidence, inputs_of, run_wires
 from clusim.simulation.expected import expected_of
 from clusim.simulation.payload_check import Checker, Waits, deadlock_error, require_room
 from clusim.simulation.plan import can_verify, planned
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter
 
 Array = NDArray[Any]
-
-MAX_BINS = 512
-"""Default maximum of time bins per wire."""
 
 TRACE_LIMIT_BYTES = 1 << 30
 """Default size limit of a trace [bytes]."""
@@ -95,7 +91,7 @@ class Job:
     """A run except for the engine, with all inputs that the result and the trace repeat.
 
     `stuck` creates the error for a deadlocked session, `inputs` returns the trace columns of the inputs, `expected` the
-    expected error, `coarser` lowers the same schedule in coarse bursts. Of the image's instances and tasks only
+    expected error. Of the image's instances and tasks only
     the schedule's are reported; the rest are proxies. `verified` is the schedule with checked data. `least_ps` is a
     lower bound on the time of the run.
     """
@@ -112,7 +108,6 @@ class Job:
     instances: int | None = None
     verified: Schedule | None = None
     expected: Callable[[], str] = str
-    coarser: Callable[[], Lowered] | None = None
     least_ps: int = 0
 
 
@@ -168,7 +163,6 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if verify else None,
         expected=partial(_expected, request, schedule),
-        coarser=coarser_of(fabric, schedule, request.seed, broken.faults),
         least_ps=lowered.least_ps,
     )
 
@@ -428,7 +422,7 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
     elif held is None and not options.histories:
         why = "no histories were kept"
     made = partial(inputs_of, job.image, job.inputs)
-    return Evidence(made, why, job.expected, options.confirm, job.coarser)
+    return Evidence(made, why, job.expected, options.confirm, options.progress)
 
 
 def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
@@ -436,15 +430,6 @@ def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
     least_ps = max(job.least_ps, result.time_ps)
     unfinished = Unfinished(why, session.part_done(), least_ps)
     return replace(result, complete=False, unfinished=unfinished)
-
-
-def _run_wires(job: Job, engine: Engine) -> Wires:
-    """Return the wires with their counters and, after a fault, their mean rate."""
-    faults = job.image.faults
-    mean_Bps = None
-    if (faults["kind"] == FaultKind.RATE).any():
-        mean_Bps = mean_rates_Bps(job.wires.rate_Bps, faults, engine.now_ps)
-    return replace(job.wires, counters=engine.wires(), mean_Bps=mean_Bps)
 
 
 def _with_names(refusal: str, job: Job) -> str:
@@ -469,7 +454,7 @@ def _result(session: Session, job: Job) -> Result:
         wall_s=session.wall_s,
         fingerprint=engine.fingerprint(),
         provenance=job.provenance,
-        wires=_run_wires(job, engine),
+        wires=run_wires(job.wires, job.image.faults, engine),
         tasks=tasks,
         bins=session.recorder.bins(),
         call=job.call,
