@@ -124,8 +124,7 @@ class HeldRecords:
             rows = np.concatenate(self._held)
             self._held = [rows]
             self._columns = {
-                column: np.ascontiguousarray(rows[name])
-                for column, (name, _, _, _) in PRIMITIVES.items()
+                column: np.ascontiguousarray(rows[name]) for column, (name, _) in PRIMITIVES.items()
             }
         low = index * self._block_rows
         return {name: own[low : low + self._block_rows] for name, own in self._columns.items()}

@@ -37,8 +37,8 @@ from clusim.results.result import (
     mean_rates_Bps,
 )
 from clusim.results.trace.held import BLOCK_ROWS
-from clusim.results.trace.layout import FORMAT, IMAGE, PRIMITIVES, WIRE_TOTALS
-from clusim.results.trace.rules import AMOUNT_END, attribute, length, read, read_texts
+from clusim.results.trace.layout import AMOUNT_END, FORMAT, IMAGE, PRIMITIVES, WIRE_TOTALS
+from clusim.results.trace.rules import attribute, length, read, read_texts
 from clusim.results.trace.structure import Opened, check_structure
 
 Array = NDArray[Any]

@@ -135,7 +135,7 @@ class TraceWriter:
                 self._file[f"/tasks/{column}"].dims[0].attach_scale(self._file["/tasks/name"])
             self._make_histories(len(wires.names), begun.num_endpoints)
             if self._max_records:
-                for column, (_, dtype, _, _) in PRIMITIVES.items():
+                for column, (_, dtype) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
                 self._file["/primitives"].attrs["cut"] = False
             self._commit()
@@ -179,7 +179,7 @@ class TraceWriter:
             return
         records = np.concatenate(self._held)
         end = self._records + len(records)
-        for column, (name, _, _, _) in PRIMITIVES.items():
+        for column, (name, _) in PRIMITIVES.items():
             dataset = self._file[f"/primitives/{column}"]
             dataset.resize(end, axis=0)
             dataset[self._records :] = records[name]
