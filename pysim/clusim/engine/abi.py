@@ -38,13 +38,13 @@ def _values(enum: str) -> list[int]:
 def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
     """Return a decorator that checks names and values of a class against a header enum."""
 
-    def check(found: type[E]) -> type[E]:
-        said: set[tuple[str, int]] = set(ffi.typeof(f"enum {enum}").relements.items())
-        own = {(f"{enum.upper()}_{member.name}", int(member)) for member in found}
-        for name, value in sorted(said ^ own):
-            where = "clusim.h" if (name, value) in said else f"clusim.engine.abi.{found.__name__}"
+    def check(cls: type[E]) -> type[E]:
+        header: set[tuple[str, int]] = set(ffi.typeof(f"enum {enum}").relements.items())
+        members = {(f"{enum.upper()}_{member.name}", int(member)) for member in cls}
+        for name, value in sorted(header ^ members):
+            where = "clusim.h" if (name, value) in header else f"clusim.engine.abi.{cls.__name__}"
             raise InternalError(f"{name} = {value}: only in {where}")
-        return found
+        return cls
 
     return check
 
@@ -231,9 +231,9 @@ _WHY = {
 }
 
 
-def range_exceeded(what: Beyond, index: int) -> RangeExceeded:
+def range_exceeded(limit: Beyond, index: int) -> RangeExceeded:
     """Return the error of a run that an engine refused to continue."""
-    return RangeExceeded(what.name.lower(), index, f"{_WHY[what]}; simulate less at once")
+    return RangeExceeded(limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once")
 
 
 Array = NDArray[Any]

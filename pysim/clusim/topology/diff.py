@@ -80,8 +80,8 @@ def _nodes(one: Fabric, other: Fabric) -> Iterator[Difference]:
 
 
 def _node_word(node: Node) -> str:
-    what = node.endpoint.chip if node.endpoint is not None else node.model
-    return f"{node.kind} {what}".strip()
+    model = node.endpoint.chip if node.endpoint is not None else node.model
+    return f"{node.kind} {model}".strip()
 
 
 def _only(
@@ -91,8 +91,8 @@ def _only(
     for name, item in mine.items():
         if name not in theirs:
             groups.setdefault(word(item), []).append(name)
-    for what, names in groups.items():
-        yield Difference(ranges(names), f"{text} ({what})")
+    for side, names in groups.items():
+        yield Difference(ranges(names), f"{text} ({side})")
 
 
 def _changes(one: Any, other: Any, prefix: str = "") -> Iterator[str]:
