@@ -16,7 +16,7 @@ import pytest
 from clusim.analysis.slices import Slices, all_starts
 from clusim.base.errors import TraceError
 from clusim.results.trace.inputs import read_inputs
-from clusim.results.trace.reader import RecordFile, read_result
+from clusim.results.trace.reader import open_records, read_result
 from clusim.results.trace.tables import iterate_table
 from clusim.simulation.diagnose import rerun
 from fuzz import traces
@@ -265,7 +265,7 @@ def test_a_program_of_endless_slices_is_not_written_out(tmp_path: Path) -> None:
 
 def test_every_block_of_slices_is_checked(tmp_path: Path) -> None:
     path = doctored(tmp_path, value("/primitives/instance", 1 << 20, row=-1))
-    with RecordFile(path, block_rows=2) as records:
+    with open_records(path, block_rows=2) as records:
         records.block(0)
         with pytest.raises(TraceError, match="/primitives/instance"):
             records.block(records.num_blocks - 1)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -36,7 +35,7 @@ from clusim.results.result import (
     Wires,
     mean_rates_Bps,
 )
-from clusim.results.trace.held import BLOCK_ROWS
+from clusim.results.trace.held import BLOCK_ROWS, Records
 from clusim.results.trace.layout import AMOUNT_END, FORMAT, IMAGE, PRIMITIVES, WIRE_TOTALS
 from clusim.results.trace.rules import attribute, length, read, read_texts
 from clusim.results.trace.structure import Opened, check_structure
@@ -159,8 +158,7 @@ def open_trace(path: str | Path) -> Iterator[Opened]:
                 )
             yield opened
     except (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"{path}: not a readable trace: {reason}") from None
+        raise _unreadable(path, error) from None
 
 
 def _check_start(path: Path) -> None:
@@ -235,8 +233,7 @@ def _judge(file: Opened) -> Callable[[Result], Verdict] | None:
 def read_records(path: str | Path) -> dict[str, Array]:
     """Return the completion records of a trace as columns: `time_ps`, `instance`, `seq`."""
     with open_trace(path) as file:
-        if "/primitives" not in file:
-            raise TraceError(f"{path}: holds no primitives; run again with --trace-primitives")
+        _primitives(file, "primitives")
         _, _, count = progress(file)
         names = {"time_ps": "time", "instance": "instance", "seq": "seq"}
         return {key: read(file, f"/primitives/{name}", 0, count) for key, name in names.items()}
@@ -392,79 +389,53 @@ KEPT_BLOCKS = 4
 """Blocks kept in memory: 30 MB in all."""
 
 
-class RecordFile:
-    """The completion records of a trace, in the order of their times; a context manager.
+class FileRecords(Records):
+    """Completion records in an open trace."""
 
-    Attributes
-    ----------
-    count : int
-        Records in the file.
-    cut : bool
-        Whether the run had more records than the trace was allowed to hold.
-    """
-
-    def __init__(self, path: str | Path, block_rows: int = BLOCK_ROWS) -> None:
-        self.path = Path(path)
-        self.block_rows = block_rows
-        self.count = 0
-        self.cut = False
-        self._stack = ExitStack()
-        self._blocks: OrderedDict[int, dict[str, Array]] = OrderedDict()
-        self._file: Any = None
-
-    def __enter__(self) -> RecordFile:
-        """Open the file; raises `TraceError` if it holds no records, or not why they were late."""
-        with ExitStack() as stack:
-            self._file = stack.enter_context(open_trace(self.path))
-            if "/primitives" not in self._file:
-                raise TraceError(
-                    f"{self.path}: holds no completed slices; run again with --trace-primitives"
-                )
-            group = self._file["/primitives"]
-            if "gate" not in group:
-                raise TraceError(
-                    f"{self.path}: written by an older clusim, without the waits of slices; run it again"
-                )
-            _, _, self.count = progress(self._file)
-            self.cut = bool(attribute(self._file, "/primitives", "cut", 0))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        self._blocks.clear()
-        self._stack.close()
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks."""
-        return -(-self.count // self.block_rows)
+    def __init__(self, file: Opened, block_rows: int) -> None:
+        super().__init__(Path(file.filename), block_rows)
+        _, _, self.count = progress(file)
+        self.cut = bool(attribute(file, "/primitives", "cut", 0))
+        self._file = file
+        self._kept = lru_cache(KEPT_BLOCKS)(self._read)
 
     def block(self, index: int) -> dict[str, Array]:
-        """Return block `index` as columns ``time gate instance seq wire cause``."""
-        if index in self._blocks:
-            self._blocks.move_to_end(index)
-            return self._blocks[index]
-        low = index * self.block_rows
-        high = min(self.count, low + self.block_rows)
+        """Return a block; raises `TraceError` if a value is illegal."""
+        return self._kept(index)
+
+    def _read(self, index: int) -> dict[str, Array]:
+        low = index * self._block_rows
+        high = min(self.count, low + self._block_rows)
         try:
             rows = {name: read(self._file, f"/primitives/{name}", low, high) for name in PRIMITIVES}
-        except (OSError, ValueError, KeyError) as broken:
-            reason = str(broken).splitlines()[0]
-            raise TraceError(f"{self.path}: not a readable trace: {reason}") from None
+        except (OSError, ValueError, KeyError) as error:
+            raise _unreadable(self.path, error) from None
         if (rows["gate"] > rows["time"]).any():
             raise TraceError(f"{self.path}: /primitives: a slice complete before its gate opened")
-        self._blocks[index] = rows
-        if len(self._blocks) > KEPT_BLOCKS:
-            self._blocks.popitem(last=False)
         return rows
 
-    def blocks(self) -> Iterator[dict[str, Array]]:
-        """Yield all blocks in the order of time."""
-        for index in range(self.num_blocks):
-            yield self.block(index)
+
+@contextmanager
+def open_records(path: str | Path, block_rows: int = BLOCK_ROWS) -> Iterator[FileRecords]:
+    """Open the completion records of a trace; raises `TraceError` without them or their waits."""
+    with ExitStack() as stack:
+        file = stack.enter_context(open_trace(path))
+        if "gate" not in _primitives(file, "completed slices"):
+            raise TraceError(
+                f"{path}: written by an older clusim, without the waits of slices; run it again"
+            )
+        records, opened = FileRecords(file, block_rows), stack.pop_all()
+    with closing(opened):  # errors of the caller are not errors of the file
+        yield records
+
+
+def _primitives(file: Opened, what: str) -> Any:
+    """Return the group of completion records; raises `TraceError` without it."""
+    if "/primitives" not in file:
+        raise TraceError(f"{file.filename}: holds no {what}; run again with --trace-primitives")
+    return file["/primitives"]
+
+
+def _unreadable(path: Path, error: Exception) -> TraceError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return TraceError(f"{path}: not a readable trace: {reason}")
