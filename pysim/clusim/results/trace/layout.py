@@ -104,6 +104,15 @@ PRIMITIVES = {
 }
 """Columns of /primitives: engine's field and type."""
 
+META_NAMES = (
+    *("fabric", "engine", "granularity", "granularity_note"),
+    *("burst_packets", "seed", "version", "command"),
+)
+"""Fields of the provenance that are attributes of /meta; the texts are datasets."""
+
+MESSAGES = ("source", "destination", "bytes", "start", "end")
+"""Columns of /messages, in the order of the fields of `clusim.results.result.Messages`."""
+
 _ANY = Rule("any", low=-(1 << 63), high=1 << 63)
 _FIRST = {
     "calls": "/schedule/calls/operation",

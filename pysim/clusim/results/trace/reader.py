@@ -36,7 +36,15 @@ from clusim.results.result import (
     mean_rates_Bps,
 )
 from clusim.results.trace.held import BLOCK_ROWS, Records
-from clusim.results.trace.layout import AMOUNT_END, FORMAT, IMAGE, PRIMITIVES, WIRE_TOTALS
+from clusim.results.trace.layout import (
+    AMOUNT_END,
+    FORMAT,
+    IMAGE,
+    MESSAGES,
+    META_NAMES,
+    PRIMITIVES,
+    WIRE_TOTALS,
+)
 from clusim.results.trace.rules import attribute, length, read, read_texts
 from clusim.results.trace.structure import Opened, check_structure
 
@@ -280,16 +288,9 @@ def _provenance(file: Opened) -> Provenance:
     if any(len(text) != 1 for text in texts):
         raise TraceError(f"{file.filename}: /meta: must have one topology and one schedule")
     return Provenance(
-        fabric=_meta(file, "fabric"),
+        **{name: _meta(file, name) for name in META_NAMES},
         fabric_text=texts[0][0],
         schedule_text=texts[1][0],
-        engine=_meta(file, "engine"),
-        granularity=_meta(file, "granularity"),
-        granularity_note=_meta(file, "granularity_note"),
-        burst_packets=_meta(file, "burst_packets"),
-        seed=_meta(file, "seed"),
-        version=_meta(file, "version"),
-        command=_meta(file, "command"),
         faults=_lines(file, "/meta/faults"),
         notes=_lines(file, "/meta/notes"),
         error_bound=_optional(file, "error_bound"),
@@ -377,8 +378,7 @@ def _bins(file: Opened, count: int, now_ps: int) -> Bins:
 def _messages(file: Opened, time_ps: int) -> Messages | None:
     if "/messages" not in file:
         return None
-    names = ("source", "destination", "bytes", "start", "end")
-    result = Messages(*(read(file, f"/messages/{name}") for name in names))
+    result = Messages(*(read(file, f"/messages/{name}") for name in MESSAGES))
     late = result.end_ps[(result.end_ps >= 0) & (result.end_ps < result.start_ps)]
     if len(late) or result.end_ps.max(initial=-1) > time_ps:
         raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")

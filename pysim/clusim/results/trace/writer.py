@@ -7,13 +7,12 @@ consistent between flushes, so the partial file of a killed or running job opens
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,15 @@ from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
 from clusim.results.result import Call, Provenance, Result, Tasks, Wires
 from clusim.results.trace.journal import Journal
-from clusim.results.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about
+from clusim.results.trace.layout import (
+    CHUNK_BYTES,
+    FORMAT,
+    MESSAGES,
+    META_NAMES,
+    PRIMITIVES,
+    WIRE_TOTALS,
+    about,
+)
 
 Array = NDArray[Any]
 
@@ -42,17 +49,7 @@ _CHUNK_ROWS = 65536
 _TIMES = ("/wires/time", "/hbm/time")
 """Scales of histories; xarray looks for them in the group of the history."""
 
-META_NAMES = (
-    "fabric",
-    "engine",
-    "granularity",
-    "granularity_note",
-    "burst_packets",
-    "seed",
-    "version",
-    "command",
-)
-"""Fields of the provenance that are attributes of /meta; the texts are datasets."""
+_PACKED = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +117,7 @@ class TraceWriter:
         for place in (self.path, self.partial):
             files.refuse_inputs(place, provenance.read_files)
         with self._guard():
-            self._check_target()
+            files.check_replaceable(self._target)
             self._lock = self._locked()
             self._journal = Journal(self.partial)
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
@@ -128,28 +125,17 @@ class TraceWriter:
             self._write_fabric(wires)
             for name, values in begun.inputs.items():
                 self._put(name, values)
-            self._put("/tasks/name", tasks.names)
-            self._file["/tasks/name"].make_scale("name")
+            names = self._put("/tasks/name", tasks.names)
+            names.make_scale("name")
             for column in ("start", "end"):
-                self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
-                self._file[f"/tasks/{column}"].dims[0].attach_scale(self._file["/tasks/name"])
+                times = self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
+                times.dims[0].attach_scale(names)
             self._make_histories(len(wires.names), begun.num_endpoints)
             if self._max_records:
                 for column, (_, dtype) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
                 self._file["/primitives"].attrs["cut"] = False
             self._commit()
-
-    def _check_target(self) -> None:
-        """Raise `OSError` if the finished file could not be created at the target path."""
-        target = self._target
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if target.exists() and not target.is_file():
-            # Renaming onto a device or a pipe would put a file in its place.
-            raise OSError(errno.EINVAL, "not a regular file")
-        if target.exists() and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _locked(self) -> files.Lock:
         try:
@@ -211,11 +197,8 @@ class TraceWriter:
             self._write_totals(result.wires.counters)
             self._write_bins(result.bins)
             if (messages := result.messages) is not None:
-                self._put("/messages/source", messages.source)
-                self._put("/messages/destination", messages.destination)
-                self._put("/messages/bytes", messages.size_bytes)
-                self._put("/messages/start", messages.start_ps)
-                self._put("/messages/end", messages.end_ps)
+                for column, item in zip(MESSAGES, fields(messages), strict=True):
+                    self._put(f"/messages/{column}", getattr(messages, item.name))
             self._put("/meta/verdict", [json.dumps(result.verdict.to_json())])
             bins = len(result.bins.edge_ps) - 1
             self._file["/meta/progress"][:] = (result.time_ps, bins, self._records)
@@ -283,35 +266,26 @@ class TraceWriter:
             self.discard()
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
-    def _put(self, name: str, values: Array | list[str]) -> None:
+    def _put(self, name: str, values: Array | list[str]) -> Any:
         """Store one column, compressed where that can pay, with its unit and description."""
         if isinstance(values, list):
             values = _texts(values)
         # One long text would be one piece.
         pays = values.nbytes > 4096 and values.dtype.itemsize <= CHUNK_BYTES
-        options = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
-        dataset = self._file.create_dataset(name, data=values, **(options if pays else {}))
-        self._describe(dataset, name)
+        return self._create(name, data=values, **(_PACKED if pays else {}))
 
-    def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         chunks = (_CHUNK_ROWS,) if len(shape) == 1 else (max(1, min(shape[0], 1024)), 64)
         if name in _TIMES:
             chunks = (64,)
-        dataset = self._file.create_dataset(
-            name,
-            shape,
-            dtype,
-            maxshape=(*shape[:-1], None),
-            chunks=chunks,
-            compression="gzip",
-            compression_opts=1,
-            shuffle=True,
-        )
-        self._describe(dataset, name)
+        kind = {"shape": shape, "dtype": dtype, "maxshape": (*shape[:-1], None)}
+        return self._create(name, chunks=chunks, **kind, **_PACKED)
 
-    @staticmethod
-    def _describe(dataset: Any, name: str) -> None:
+    def _create(self, name: str, **options: Any) -> Any:
+        """Create a column with its unit and description."""
+        dataset = self._file.create_dataset(name, **options)
         _set(dataset, about(name, dataset.dtype.kind == "S"))
+        return dataset
 
     def _write_meta(self, provenance: Provenance, call: Call | None) -> None:
         root = {
