@@ -85,43 +85,34 @@ def read_folded(file: Opened, start_ps: Array, end_ps: Array) -> FoldedBlocks | 
 
 def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
     """Return the first inconsistency, empty if there is no error."""
-    sizes = folded.parts_ranks[folded.places_part]
-    tasks = np.diff(folded.parts_tasks_off)
-    of_part = np.repeat(np.arange(len(folded.parts_ranks)), tasks)
-    calls = np.diff(folded.parts_calls_off)
-    if len(np.unique(folded.places_part)) < len(folded.parts_ranks):
-        return "places: a part without a place"
-    if (folded.sizes != sizes).any():
-        return "places: number of ranks differs from that of their part"
-    if (folded.tasks_slot >= folded.parts_ranks[of_part]).any():
-        return "tasks/slot: a rank that the part does not have"
-    if (folded.tasks_call >= calls[of_part]).any():
-        return "tasks/call: a collective that the part does not have"
-    of_call = np.repeat(np.arange(len(folded.parts_ranks)), calls)
-    if (folded.calls_root >= folded.parts_ranks[of_call]).any():
-        return "calls/root: a rank that the part does not have"
-    if "" in folded.calls_operation or "" in folded.calls_dtype:
-        return "calls: an empty text"
-    if ((folded.tasks_start > folded.tasks_moves) | (folded.tasks_moves > folded.tasks_end)).any():
-        return "tasks: an end before its start"
-    if len(folded.pauses_task) != folded.off[-1]:
-        return "pauses/task: not one for every rank of every block"
+    ranks, pauses = folded.parts_ranks, len(folded.pauses_task)
+    tasks, calls = np.diff(folded.parts_tasks_off), np.diff(folded.parts_calls_off)
+    of_part, of_call = (np.repeat(np.arange(len(ranks)), rows) for rows in (tasks, calls))
+    slot, moves, end = folded.tasks_slot, folded.tasks_moves, folded.tasks_end
+    sizes = ranks[folded.places_part]
+    wrong = {
+        "places: a part without a place": len(np.unique(folded.places_part)) < len(ranks),
+        "places: number of ranks differs from that of their part": folded.sizes != sizes,
+        "tasks/slot: a rank that the part does not have": slot >= ranks[of_part],
+        "tasks/call: a collective that the part does not have": folded.tasks_call >= calls[of_part],
+        "calls/root: a rank that the part does not have": folded.calls_root >= ranks[of_call],
+        "calls: an empty text": "" in folded.calls_operation + folded.calls_dtype,
+        "tasks: an end before its start": (folded.tasks_start > moves) | (moves > end),
+        "pauses/task: not one for every rank of every block": pauses != folded.off[-1],
+    }
+    for words, cases in wrong.items():
+        if np.any(cases):
+            return words
     each = tasks[folded.places_part[folded.blocks_place]]
     if float(each.sum(dtype=np.float64)) > MOST_TASKS:
         return f"blocks of more than {MOST_TASKS:,} tasks"
     longest = np.zeros(len(tasks), np.int64)
-    np.maximum.at(longest, of_part, folded.tasks_end)
-    start, end = start_ps[folded.pauses_task], end_ps[folded.pauses_task]
+    np.maximum.at(longest, of_part, end)
+    starts, ends = start_ps[folded.pauses_task], end_ps[folded.pauses_task]
     lasts = np.repeat(longest[folded.places_part[folded.blocks_place]], np.diff(folded.off))
-    ended = end >= 0
-    most = int(end.max(initial=0))
-    if (start[ended] + lasts[ended] > most).any():
+    ended = ends >= 0
+    if (starts[ended] + lasts[ended] > ends.max(initial=0)).any():
         return "a block that ends after the last pause"
-    return _too_many(folded, each)
-
-
-def _too_many(folded: FoldedBlocks, each: Array) -> str:
-    """Return True if a rank has more tasks than can be held."""
     of_place = np.bincount(folded.blocks_place, weights=each, minlength=len(folded.places_part))
     of_rank = np.bincount(folded.ranks_rank, weights=np.repeat(of_place, folded.sizes))
     if of_rank.max(initial=0) > MOST_OF_RANK:

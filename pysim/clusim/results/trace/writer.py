@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -104,7 +104,6 @@ class TraceWriter:
         self._journal: Journal | None = None
         self._lock: files.Lock | None = None
         self._file: Any = None
-        self._whole = False
         try:
             self._begin(begun)
         except BaseException:
@@ -180,11 +179,8 @@ class TraceWriter:
         """Put everything known by now on disk."""
         began_s = time.monotonic()
         with self._guard():
-            self._write_records()
-            self._write_tasks(*(times[: self._tasks] for times in engine.task_times()))
-            self._write_totals(engine.wires())
-            self._write_bins(recorder.bins())
-            self._file["/meta/progress"][:] = (now_ps, recorder.count, self._records)
+            times = (column[: self._tasks] for column in engine.task_times())
+            self._write_state(now_ps, times, engine.wires(), recorder.bins())
             self._commit()
         ended_s = time.monotonic()
         self._next_flush_s = ended_s + max(FLUSH_S, FLUSH_SHARE * (ended_s - began_s))
@@ -192,16 +188,12 @@ class TraceWriter:
     def finish(self, result: Result) -> None:
         """Write the outcome, close the file and rename it to its final name."""
         with self._guard():
-            self._write_records()
-            self._write_tasks(result.tasks.start_ps, result.tasks.end_ps)
-            self._write_totals(result.wires.counters)
-            self._write_bins(result.bins)
+            times = (result.tasks.start_ps, result.tasks.end_ps)
+            self._write_state(result.time_ps, times, result.wires.counters, result.bins)
             if (messages := result.messages) is not None:
                 for column, item in zip(MESSAGES, fields(messages), strict=True):
                     self._put(f"/messages/{column}", getattr(messages, item.name))
             self._put("/meta/verdict", [json.dumps(result.verdict.to_json())])
-            bins = len(result.bins.edge_ps) - 1
-            self._file["/meta/progress"][:] = (result.time_ps, bins, self._records)
             _set(self._file["/meta"], _outcome(result))
             self._close(commit=True)
             os.replace(self.partial, self._target)
@@ -210,7 +202,7 @@ class TraceWriter:
 
     def abandon(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
         """Close after an interrupt or an error; the partial file keeps everything up to now."""
-        if self._journal is not None:
+        if self._is_open:
             with suppress(EnvironmentFailure):
                 self.flush(now_ps, engine, recorder)
                 self._close(commit=False)
@@ -218,10 +210,14 @@ class TraceWriter:
 
     def discard(self) -> None:
         """Close and delete the file: the run never began, or writing is no longer possible."""
-        if self._journal is not None:
+        if self._is_open:
             self._close(commit=False)
             self.partial.unlink(missing_ok=True)
         self._release()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._journal is not None and not self._journal.closed
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -238,19 +234,17 @@ class TraceWriter:
 
     def _close(self, *, commit: bool) -> None:
         """Close the file, with or without its pending data."""
-        journal, self._journal = self._journal, None
-        assert journal is not None
+        assert self._journal is not None
         try:
             if self._file:
                 self._file.close()
             if commit:
-                journal.commit()
-                journal.settle(self._target)
+                self._journal.commit()
+                self._journal.settle(self._target)
         finally:
-            self._whole = journal.whole
-            journal.close()
-        if commit and journal.error is not None:
-            raise journal.error
+            self._journal.close()
+        if commit and self._journal.error is not None:
+            raise self._journal.error
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -260,8 +254,8 @@ class TraceWriter:
         except OSError as error:
             reason = error.strerror or str(error)
             if self._journal is not None and self._journal.whole:
-                self._close(commit=False)
-            if self._whole:
+                if self._is_open:
+                    self._close(commit=False)
                 reason += f"; the data recorded before are in {self.partial}"
             self.discard()
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
@@ -334,16 +328,15 @@ class TraceWriter:
         for name in WIRE_TOTALS:
             file[f"/wires/total/{name}"].dims[0].attach_scale(file["/wires/wire"])
 
-    def _write_tasks(self, start_ps: Array, end_ps: Array) -> None:
-        self._file["/tasks/start"][...] = start_ps
-        self._file["/tasks/end"][...] = end_ps
-
-    def _write_totals(self, counters: Array) -> None:
+    def _write_state(
+        self, now_ps: int, task_times: Iterable[Array], counters: Array, bins: Bins
+    ) -> None:
+        """Append records, and overwrite the times of tasks, totals and histories."""
+        self._write_records()
+        for name, times in zip(("start", "end"), task_times, strict=True):
+            self._file[f"/tasks/{name}"][...] = times
         for name in WIRE_TOTALS:
             self._file[f"/wires/total/{name}"][...] = counters[name].astype(np.int64)
-
-    def _write_bins(self, bins: Bins) -> None:
-        """Overwrite the histories."""
         count = len(bins.edge_ps) - 1
         tables = {f"/wires/{name}": table for name, table in bins.wires.items()}
         tables |= {"/hbm/bytes": bins.hbm_bytes, **dict.fromkeys(_TIMES, bins.edge_ps[:-1])}
@@ -351,6 +344,7 @@ class TraceWriter:
             dataset = self._file[name]
             dataset.resize(count, axis=dataset.ndim - 1)
             dataset[...] = table
+        self._file["/meta/progress"][:] = (now_ps, count, self._records)
 
 
 def _outcome(result: Result) -> dict[str, Any]:
