@@ -12,7 +12,7 @@ from clusim.base.errors import EnvironmentFailure, TraceError
 from clusim.results.result import Result
 from clusim.results.trace import writer
 from clusim.results.trace.layout import FORMAT
-from clusim.results.trace.reader import columns, read_records, read_result
+from clusim.results.trace.reader import columns, open_records, read_result
 from clusim.topology import Fabric
 
 UNIFORM = clusim.Traffic("uniform", 1024, 1024, load=0.5, duration_ps=4_000_000)
@@ -165,5 +165,5 @@ def test_a_damaged_trace_is_a_trace_error_or_reads(fabric: Fabric, tmp_path: Pat
 
 def test_a_trace_without_primitives_says_so(fabric: Fabric, tmp_path: Path) -> None:
     run(fabric, tmp_path / "run.h5")
-    with pytest.raises(TraceError, match="--trace-primitives"):
-        read_records(tmp_path / "run.h5")
+    with pytest.raises(TraceError, match="--trace-primitives"), open_records(tmp_path / "run.h5"):
+        pass

@@ -229,15 +229,6 @@ def _judge(file: Opened) -> Callable[[Result], Verdict] | None:
     return lambda result: results
 
 
-def read_records(path: str | Path) -> dict[str, Array]:
-    """Return the completion records of a trace as columns: `time_ps`, `instance`, `seq`."""
-    with open_trace(path) as file:
-        _primitives(file, "primitives")
-        _, _, count = progress(file)
-        names = {"time_ps": "time", "instance": "instance", "seq": "seq"}
-        return {key: read(file, f"/primitives/{name}", 0, count) for key, name in names.items()}
-
-
 def progress(file: Opened) -> tuple[int, int, int]:
     """Return the progress of a trace: time [ps], bins in use, records written."""
     result = read(file, "/meta/progress").tolist()
@@ -411,20 +402,17 @@ def open_records(path: str | Path, block_rows: int = BLOCK_ROWS) -> Iterator[Fil
     """Open the completion records of a trace; raises `TraceError` without them or their waits."""
     with ExitStack() as stack:
         file = stack.enter_context(open_trace(path))
-        if "gate" not in _primitives(file, "completed slices"):
+        if "/primitives" not in file:
+            raise TraceError(
+                f"{path}: holds no completed slices; run again with --trace-primitives"
+            )
+        if "/primitives/gate" not in file:
             raise TraceError(
                 f"{path}: written by an older clusim, without the waits of slices; run it again"
             )
         records, opened = FileRecords(file, block_rows), stack.pop_all()
     with closing(opened):  # errors of the caller are not errors of the file
         yield records
-
-
-def _primitives(file: Opened, what: str) -> Any:
-    """Return the group of completion records; raises `TraceError` without it."""
-    if "/primitives" not in file:
-        raise TraceError(f"{file.filename}: holds no {what}; run again with --trace-primitives")
-    return file["/primitives"]
 
 
 def _unreadable(path: Path, error: Exception) -> TraceError:
