@@ -41,8 +41,7 @@ def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
     ran = run_that_ends(seed)
     end = max(1, ran.time_ps)
     histories = {
-        name: ran.wires[counter].astype(np.int64)[:, None]
-        for name, (counter, _, _) in COLUMNS.items()
+        name: ran.wires[counter].astype(np.int64)[:, None] for name, counter in COLUMNS.items()
     }
     bins = Bins(np.array([0, end]), histories, np.zeros((len(ran.image.endpoints), 1), np.int64))
     usage = Usage(bins, ran.image.endpoints["mem_cost16"])

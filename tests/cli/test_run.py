@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim.results.trace.reader import read_records, read_result
+from clusim.results.trace.reader import open_records, read_result
 
 Clusim = Callable[..., Any]
 RING = ("run", "dgx-a100", "--algorithm", "ring")
@@ -101,10 +101,11 @@ def test_a_trace_holds_the_command_and_the_primitives(clusim: Clusim, tmp_path: 
     assert result.provenance.fabric_text.startswith("# DGX A100")
     assert "allreduce" in result.provenance.schedule_text
     assert (result.tasks.end_ps > 0).all()
-    records = read_records(path)
-    assert len(records["time_ps"]) > 0
-    assert (records["time_ps"][1:] >= records["time_ps"][:-1]).all()
-    assert records["time_ps"][-1] <= result.time_ps
+    with open_records(path) as records:
+        time_ps = records.block(0)["time"]
+    assert len(time_ps) == records.count > 0
+    assert (time_ps[1:] >= time_ps[:-1]).all()
+    assert time_ps[-1] <= result.time_ps
 
 
 def test_info_prints_a_trace(clusim: Clusim, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from clusim.results.trace.reader import read_records, read_result
+from clusim.results.trace.reader import open_records, read_result
 
 Clusim = Callable[..., Any]
 P5 = ("run", "aws-p5", "--nodes", 2, "--algorithm", "ring", "--size", "4MiB",
@@ -83,7 +84,8 @@ def test_a_trace_of_several_machines_has_tasks_of_the_schedule_and_slices_of_pro
     assert f"{result.fingerprint:016x}" == json.loads(done.out)["fingerprint"]
     assert len(result.tasks.names) == 16
     assert (result.tasks.end_ps > 0).all()
-    programs = read_records(path)["instance"]
+    with open_records(path) as records:
+        programs = np.concatenate([block["instance"] for block in records.blocks()])
     assert set(programs[programs < 16 * 8].tolist()) == set(range(16 * 8))
     assert set(programs[programs >= 16 * 8].tolist()) == set(range(16 * 8, 16 * 8 + 2 * 8))
 

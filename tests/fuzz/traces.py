@@ -95,15 +95,16 @@ def samples() -> list[dict[str, bytes]]:
     return found
 
 
-def mutate(data: bytes, chance: random.Random) -> bytes:
-    """Return a trace with a few values, attributes, columns or raw bytes changed."""
-    if chance.random() < 0.15:
+def mutate(data: bytes, chance: random.Random, turn: int) -> bytes:
+    """Return a trace with a few values, attributes, columns or raw bytes changed, each column when it is its `turn`."""
+    if chance.random() < 0.1:
         return _raw(data, chance)
     held = io.BytesIO(data)
     with h5py.File(held, "r+") as file:
         names = _names(data)
-        for _ in range(chance.choice((1, 1, 1, 2, 4))):
-            change, name = chance.choice(_CHANGES), chance.choice(names)
+        for number in range(chance.choice((1, 1, 1, 1, 2))):
+            name = chance.choice(names) if number else names[turn % len(names)]
+            change = chance.choice(_CHANGES if getattr(file.get(name), "size", 0) else _OTHERS)
             with suppress(ValueError, KeyError, RuntimeError, TypeError):  # HDF5 cannot do that
                 change(file, name, chance)
     return held.getvalue()
@@ -193,9 +194,8 @@ def _reshape(file: Any, name: str, chance: random.Random) -> None:
 
 
 def _attribute(file: Any, name: str, chance: random.Random) -> None:
-    item = chance.choice(
-        (file, file.get("meta", file), file.get("meta", file), file.get(name, file))
-    )
+    meta = file.get("meta", file)
+    item = chance.choice((file, meta, meta, meta, meta, file.get(name, file)))
     names = list(item.attrs)
     if not names:
         return
@@ -228,7 +228,9 @@ def _link(file: Any, name: str, chance: random.Random) -> None:
         file[name] = there
 
 
-_CHANGES = (_value, _value, _value, _value, _value, _drop, _rename, _reshape, _attribute, _link)
+_OTHERS = (_drop, _rename, _reshape, _attribute, _link)
+"""Changes of groups and empty columns, which have no values."""
+_CHANGES = (_value,) * 6 + _OTHERS
 
 
 def _info(path: Path) -> None:

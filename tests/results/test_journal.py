@@ -85,10 +85,7 @@ def test_on_a_full_disk_the_file_stays_as_the_last_commit_left_it(
     journal.close()
 
 
-def test_what_is_spilled_early_leaves_the_committed_state_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clusim.results.trace.journal.MAX_PENDING_BYTES", 20)
+def test_what_is_written_early_leaves_the_committed_state_alone(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "x")
     journal.write(b"0123456789")
     journal.commit()
@@ -96,24 +93,25 @@ def test_what_is_spilled_early_leaves_the_committed_state_alone(
     journal.write(b"##")
     journal.seek(10)
     journal.write(b"a" * 30)
-    assert (tmp_path / "x").read_bytes()[:10] == b"0123456789"
+    journal.seek(8)
+    journal.write(b"####")
+    journal.seek(10)
+    journal.write(b"aa")
+    assert (tmp_path / "x").read_bytes() == b"0123456789" + b"a" * 30
     journal.seek(0)
-    assert journal.read(12) == b"01##456789aa"
+    assert journal.read(12) == b"01##4567##aa"
     journal.commit()
-    assert (tmp_path / "x").read_bytes() == b"01##456789" + b"a" * 30
+    assert (tmp_path / "x").read_bytes() == b"01##4567##" + b"a" * 30
     journal.close()
 
 
-def test_what_is_spilled_before_the_first_commit_does_not_look_like_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clusim.results.trace.journal.MAX_PENDING_BYTES", 20)
+def test_what_is_written_before_the_first_commit_does_not_look_like_a_file(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "x")
     journal.write(b"signature")
     journal.write(b"a" * 30)
     journal.write(b"b" * 30)
     assert not journal.whole
-    assert (tmp_path / "x").read_bytes() == bytes(9) + b"a" * 30 + b"b" * 30
+    assert (tmp_path / "x").read_bytes() == bytes(8) + b"e" + b"a" * 30 + b"b" * 30
     journal.commit()
     assert journal.whole
     assert (tmp_path / "x").read_bytes() == b"signature" + b"a" * 30 + b"b" * 30

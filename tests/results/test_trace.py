@@ -11,8 +11,8 @@ import clusim
 from clusim.base.errors import EnvironmentFailure, TraceError
 from clusim.results.result import Result
 from clusim.results.trace import writer
-from clusim.results.trace.layout import FORMAT
-from clusim.results.trace.reader import columns, read_records, read_result
+from clusim.results.trace.layout import FORMAT, RULES
+from clusim.results.trace.reader import columns, open_records, read_result
 from clusim.topology import Fabric
 
 UNIFORM = clusim.Traffic("uniform", 1024, 1024, load=0.5, duration_ps=4_000_000)
@@ -86,6 +86,11 @@ def test_every_column_has_a_unit_and_a_description(fabric: Fabric, tmp_path: Pat
         assert file.attrs["clusim_format"] == FORMAT
     names = {column.name for column in columns(tmp_path / "run.h5")}
     assert {"/wires/busy", "/hbm/bytes", "/messages/end", "/tasks/start"} <= names
+
+
+def test_rules_name_columns_that_there_are() -> None:
+    named = {name for rule in RULES.values() for name in (rule.rows, rule.into) if name}
+    assert {n for n in named - RULES.keys() if not n.startswith(("/image/", "/schedule/"))} == set()
 
 
 @pytest.mark.usefixtures("slices")
@@ -165,5 +170,5 @@ def test_a_damaged_trace_is_a_trace_error_or_reads(fabric: Fabric, tmp_path: Pat
 
 def test_a_trace_without_primitives_says_so(fabric: Fabric, tmp_path: Path) -> None:
     run(fabric, tmp_path / "run.h5")
-    with pytest.raises(TraceError, match="--trace-primitives"):
-        read_records(tmp_path / "run.h5")
+    with pytest.raises(TraceError, match="--trace-primitives"), open_records(tmp_path / "run.h5"):
+        pass

@@ -7,6 +7,7 @@ rates; ``--write`` lowers the limits of `tests/prose.json` to the present rates.
 from __future__ import annotations
 
 import ast
+import csv
 import io
 import json
 import re
@@ -98,7 +99,13 @@ def data(text: str) -> Iterator[tuple[str, str]]:
     yield from (("comments", line.lstrip("# ")) for line in re.findall(r"^#.*", text, flags=re.M))
 
 
-READERS = {".md": markdown, ".py": python, ".c": c, ".h": c, ".yaml": data}
+def table(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of five words or more in a CSV file."""
+    cells = (cell for row in csv.reader(io.StringIO(text)) for cell in row)
+    yield from (("strings", cell) for cell in cells if len(WORD.findall(cell)) > 4)
+
+
+READERS = {".md": markdown, ".py": python, ".c": c, ".h": c, ".yaml": data, ".csv": table}
 
 
 @dataclass

@@ -185,10 +185,10 @@ def open_traced(path: str | Path) -> Traced:
 @contextmanager
 def critical(path: str | Path) -> Iterator[Critical]:
     """Open a trace for a walk along its critical path."""
-    from clusim.results.trace.reader import RecordFile
+    from clusim.results.trace.reader import open_records
 
     traced = open_traced(path)
     # Before the records are opened: synthetic traffic lacks them.
     require_tasks(traced)
-    with RecordFile(path) as records:
+    with open_records(path) as records:
         yield critical_of(traced, records)

@@ -52,7 +52,7 @@ def _with_blocks(result: Result, folded: FoldedBlocks, times: Array) -> Bins:
     if len(bins.edge_ps) < 2:
         return bins
     wires_off, ranks_off = folded.places_wires_off.tolist(), folded.places_ranks_off.tolist()
-    sums = {name: COLUMNS[name][0] for name in histories if COLUMNS[name][0] in folded.counters}
+    sums = {name: COLUMNS[name] for name in histories if COLUMNS[name] in folded.counters}
     for place in np.flatnonzero(times).tolist():
         done = _done(result, folded.by_place[place])
         part = slice(*wires_off[place : place + 2])

@@ -18,7 +18,7 @@ from clusim.analysis.critical import Critical, critical
 from clusim.analysis.walk import Step, StepKind
 from clusim.base.tables import ColumnTable
 from clusim.engine.image import OPCODES
-from clusim.results.trace.reader import RecordFile
+from clusim.results.trace.reader import open_records
 
 Array = NDArray[Any]
 
@@ -144,7 +144,7 @@ def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSp
     """Return the completed slices of the channels that have a row."""
     place, slices = np.array([row_of.get(item, -1) for item in places]), run.walk.slices
     image, parts, count = run.traced.network.image, [], 0
-    with RecordFile(run.traced.path) as records:
+    with open_records(run.traced.path) as records:
         for block in records.blocks():
             instance = block["instance"]
             mine = np.flatnonzero(instance < len(place))

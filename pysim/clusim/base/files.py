@@ -189,6 +189,12 @@ def _is_special(real: Path) -> bool:
     return not stat.S_ISREG(mode)
 
 
+def check_replaceable(real: Path) -> None:
+    """Raise `OSError` if a path exists and is not a file that may be replaced."""
+    if _is_special(real):  # a file would be put in the place of a device or a pipe
+        raise OSError(errno.EINVAL, "not a regular file")
+
+
 def write_csv(out: IO[str], rows: Iterable[Iterable[Any]]) -> None:
     """Write rows as CSV; texts that spreadsheets read as formulas begin with an apostrophe."""
     csv.writer(out, lineterminator="\n").writerows(
@@ -253,8 +259,7 @@ class Staging:
         """Open a file for writing that becomes `target` at the end."""
         with _explained(target):
             real = destination(target)
-            if _is_special(real):
-                raise OSError(errno.EINVAL, "not a regular file")
+            check_replaceable(real)
             _remove_orphans(real.parent)
             beside, descriptor = _beside(real)
             self._ready.append((beside, real))

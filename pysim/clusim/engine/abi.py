@@ -30,15 +30,20 @@ OPCODE_SLOTS: int = lib.CLUSIM_SIZE_OPCODES
 E = TypeVar("E", bound=IntEnum)
 
 
+def _values(enum: str) -> list[int]:
+    """Return the values of a header enum in ascending order, for the names of a class."""
+    return sorted(ffi.typeof(f"enum {enum}").relements.values())
+
+
 def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
-    """Return a decorator that checks a class against the members of a header enum."""
+    """Return a decorator that checks names and values of a class against a header enum."""
 
     def check(cls: type[E]) -> type[E]:
-        prefix = f"{enum.upper()}_"
-        said: set[str] = set(ffi.typeof(f"enum {enum}").relements)
-        for name in sorted(said ^ {prefix + member for member in cls.__members__}):
-            where = "clusim.h" if name in said else f"clusim.engine.abi.{cls.__name__}"
-            raise InternalError(f"{name}: only in {where}")
+        header: set[tuple[str, int]] = set(ffi.typeof(f"enum {enum}").relements.items())
+        members = {(f"{enum.upper()}_{member.name}", int(member)) for member in cls}
+        for name, value in sorted(header ^ members):
+            where = "clusim.h" if (name, value) in header else f"clusim.engine.abi.{cls.__name__}"
+            raise InternalError(f"{name} = {value}: only in {where}")
         return cls
 
     return check
@@ -48,32 +53,21 @@ def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
 class Stop(IntEnum):
     """Reasons for the return of `Engine.run`."""
 
-    DONE = lib.CLUSIM_STOP_DONE
-    TIME = lib.CLUSIM_STOP_TIME
-    EVENTS = lib.CLUSIM_STOP_EVENTS
-    RECORDS = lib.CLUSIM_STOP_RECORDS
-    DEADLOCK = lib.CLUSIM_STOP_DEADLOCK
+    DONE, TIME, EVENTS, RECORDS, DEADLOCK = _values("clusim_stop")
 
 
 @_all_of("clusim_state")
 class State(IntEnum):
     """State of an instance."""
 
-    NOT_STARTED = lib.CLUSIM_STATE_NOT_STARTED
-    WAIT_CTA_SLOT = lib.CLUSIM_STATE_WAIT_CTA_SLOT
-    WAIT_RECV = lib.CLUSIM_STATE_WAIT_RECV
-    WAIT_SEND = lib.CLUSIM_STATE_WAIT_SEND
-    BUSY = lib.CLUSIM_STATE_BUSY
-    DONE = lib.CLUSIM_STATE_DONE
+    NOT_STARTED, WAIT_CTA_SLOT, WAIT_RECV, WAIT_SEND, BUSY, DONE = _values("clusim_state")
 
 
 @_all_of("clusim_cause")
 class Cause(IntEnum):
     """Last cause of the wait of a slice at its gate."""
 
-    NONE = lib.CLUSIM_CAUSE_NONE
-    RECV = lib.CLUSIM_CAUSE_RECV
-    SEND = lib.CLUSIM_CAUSE_SEND
+    NONE, RECV, SEND = _values("clusim_cause")
 
 
 @_all_of("clusim_beyond")
@@ -83,118 +77,96 @@ class Beyond(IntEnum):
     Of several the first, of the lowest id.
     """
 
-    WIRE = lib.CLUSIM_BEYOND_WIRE
-    ENDPOINT = lib.CLUSIM_BEYOND_ENDPOINT
-    UNIT = lib.CLUSIM_BEYOND_UNIT
-    CONNECTION = lib.CLUSIM_BEYOND_CONNECTION
-    SOURCE = lib.CLUSIM_BEYOND_SOURCE
-    INSTANCE = lib.CLUSIM_BEYOND_INSTANCE
-    TASK = lib.CLUSIM_BEYOND_TASK
-    VERTEX = lib.CLUSIM_BEYOND_VERTEX
+    WIRE, ENDPOINT, UNIT, CONNECTION, SOURCE, INSTANCE, TASK, VERTEX = _values("clusim_beyond")
 
 
 @_all_of("clusim_kind")
 class Kind(IntEnum):
     """Packet kinds (section 3): the index of the tables of a format."""
 
-    WRITE = lib.CLUSIM_KIND_WRITE
-    READ_REQ = lib.CLUSIM_KIND_READ_REQ
-    READ_RESP = lib.CLUSIM_KIND_READ_RESP
-    MCAST = lib.CLUSIM_KIND_MCAST
-    RED_REQ = lib.CLUSIM_KIND_RED_REQ
-    RED_FETCH = lib.CLUSIM_KIND_RED_FETCH
-    RED_DATA = lib.CLUSIM_KIND_RED_DATA
-    RED_RESULT = lib.CLUSIM_KIND_RED_RESULT
-    FETCH = lib.CLUSIM_KIND_FETCH
-    AGG_UP = lib.CLUSIM_KIND_AGG_UP
-    AGG_DOWN = lib.CLUSIM_KIND_AGG_DOWN
+    (
+        WRITE,
+        READ_REQ,
+        READ_RESP,
+        MCAST,
+        RED_REQ,
+        RED_FETCH,
+        RED_DATA,
+        RED_RESULT,
+        FETCH,
+        AGG_UP,
+        AGG_DOWN,
+    ) = _values("clusim_kind")
 
 
 @_all_of("clusim_op")
 class Op(IntEnum):
     """Actions of the engine for an opcode: bits."""
 
-    RECV = lib.CLUSIM_OP_RECV
-    SEND = lib.CLUSIM_OP_SEND
-    MCAST = lib.CLUSIM_OP_MCAST
-    REDUCE = lib.CLUSIM_OP_REDUCE
-    AGGREGATE = lib.CLUSIM_OP_AGGREGATE
+    RECV, SEND, MCAST, REDUCE, AGGREGATE = _values("clusim_op")
 
 
 @_all_of("clusim_node_kind")
 class NodeKind(IntEnum):
     """Kinds of graph nodes."""
 
-    ENDPOINT = lib.CLUSIM_NODE_KIND_ENDPOINT
-    SWITCH = lib.CLUSIM_NODE_KIND_SWITCH
+    ENDPOINT, SWITCH = _values("clusim_node_kind")
 
 
 @_all_of("clusim_node_flag")
 class NodeFlag(IntEnum):
     """Special properties of a graph node: bits."""
 
-    STORE_FORWARD = lib.CLUSIM_NODE_FLAG_STORE_FORWARD
-    BRIDGE = lib.CLUSIM_NODE_FLAG_BRIDGE
+    STORE_FORWARD, BRIDGE = _values("clusim_node_flag")
 
 
 @_all_of("clusim_conn_kind")
 class ConnKind(IntEnum):
     """Transport of a connection: push, pull or in-switch."""
 
-    WRITE = lib.CLUSIM_CONN_KIND_WRITE
-    READ = lib.CLUSIM_CONN_KIND_READ
-    FLAG = lib.CLUSIM_CONN_KIND_FLAG
-    MULTIMEM = lib.CLUSIM_CONN_KIND_MULTIMEM
-    AGGREGATION = lib.CLUSIM_CONN_KIND_AGGREGATION
+    WRITE, READ, FLAG, MULTIMEM, AGGREGATION = _values("clusim_conn_kind")
 
 
 @_all_of("clusim_policy")
 class Policy(IntEnum):
     """Distribution of a transfer over parallel wires (section 5)."""
 
-    STRIPE = lib.CLUSIM_POLICY_STRIPE
-    PINNED = lib.CLUSIM_POLICY_PINNED
-    ADAPTIVE = lib.CLUSIM_POLICY_ADAPTIVE
+    STRIPE, PINNED, ADAPTIVE = _values("clusim_policy")
 
 
 @_all_of("clusim_prim_flag")
 class PrimFlag(IntEnum):
     """Special properties of a primitive: bits."""
 
-    SYNC = lib.CLUSIM_PRIM_FLAG_SYNC
+    (SYNC,) = _values("clusim_prim_flag")
 
 
 @_all_of("clusim_mode")
 class Mode(IntEnum):
     """Layout of a template's chunks in a buffer (section 7)."""
 
-    INTERLEAVED = lib.CLUSIM_MODE_INTERLEAVED
-    BLOCKED = lib.CLUSIM_MODE_BLOCKED
+    INTERLEAVED, BLOCKED = _values("clusim_mode")
 
 
 @_all_of("clusim_task_kind")
 class TaskKind(IntEnum):
     """Kinds of tasks (section 9)."""
 
-    PROGRAM = lib.CLUSIM_TASK_KIND_PROGRAM
-    KERNEL = lib.CLUSIM_TASK_KIND_KERNEL
-    DELAY = lib.CLUSIM_TASK_KIND_DELAY
-    MARKER = lib.CLUSIM_TASK_KIND_MARKER
+    PROGRAM, KERNEL, DELAY, MARKER = _values("clusim_task_kind")
 
 
 @_all_of("clusim_source_flag")
 class SourceFlag(IntEnum):
     """Special properties of a source: bits."""
 
-    SERIAL = lib.CLUSIM_SOURCE_FLAG_SERIAL
+    (SERIAL,) = _values("clusim_source_flag")
 
 
 @_all_of("clusim_fault_kind")
 class FaultKind(IntEnum):
     """Kinds of faults (section 11)."""
 
-    RATE = lib.CLUSIM_FAULT_KIND_RATE
-    SLOW = lib.CLUSIM_FAULT_KIND_SLOW
+    RATE, SLOW = _values("clusim_fault_kind")
 
 
 def _scalar(ctype: Any) -> str:

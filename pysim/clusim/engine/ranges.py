@@ -99,10 +99,6 @@ class Range:
     end: bool = False
 
 
-def _number(lo: int, hi: int, why: str) -> Range:
-    return Range(lo, hi, why)
-
-
 def _kinds(kinds: type[IntEnum]) -> Range:
     return Range(0, max(kinds), f"one of {kinds.__name__}")
 
@@ -119,31 +115,31 @@ def _end(table: str) -> Range:
     return Range(0, NONE - 1, f"begins or ends a range of {table}", table, end=True)
 
 
-_COST = _number(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits")
-_LATENCY = _number(1, LATENCY_END_PS - 1, "without delay, an effect could precede its cause")
-_DELAY = _number(0, LATENCY_END_PS - 1, "added to a time")
-_DURATION = _number(0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits")
-_BUFFER = _number(0, (1 << 40) - 1, "a terabyte holds all data in flight")
-_RATE = _number(1, (1 << 30) - 1, "bytes times a term of a rate fit in 62 bits")
-_FLOW_RATE = _number(0, (1 << 40) - 1, "a rate of 2^40 bytes per 2^30 ps is a petabyte a second")
-_FLAG = _number(0, 1, "a flag")
-_ANY = _number(0, ANY32, "anything")
-_ANY16 = _number(0, 0xFFFF, "anything")
-_SMS = _number(0, 1 << 20, "the sum over 256 CTA slots fits in 32 bits")
-_CHARGE = _number(0, 1 << 16, "bytes of memory per byte of payload, times 256")
-_PACKET = _number(0, 1 << 28, "bytes of a packet or burst; also bounds their product")
-_CHUNK = _number(-(1 << 24), 1 << 24, "products of two chunks and a repeat fit in 63 bits")
-_PLACE = _number(0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62")
-_SIZE = _number(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits")
+_COST = Range(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits")
+_LATENCY = Range(1, LATENCY_END_PS - 1, "without delay, an effect could precede its cause")
+_DELAY = Range(0, LATENCY_END_PS - 1, "added to a time")
+_DURATION = Range(0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits")
+_BUFFER = Range(0, (1 << 40) - 1, "a terabyte holds all data in flight")
+_RATE = Range(1, (1 << 30) - 1, "bytes times a term of a rate fit in 62 bits")
+_FLOW_RATE = Range(0, (1 << 40) - 1, "a rate of 2^40 bytes per 2^30 ps is a petabyte a second")
+_FLAG = Range(0, 1, "a flag")
+_ANY = Range(0, ANY32, "anything")
+_ANY16 = Range(0, 0xFFFF, "anything")
+_SMS = Range(0, 1 << 20, "the sum over 256 CTA slots fits in 32 bits")
+_CHARGE = Range(0, 1 << 16, "bytes of memory per byte of payload, times 256")
+_PACKET = Range(0, 1 << 28, "bytes of a packet or burst; also bounds their product")
+_CHUNK = Range(-(1 << 24), 1 << 24, "products of two chunks and a repeat fit in 63 bits")
+_PLACE = Range(0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62")
+_SIZE = Range(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits")
 
 RANGES: dict[str, dict[str, Range]] = {
-    "op_flags": {"": _number(0, sum(abi.Op), "flags of an opcode")},
+    "op_flags": {"": Range(0, sum(abi.Op), "flags of an opcode")},
     "nodes": {
         "latency_ps": _LATENCY,
         "route_lo": _end("routes"),
         "wide_lo": _end("routes"),
         "kind": _kinds(abi.NodeKind),
-        "flags": _number(0, sum(abi.NodeFlag), "flags"),
+        "flags": Range(0, sum(abi.NodeFlag), "flags"),
         "endpoint": _maybe("endpoints"),
         "unit": _maybe("units"),
         "zone": _ANY,
@@ -153,29 +149,29 @@ RANGES: dict[str, dict[str, Range]] = {
         "write_latency_ps": _LATENCY,
         "read_latency_ps": _LATENCY,
         "response_latency_ps": _LATENCY,
-        "mem_quantum_ps": _number(1, (1 << 40) - 1, "an epoch of a second is too long"),
+        "mem_quantum_ps": Range(1, (1 << 40) - 1, "an epoch of a second is too long"),
         "node": _index("nodes"),
-        "sms": _number(1, 1 << 20, "as those of instances"),
-        "cta_slots": _number(1, 256, "four words of bits"),
-        "slow_1024": _number(16, 1 << 24, "64 times faster; times a fixed cost fits in 63 bits"),
-        "mem_cost16": _number(1, ANY32, "memory takes some time"),
+        "sms": Range(1, 1 << 20, "as those of instances"),
+        "cta_slots": Range(1, 256, "four words of bits"),
+        "slow_1024": Range(16, 1 << 24, "64 times faster; times a fixed cost fits in 63 bits"),
+        "mem_cost16": Range(1, ANY32, "memory takes some time"),
         "deliver_256": _CHARGE,
         "read_256": _CHARGE,
         "inject_256": _CHARGE,
     },
     "formats": {
-        "flit_bytes": _number(1, 1 << 16, "divides"),
+        "flit_bytes": Range(1, 1 << 16, "divides"),
         "pad": _ANY,
-        "header_bytes": _number(1, 1 << 16, "a packet lasts some time"),
-        "control_256": _number(0, 1 << 24, "65,536 bytes owed per packet"),
-        "service_1024": _number(1, 1 << 16, "64 times slower"),
-        "limit_bytes": _number(1, ANY32, "divides; NONE is unlimited"),
+        "header_bytes": Range(1, 1 << 16, "a packet lasts some time"),
+        "control_256": Range(0, 1 << 24, "65,536 bytes owed per packet"),
+        "service_1024": Range(1, 1 << 16, "64 times slower"),
+        "limit_bytes": Range(1, ANY32, "divides; NONE is unlimited"),
     },
     "wires": {
         "rate_num": _RATE,
         "rate_den": _RATE,
         "latency_ps": _LATENCY,
-        "buffer_bytes": _number(1, (1 << 40) - 1, "sums of credit fit in 63 bits"),
+        "buffer_bytes": Range(1, (1 << 40) - 1, "sums of credit fit in 63 bits"),
         "replay_ps": _DELAY,
         "xoff_bytes": _BUFFER,
         "xon_bytes": _BUFFER,
@@ -199,7 +195,7 @@ RANGES: dict[str, dict[str, Range]] = {
     "path_wires": {"": _index("wires")},
     "units": {
         "latency_ps": _LATENCY,
-        "capacity_bytes": _number(0, 1 << 62, "bytes in use are added to a packet"),
+        "capacity_bytes": Range(0, 1 << 62, "bytes in use are added to a packet"),
         "node": _index("nodes"),
         "cost16": _ANY,
     },
@@ -213,20 +209,20 @@ RANGES: dict[str, dict[str, Range]] = {
         "path_down": _maybe("paths"),
         "child_lo": _end("vertices"),
         "child_hi": _end("vertices"),
-        "slots": _number(0, 1 << 20, "each takes memory"),
+        "slots": Range(0, 1 << 20, "each takes memory"),
     },
     "controls": {
         "alpha_timer_ps": _LATENCY,
         "increase_timer_ps": _LATENCY,
         "cnp_interval_ps": _DELAY,
         "cnp_delay_ps": _DELAY,
-        "byte_counter": _number(1, MOST_BYTES, "divides"),
-        "line_rate": _number(1, (1 << 40) - 1, "divides"),
-        "min_rate": _number(1, (1 << 40) - 1, "divides"),
+        "byte_counter": Range(1, MOST_BYTES, "divides"),
+        "line_rate": Range(1, (1 << 40) - 1, "divides"),
+        "min_rate": Range(1, (1 << 40) - 1, "divides"),
         "additive": _FLOW_RATE,
         "hyper": _FLOW_RATE,
-        "g_65536": _number(0, 1 << 16, "a weight of at most 1"),
-        "fast_recovery": _number(0, NONE - 1, "a count"),
+        "g_65536": Range(0, 1 << 16, "a weight of at most 1"),
+        "fast_recovery": Range(0, NONE - 1, "a count"),
     },
     "conns": {
         "tail_ps": _DELAY,
@@ -244,8 +240,8 @@ RANGES: dict[str, dict[str, Range]] = {
         "burst": _PACKET,
         "vc": _index("vcs"),
         "vc_response": _index("vcs"),
-        "slots": _number(1, 64, "a ring of 64"),
-        "expand_120": _number(120, 12000, "up to 100 bytes on the wire per byte"),
+        "slots": Range(1, 64, "a ring of 64"),
+        "expand_120": Range(120, 12000, "up to 100 bytes on the wire per byte"),
         "window_bytes": _ANY,
         "via_first": _maybe("targets"),
         "via_last": _maybe("targets"),
@@ -263,23 +259,23 @@ RANGES: dict[str, dict[str, Range]] = {
         "opcode": _index("op_flags"),
         "recv": _ANY,
         "send": _ANY,
-        "flags": _number(0, sum(abi.PrimFlag), "flags"),
+        "flags": Range(0, sum(abi.PrimFlag), "flags"),
         "base": _CHUNK,
         "coef": _CHUNK,
         "step": _CHUNK,
-        "repeat": _number(0, 1 << 24, "times a step fits in 63 bits"),
+        "repeat": Range(0, 1 << 24, "times a step fits in 63 bits"),
     },
     "templates": {
         "prim_lo": _index("prims"),
         "prim_hi": _end("prims"),
-        "nchunks": _number(1, 1 << 24, "times chunk_bytes fits in 64 bits"),
+        "nchunks": Range(1, 1 << 24, "times chunk_bytes fits in 64 bits"),
         "mode": _kinds(abi.Mode),
     },
     "instances": {
         "start_ps": _DURATION,
         "offset": _PLACE,
         "length": _SIZE,
-        "chunk_bytes": _number(1, (1 << 40) - 1, "times nchunks fits in 64 bits"),
+        "chunk_bytes": Range(1, (1 << 40) - 1, "times nchunks fits in 64 bits"),
         "stride": _PLACE,
         "limit": _PLACE,
         "slice_min": _SIZE,
@@ -288,9 +284,9 @@ RANGES: dict[str, dict[str, Range]] = {
         "template": _index("templates"),
         "rotation": _CHUNK,
         "conn_off": _end("inst_conns"),
-        "align": _number(1, ANY32, "divides"),
-        "slices": _number(1, 1 << 16, "a piece is cut into no more"),
-        "slots_per_slice": _number(1, 64, "of 64 slots"),
+        "align": Range(1, ANY32, "divides"),
+        "slices": Range(1, 1 << 16, "a piece is cut into no more"),
+        "slots_per_slice": Range(1, 64, "of 64 slots"),
         "cost": _index("costs"),
         "sm": _SMS,
         "thread": _maybe("endpoints"),
@@ -300,7 +296,7 @@ RANGES: dict[str, dict[str, Range]] = {
     "tasks": {
         "delay_ps": _DURATION,
         "compute_ps": _DURATION,
-        "mem_bytes": _number(0, 1 << 62, "times an epoch fits in 128 bits"),
+        "mem_bytes": Range(0, 1 << 62, "times an epoch fits in 128 bits"),
         "kind": _kinds(abi.TaskKind),
         "endpoint": _index("endpoints"),
         "sms": _SMS,
@@ -315,17 +311,17 @@ RANGES: dict[str, dict[str, Range]] = {
         "endpoint": _index("endpoints"),
         "msg_lo": _end("messages"),
         "msg_hi": _end("messages"),
-        "packet_bytes": _number(1, 1 << 28, "divides"),
-        "burst": _number(1, 1 << 28, "divides"),
+        "packet_bytes": Range(1, 1 << 28, "divides"),
+        "burst": Range(1, 1 << 28, "divides"),
         "policy": _kinds(abi.Policy),
         "vc": _index("vcs"),
-        "flags": _number(0, sum(abi.SourceFlag), "flags"),
+        "flags": Range(0, sum(abi.SourceFlag), "flags"),
         "control": _maybe("controls"),
         "pad": _ANY,
     },
     "messages": {
         "start_ps": _DURATION,
-        "bytes": _number(1, MOST_BYTES, "a message has some"),
+        "bytes": Range(1, MOST_BYTES, "a message has some"),
         "dst": _index("endpoints"),
         "key": _ANY,
         "via_first": _maybe("targets"),
@@ -333,8 +329,8 @@ RANGES: dict[str, dict[str, Range]] = {
     },
     "faults": {
         "time_ps": _DURATION,
-        "num": _number(0, (1 << 30) - 1, "a term of a rate, or a factor"),
-        "den": _number(0, (1 << 30) - 1, "a term of a rate"),
+        "num": Range(0, (1 << 30) - 1, "a term of a rate, or a factor"),
+        "den": Range(0, (1 << 30) - 1, "a term of a rate"),
         "kind": _kinds(abi.FaultKind),
         "index": _ANY,
     },

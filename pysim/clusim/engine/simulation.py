@@ -55,6 +55,23 @@ def _destroyer(model: Any) -> Callable[[Any], None]:
     return destroy
 
 
+def _model(image: Image) -> Any:
+    """Return the engine's model of an image, a copy; raises like `Simulation`."""
+    keep: list[Any] = []
+    error, model = ffi.new("clusim_error *"), ffi.new("clusim_model **")
+    status = lib.clusim_model_create(_c_image(image, keep), model, error)
+    if status == lib.CLUSIM_ERR_NO_MEMORY:
+        raise MemoryError("not enough memory for the engine's model")
+    if status < 0:
+        raise ScheduleError(f"image: {ffi.string(error.message).decode()}")
+    return model[0]
+
+
+def check_image(image: Image) -> None:
+    """Raise the errors of `Simulation` for an image that it would refuse."""
+    lib.clusim_model_destroy(_model(image))
+
+
 class Simulation:
     """A simulation on the C engine; see `clusim.engine.abi.Engine`.
 
@@ -90,20 +107,12 @@ class Simulation:
     ) -> None:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
-        keep: list[Any] = []
-        error = ffi.new("clusim_error *")
-        model = ffi.new("clusim_model **")
-        status = lib.clusim_model_create(_c_image(image, keep), model, error)
-        if status == lib.CLUSIM_ERR_NO_MEMORY:
-            raise MemoryError("not enough memory for the engine's model")
-        if status < 0:
-            raise ScheduleError(f"image: {ffi.string(error.message).decode()}")
-        sim = ffi.new("clusim_sim **")
-        if lib.clusim_sim_create(model[0], int(records), sim) < 0:
-            lib.clusim_model_destroy(model[0])
+        model, sim = _model(image), ffi.new("clusim_sim **")
+        if lib.clusim_sim_create(model, int(records), sim) < 0:
+            lib.clusim_model_destroy(model)
             raise MemoryError("not enough memory for the engine's state")
         # One owner of both: of two, the collector of cycles may end the model first, which the sim still reads.
-        self._sim = ffi.gc(sim[0], _destroyer(model[0]))
+        self._sim = ffi.gc(sim[0], _destroyer(model))
         self.windows = WINDOWED[
             lib.clusim_sim_use_windows(self._sim, -1 if windows is None else int(windows))
         ]

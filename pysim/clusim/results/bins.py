@@ -26,22 +26,14 @@ WHOLE_PS = 1 << 62
 MEMORY_LIMIT_BYTES = 32 << 20
 """Memory limit of the histories of all wires; topologies with many wires get fewer bins."""
 
-COLUMNS: dict[str, tuple[str, str, str]] = {
-    "bytes": ("bytes", "B", "bytes put on the wire, headers included"),
-    "busy": ("busy_ps", "ps", "time the wire was busy"),
-    "stall_credit": ("stall_credit_ps", "ps", "time the wire was idle only due to lack of credit"),
-    "stall_arbitration": (
-        "stall_arbitration_ps",
-        "ps",
-        "time a packet waited while the wire served another",
-    ),
-    "queue": (
-        "queued_bytes",
-        "B",
-        "bytes queued for the wire at the end of the bin, largest sample",
-    ),
+COLUMNS = {
+    "bytes": "bytes",
+    "busy": "busy_ps",
+    "stall_credit": "stall_credit_ps",
+    "stall_arbitration": "stall_arbitration_ps",
+    "queue": "queued_bytes",
 }
-"""Histories kept per wire: name in the trace -> (engine counter, unit, description)."""
+"""Histories kept per wire: name in the trace -> engine counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +92,7 @@ class BinRecorder:
         """Close the present bin at `now_ps` with the cumulative counters of that time."""
         if now_ps <= self._end_ps:
             return
-        for name, (counter, _, _) in COLUMNS.items():
+        for name, counter in COLUMNS.items():
             value = counters[counter].astype(np.int64)
             self._wires[name][self.count] = value if name == "queue" else value - self._last[name]
             self._last[name] = value

@@ -349,7 +349,7 @@ class Result(Shown):
 
     def _history_columns(self) -> Columns:
         start_ps, names = self.bins.edge_ps[:-1], np.array(self.wires.names, object)
-        values = {COLUMNS[name][0]: table.ravel() for name, table in self.bins.wires.items()}
+        values = {COLUMNS[name]: table.ravel() for name, table in self.bins.wires.items()}
         return {
             "wire": np.repeat(names, len(start_ps)),
             "time_ps": np.tile(start_ps, len(names)),
@@ -381,22 +381,22 @@ class Result(Shown):
             from xarray import Dataset
         except ModuleNotFoundError:
             raise lacking("to_xarray", "xarray", "notebook") from None
+        from clusim.results.trace.layout import about
+
         wires, bins = self.wires, self.bins
         values: dict[str, Any] = {
-            name: (("wire", "time"), table, _about(*COLUMNS[name][1:]))
+            name: (("wire", "time"), table, about(f"/wires/{name}"))
             for name, table in bins.wires.items()
         }
-        memory = _about("B", "memory traffic caused by communication in the bin")
-        values["memory_bytes"] = (("endpoint", "time"), bins.hbm_bytes, memory)
+        values["memory_bytes"] = (("endpoint", "time"), bins.hbm_bytes, about("/hbm/bytes"))
+        direction, of_class = (
+            {"long_name": t} for t in ("one direction of a link", "class of wire")
+        )
         coords = {
-            "wire": (
-                "wire",
-                np.array(wires.names, object),
-                {"long_name": "one direction of a link"},
-            ),
-            "wire_class": ("wire", np.array(wires.classes, object), {"long_name": "class of wire"}),
-            "rate": ("wire", wires.rate_Bps, _about("B/s", "nominal rate of the wire")),
-            "time": ("time", bins.edge_ps[:-1], _about("ps", "start of the time bin")),
+            "wire": ("wire", np.array(wires.names, object), direction),
+            "wire_class": ("wire", np.array(wires.classes, object), of_class),
+            "rate": ("wire", wires.rate_Bps, about("/fabric/rate")),
+            "time": ("time", bins.edge_ps[:-1], about("/wires/time")),
             "endpoint": ("endpoint", np.arange(len(bins.hbm_bytes))),
         }
         return Dataset(values, coords, {"time_ps": self.time_ps, "fabric": self.provenance.fabric})
@@ -469,8 +469,3 @@ class Result(Shown):
             "notes": list(self.provenance.notes),
             "version": self.provenance.version,
         }
-
-
-def _about(units: str, long_name: str) -> dict[str, str]:
-    """Return the attributes of a column."""
-    return {"units": units, "long_name": long_name}

@@ -21,7 +21,7 @@ from clusim.results.replicated import KINDS, FoldedBlocks
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.results.trace.inputs import read_run
-from clusim.results.trace.reader import RecordFile
+from clusim.results.trace.reader import open_records
 
 Array = NDArray[Any]
 
@@ -163,7 +163,7 @@ class Run:
     def has_pieces(self) -> bool:
         """Return True if the trace holds completed slices."""
         try:
-            with RecordFile(self.path) as records:
+            with open_records(self.path) as records:
                 return records.count > 0
         except TraceError:
             return False
@@ -177,7 +177,7 @@ class Run:
         rank_of[self.inputs.rank_endpoint] = np.arange(self.num_ranks)
         ends = np.full(len(image["instances"]), -1, np.int64)
         links: dict[tuple[int, int], tuple[int, int, int]] = {}
-        with RecordFile(self.path) as records:
+        with open_records(self.path) as records:
             for block in records.blocks():
                 columns = (block[name].tolist() for name in ("time", "gate", "instance", "seq"))
                 for time, gate, instance, seq in zip(*columns, strict=True):

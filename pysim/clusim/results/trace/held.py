@@ -5,10 +5,11 @@ HDF5 is not used, because it is slow to load.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,41 +67,36 @@ class Inputs:
         return np.empty(0, np.int64) if values is None else np.asarray(values)
 
 
-class Records(Protocol):
-    """Completion records in time order, in blocks of columns; `cut` if there were more."""
+class Records(ABC):
+    """Completion records in time order, in blocks of `block_rows`; `cut` if there were more."""
 
-    path: Path
-    count: int
-    cut: bool
+    cut = False
+
+    def __init__(self, path: Path, block_rows: int) -> None:
+        self.path, self.count, self._block_rows = path, 0, block_rows
 
     @property
     def num_blocks(self) -> int:
         """Number of blocks."""
-        ...
+        return -(-self.count // self._block_rows)
 
+    @abstractmethod
     def block(self, index: int) -> dict[str, Array]:
         """Return block `index` as columns ``time gate instance seq wire cause``."""
-        ...
 
     def blocks(self) -> Iterator[dict[str, Array]]:
         """Yield all blocks in the order of time."""
-        ...
+        for index in range(self.num_blocks):
+            yield self.block(index)
 
 
-class HeldRecords:
-    """The completion records of a run in memory; a `clusim.simulation.session.Sink`.
-
-    Parameters
-    ----------
-    block_rows : int
-        Rows of a block.
-    """
+class HeldRecords(Records):
+    """The completion records of a run in memory; a `clusim.simulation.session.Sink`."""
 
     takes_proxies = True
 
     def __init__(self, block_rows: int = BLOCK_ROWS) -> None:
-        self.path, self.cut, self.count = Path("run"), False, 0
-        self._block_rows = block_rows
+        super().__init__(Path("run"), block_rows)
         self._held: list[Array] = []
         self._columns: dict[str, Array] = {}
 
@@ -113,24 +109,15 @@ class HeldRecords:
     def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
         """Do nothing; records in memory need no flush."""
 
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks."""
-        return -(-self.count // self._block_rows)
-
     def block(self, index: int) -> dict[str, Array]:
-        """Return block `index` as columns ``time gate instance seq wire cause``."""
+        """Return a block."""
         if not self._columns:
             rows = np.concatenate(self._held)
             self._held = [rows]
             self._columns = {
-                column: np.ascontiguousarray(rows[name])
-                for column, (name, _, _, _) in PRIMITIVES.items()
+                column: np.ascontiguousarray(rows[name]) for column, (name, _) in PRIMITIVES.items()
             }
         low = index * self._block_rows
-        return {name: own[low : low + self._block_rows] for name, own in self._columns.items()}
-
-    def blocks(self) -> Iterator[dict[str, Array]]:
-        """Yield all blocks in the order of time."""
-        for index in range(self.num_blocks):
-            yield self.block(index)
+        return {
+            name: values[low : low + self._block_rows] for name, values in self._columns.items()
+        }

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -36,9 +35,17 @@ from clusim.results.result import (
     Wires,
     mean_rates_Bps,
 )
-from clusim.results.trace.held import BLOCK_ROWS
-from clusim.results.trace.layout import FORMAT, IMAGE, PRIMITIVES, WIRE_TOTALS
-from clusim.results.trace.rules import AMOUNT_END, attribute, length, read, read_texts
+from clusim.results.trace.held import BLOCK_ROWS, Records
+from clusim.results.trace.layout import (
+    AMOUNT_END,
+    FORMAT,
+    IMAGE,
+    MESSAGES,
+    META_NAMES,
+    PRIMITIVES,
+    WIRE_TOTALS,
+)
+from clusim.results.trace.rules import attribute, length, read, read_texts
 from clusim.results.trace.structure import Opened, check_structure
 
 Array = NDArray[Any]
@@ -78,43 +85,34 @@ def read_folded(file: Opened, start_ps: Array, end_ps: Array) -> FoldedBlocks | 
 
 def _wrong(folded: FoldedBlocks, start_ps: Array, end_ps: Array) -> str:
     """Return the first inconsistency, empty if there is no error."""
-    sizes = folded.parts_ranks[folded.places_part]
-    tasks = np.diff(folded.parts_tasks_off)
-    of_part = np.repeat(np.arange(len(folded.parts_ranks)), tasks)
-    calls = np.diff(folded.parts_calls_off)
-    if len(np.unique(folded.places_part)) < len(folded.parts_ranks):
-        return "places: a part without a place"
-    if (folded.sizes != sizes).any():
-        return "places: number of ranks differs from that of their part"
-    if (folded.tasks_slot >= folded.parts_ranks[of_part]).any():
-        return "tasks/slot: a rank that the part does not have"
-    if (folded.tasks_call >= calls[of_part]).any():
-        return "tasks/call: a collective that the part does not have"
-    of_call = np.repeat(np.arange(len(folded.parts_ranks)), calls)
-    if (folded.calls_root >= folded.parts_ranks[of_call]).any():
-        return "calls/root: a rank that the part does not have"
-    if "" in folded.calls_operation or "" in folded.calls_dtype:
-        return "calls: an empty text"
-    if ((folded.tasks_start > folded.tasks_moves) | (folded.tasks_moves > folded.tasks_end)).any():
-        return "tasks: an end before its start"
-    if len(folded.pauses_task) != folded.off[-1]:
-        return "pauses/task: not one for every rank of every block"
+    ranks, pauses = folded.parts_ranks, len(folded.pauses_task)
+    tasks, calls = np.diff(folded.parts_tasks_off), np.diff(folded.parts_calls_off)
+    of_part, of_call = (np.repeat(np.arange(len(ranks)), rows) for rows in (tasks, calls))
+    slot, moves, end = folded.tasks_slot, folded.tasks_moves, folded.tasks_end
+    sizes = ranks[folded.places_part]
+    wrong = {
+        "places: a part without a place": len(np.unique(folded.places_part)) < len(ranks),
+        "places: number of ranks differs from that of their part": folded.sizes != sizes,
+        "tasks/slot: a rank that the part does not have": slot >= ranks[of_part],
+        "tasks/call: a collective that the part does not have": folded.tasks_call >= calls[of_part],
+        "calls/root: a rank that the part does not have": folded.calls_root >= ranks[of_call],
+        "calls: an empty text": "" in folded.calls_operation + folded.calls_dtype,
+        "tasks: an end before its start": (folded.tasks_start > moves) | (moves > end),
+        "pauses/task: not one for every rank of every block": pauses != folded.off[-1],
+    }
+    for words, cases in wrong.items():
+        if np.any(cases):
+            return words
     each = tasks[folded.places_part[folded.blocks_place]]
     if float(each.sum(dtype=np.float64)) > MOST_TASKS:
         return f"blocks of more than {MOST_TASKS:,} tasks"
     longest = np.zeros(len(tasks), np.int64)
-    np.maximum.at(longest, of_part, folded.tasks_end)
-    start, end = start_ps[folded.pauses_task], end_ps[folded.pauses_task]
+    np.maximum.at(longest, of_part, end)
+    starts, ends = start_ps[folded.pauses_task], end_ps[folded.pauses_task]
     lasts = np.repeat(longest[folded.places_part[folded.blocks_place]], np.diff(folded.off))
-    ended = end >= 0
-    most = int(end.max(initial=0))
-    if (start[ended] + lasts[ended] > most).any():
+    ended = ends >= 0
+    if (starts[ended] + lasts[ended] > ends.max(initial=0)).any():
         return "a block that ends after the last pause"
-    return _too_many(folded, each)
-
-
-def _too_many(folded: FoldedBlocks, each: Array) -> str:
-    """Return True if a rank has more tasks than can be held."""
     of_place = np.bincount(folded.blocks_place, weights=each, minlength=len(folded.places_part))
     of_rank = np.bincount(folded.ranks_rank, weights=np.repeat(of_place, folded.sizes))
     if of_rank.max(initial=0) > MOST_OF_RANK:
@@ -159,8 +157,7 @@ def open_trace(path: str | Path) -> Iterator[Opened]:
                 )
             yield opened
     except (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TraceError(f"{path}: not a readable trace: {reason}") from None
+        raise _unreadable(path, error) from None
 
 
 def _check_start(path: Path) -> None:
@@ -232,16 +229,6 @@ def _judge(file: Opened) -> Callable[[Result], Verdict] | None:
     return lambda result: results
 
 
-def read_records(path: str | Path) -> dict[str, Array]:
-    """Return the completion records of a trace as columns: `time_ps`, `instance`, `seq`."""
-    with open_trace(path) as file:
-        if "/primitives" not in file:
-            raise TraceError(f"{path}: holds no primitives; run again with --trace-primitives")
-        _, _, count = progress(file)
-        names = {"time_ps": "time", "instance": "instance", "seq": "seq"}
-        return {key: read(file, f"/primitives/{name}", 0, count) for key, name in names.items()}
-
-
 def progress(file: Opened) -> tuple[int, int, int]:
     """Return the progress of a trace: time [ps], bins in use, records written."""
     result = read(file, "/meta/progress").tolist()
@@ -283,16 +270,9 @@ def _provenance(file: Opened) -> Provenance:
     if any(len(text) != 1 for text in texts):
         raise TraceError(f"{file.filename}: /meta: must have one topology and one schedule")
     return Provenance(
-        fabric=_meta(file, "fabric"),
+        **{name: _meta(file, name) for name in META_NAMES},
         fabric_text=texts[0][0],
         schedule_text=texts[1][0],
-        engine=_meta(file, "engine"),
-        granularity=_meta(file, "granularity"),
-        granularity_note=_meta(file, "granularity_note"),
-        burst_packets=_meta(file, "burst_packets"),
-        seed=_meta(file, "seed"),
-        version=_meta(file, "version"),
-        command=_meta(file, "command"),
         faults=_lines(file, "/meta/faults"),
         notes=_lines(file, "/meta/notes"),
         error_bound=_optional(file, "error_bound"),
@@ -380,8 +360,7 @@ def _bins(file: Opened, count: int, now_ps: int) -> Bins:
 def _messages(file: Opened, time_ps: int) -> Messages | None:
     if "/messages" not in file:
         return None
-    names = ("source", "destination", "bytes", "start", "end")
-    result = Messages(*(read(file, f"/messages/{name}") for name in names))
+    result = Messages(*(read(file, f"/messages/{name}") for name in MESSAGES))
     late = result.end_ps[(result.end_ps >= 0) & (result.end_ps < result.start_ps)]
     if len(late) or result.end_ps.max(initial=-1) > time_ps:
         raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")
@@ -392,79 +371,50 @@ KEPT_BLOCKS = 4
 """Blocks kept in memory: 30 MB in all."""
 
 
-class RecordFile:
-    """The completion records of a trace, in the order of their times; a context manager.
+class FileRecords(Records):
+    """Completion records in an open trace."""
 
-    Attributes
-    ----------
-    count : int
-        Records in the file.
-    cut : bool
-        Whether the run had more records than the trace was allowed to hold.
-    """
-
-    def __init__(self, path: str | Path, block_rows: int = BLOCK_ROWS) -> None:
-        self.path = Path(path)
-        self.block_rows = block_rows
-        self.count = 0
-        self.cut = False
-        self._stack = ExitStack()
-        self._blocks: OrderedDict[int, dict[str, Array]] = OrderedDict()
-        self._file: Any = None
-
-    def __enter__(self) -> RecordFile:
-        """Open the file; raises `TraceError` if it holds no records, or not why they were late."""
-        with ExitStack() as stack:
-            self._file = stack.enter_context(open_trace(self.path))
-            if "/primitives" not in self._file:
-                raise TraceError(
-                    f"{self.path}: holds no completed slices; run again with --trace-primitives"
-                )
-            group = self._file["/primitives"]
-            if "gate" not in group:
-                raise TraceError(
-                    f"{self.path}: written by an older clusim, without the waits of slices; run it again"
-                )
-            _, _, self.count = progress(self._file)
-            self.cut = bool(attribute(self._file, "/primitives", "cut", 0))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        self._blocks.clear()
-        self._stack.close()
-
-    @property
-    def num_blocks(self) -> int:
-        """Number of blocks."""
-        return -(-self.count // self.block_rows)
+    def __init__(self, file: Opened, block_rows: int) -> None:
+        super().__init__(Path(file.filename), block_rows)
+        _, _, self.count = progress(file)
+        self.cut = bool(attribute(file, "/primitives", "cut", 0))
+        self._file = file
+        self._kept = lru_cache(KEPT_BLOCKS)(self._read)
 
     def block(self, index: int) -> dict[str, Array]:
-        """Return block `index` as columns ``time gate instance seq wire cause``."""
-        if index in self._blocks:
-            self._blocks.move_to_end(index)
-            return self._blocks[index]
-        low = index * self.block_rows
-        high = min(self.count, low + self.block_rows)
+        """Return a block; raises `TraceError` if a value is illegal."""
+        return self._kept(index)
+
+    def _read(self, index: int) -> dict[str, Array]:
+        low = index * self._block_rows
+        high = min(self.count, low + self._block_rows)
         try:
             rows = {name: read(self._file, f"/primitives/{name}", low, high) for name in PRIMITIVES}
-        except (OSError, ValueError, KeyError) as broken:
-            reason = str(broken).splitlines()[0]
-            raise TraceError(f"{self.path}: not a readable trace: {reason}") from None
+        except (OSError, ValueError, KeyError) as error:
+            raise _unreadable(self.path, error) from None
         if (rows["gate"] > rows["time"]).any():
             raise TraceError(f"{self.path}: /primitives: a slice complete before its gate opened")
-        self._blocks[index] = rows
-        if len(self._blocks) > KEPT_BLOCKS:
-            self._blocks.popitem(last=False)
         return rows
 
-    def blocks(self) -> Iterator[dict[str, Array]]:
-        """Yield all blocks in the order of time."""
-        for index in range(self.num_blocks):
-            yield self.block(index)
+
+@contextmanager
+def open_records(path: str | Path, block_rows: int = BLOCK_ROWS) -> Iterator[FileRecords]:
+    """Open the completion records of a trace; raises `TraceError` without them or their waits."""
+    with ExitStack() as stack:
+        file = stack.enter_context(open_trace(path))
+        if "/primitives" not in file:
+            raise TraceError(
+                f"{path}: holds no completed slices; run again with --trace-primitives"
+            )
+        if "/primitives/gate" not in file:
+            raise TraceError(
+                f"{path}: written by an older clusim, without the waits of slices; run it again"
+            )
+        records, opened = FileRecords(file, block_rows), stack.pop_all()
+    with closing(opened):  # errors of the caller are not errors of the file
+        yield records
+
+
+def _unreadable(path: Path, error: Exception) -> TraceError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return TraceError(f"{path}: not a readable trace: {reason}")

@@ -63,27 +63,33 @@ class Opened:
         """Return True if there is such a column or group."""
         return name in self.items
 
-    def __getitem__(self, name: str) -> Any:
-        """Return a column or group; raises `TraceError` if it is missing."""
+    def _item(self, name: str) -> Any:
+        """Return the handle of a column or group; raises `TraceError` if it is missing."""
         if name not in self.items:
             raise TraceError(f"{self.filename}: no {name}; is the file complete?")
-        item = self.items[name]
+        return self.items[name]
+
+    def _form(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of a column; raises `TraceError` if it is missing."""
+        if name not in self.forms:
+            raise TraceError(f"{self.filename}: no column {name}; is the file complete?")
+        return self.forms[name]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column or group; raises `TraceError` if it is missing."""
+        item = self._item(name)
         return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
 
     def values(self, name: str) -> np.ndarray[Any, Any]:
         """Return all values of a column unchecked; see `clusim.results.trace.rules.read`."""
-        if name not in self.forms:
-            raise TraceError(f"{self.filename}: no column {name}; is the file complete?")
-        result = np.empty(*self.forms[name])
+        result = np.empty(*self._form(name))
         if result.size:
             self.items[name].read(h5py.h5s.ALL, h5py.h5s.ALL, result)
         return result
 
     def attribute(self, group: str, name: str) -> Any:
         """Return the handle of an attribute of a column or group, None if it is missing."""
-        if group not in self.items:
-            raise TraceError(f"{self.filename}: no {group}; is the file complete?")
-        item, key = self.items[group], name.encode()
+        item, key = self._item(group), name.encode()
         return h5py.h5a.open(item, key) if h5py.h5a.exists(item, key) else None
 
     def columns(self, group: str) -> list[str]:
@@ -94,15 +100,12 @@ class Opened:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a column, empty for a group; raises `TraceError` if it is missing."""
-        if name not in self.forms and name not in self.items:
-            raise TraceError(f"{self.filename}: no {name}; is the file complete?")
+        self._item(name)
         return self.forms[name][0] if name in self.forms else ()
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a column; raises `TraceError` if it is missing."""
-        if name not in self.forms:
-            raise TraceError(f"{self.filename}: no column {name}; is the file complete?")
-        return self.forms[name][1]
+        return self._form(name)[1]
 
 
 def check_structure(file: Any, path: Path) -> Opened:

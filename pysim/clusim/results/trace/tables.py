@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.errors import InputError
+from clusim.results.bins import COLUMNS
 from clusim.results.trace.reader import open_trace, progress
 from clusim.results.trace.rules import length, read
 from clusim.results.trace.structure import Opened
@@ -24,7 +24,6 @@ _FIRST = {
     name: i
     for i, name in enumerate(("wire", "endpoint", "name", "rank", "stream", "time", "start", "end"))
 }
-_HISTORIES = ("bytes", "busy", "stall_credit", "stall_arbitration", "queue")
 
 
 def table_names(path: str | Path) -> dict[str, list[str]]:
@@ -57,22 +56,15 @@ def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
 def _tables(file: Opened) -> dict[str, dict[str, str]]:
     """Return table -> column -> dataset; a table's columns are of one length."""
     tables: dict[str, dict[str, str]] = {"wires": {"wire": "/wires/wire"}}
-    tables["wires"] |= {name: f"/fabric/{name}" for name in file["/fabric"] if _fits(file, name)}
-    tables["wires"] |= {name: f"/wires/total/{name}" for name in file["/wires/total"]}
+    fabric = (name for name in file.columns("/fabric") if _fits(file, name))
+    tables["wires"] |= {name: f"/fabric/{name}" for name in fabric}
+    tables["wires"] |= {name: f"/wires/total/{name}" for name in file.columns("/wires/total")}
     tables["history"] = {"wire": "/wires/wire", "time": "/wires/time"}
-    tables["history"] |= {name: f"/wires/{name}" for name in _HISTORIES if name in file["/wires"]}
-    tables["hbm"] = {
-        "endpoint": "/hbm/endpoint",
-        "time": "/wires/time",
-        "bytes": "/hbm/bytes",
-    }
-    for group in ("tasks", "primitives", "messages"):
-        if f"/{group}" in file:
-            tables[group] = _columns(file[f"/{group}"], f"/{group}")
-    if "/schedule" in file:
-        schedule = file["/schedule"]
-        names = [name for name in schedule if isinstance(schedule[name], h5py.Group)]
-        tables |= {f"schedule/{n}": _columns(schedule[n], f"/schedule/{n}") for n in names}
+    tables["history"] |= {name: f"/wires/{name}" for name in COLUMNS if f"/wires/{name}" in file}
+    tables["hbm"] = {"endpoint": "/hbm/endpoint", "time": "/wires/time", "bytes": "/hbm/bytes"}
+    schedule = {name.partition("/")[0] for name in file.columns("/schedule") if "/" in name}
+    groups = ("tasks", "primitives", "messages", *(f"schedule/{name}" for name in sorted(schedule)))
+    tables |= {name: _columns(file, f"/{name}") for name in groups if f"/{name}" in file}
     if "tasks" in tables and "schedule/tasks" in tables:
         # The rank and stream of a task are more useful beside its times than its number.
         extra = {n: w for n, w in tables["schedule/tasks"].items() if n not in tables["tasks"]}
@@ -95,18 +87,18 @@ def _length(file: Opened, columns: dict[str, str]) -> int:
     return length(file, next(iter(columns.values())))
 
 
-def _columns(group: Any, path: str) -> dict[str, str]:
+def _columns(file: Opened, group: str) -> dict[str, str]:
     """Return the columns of the most common length.
 
     Lists stored beside a table (dependencies, paths) have other lengths and are not columns of the table.
     """
-    lengths = {name: len(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    lengths = {name: length(file, f"{group}/{name}") for name in file.columns(group)}
     lists = {name.removesuffix("_off") for name in lengths if name.endswith("_off")}
     kept = [n for n in lengths if n not in lists and not n.endswith("_off")]
     if not kept:
         return {}
     usual = max((lengths[name] for name in kept), key=[lengths[n] for n in kept].count)
-    return {name: f"{path}/{name}" for name in kept if lengths[name] == usual}
+    return {name: f"{group}/{name}" for name in kept if lengths[name] == usual}
 
 
 def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:

@@ -7,13 +7,12 @@ consistent between flushes, so the partial file of a killed or running job opens
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,15 @@ from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
 from clusim.results.result import Call, Provenance, Result, Tasks, Wires
 from clusim.results.trace.journal import Journal
-from clusim.results.trace.layout import CHUNK_BYTES, FORMAT, PRIMITIVES, WIRE_TOTALS, about
+from clusim.results.trace.layout import (
+    CHUNK_BYTES,
+    FORMAT,
+    MESSAGES,
+    META_NAMES,
+    PRIMITIVES,
+    WIRE_TOTALS,
+    about,
+)
 
 Array = NDArray[Any]
 
@@ -42,17 +49,7 @@ _CHUNK_ROWS = 65536
 _TIMES = ("/wires/time", "/hbm/time")
 """Scales of histories; xarray looks for them in the group of the history."""
 
-META_NAMES = (
-    "fabric",
-    "engine",
-    "granularity",
-    "granularity_note",
-    "burst_packets",
-    "seed",
-    "version",
-    "command",
-)
-"""Fields of the provenance that are attributes of /meta; the texts are datasets."""
+_PACKED = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,6 @@ class TraceWriter:
         self._journal: Journal | None = None
         self._lock: files.Lock | None = None
         self._file: Any = None
-        self._whole = False
         try:
             self._begin(begun)
         except BaseException:
@@ -120,7 +116,7 @@ class TraceWriter:
         for place in (self.path, self.partial):
             files.refuse_inputs(place, provenance.read_files)
         with self._guard():
-            self._check_target()
+            files.check_replaceable(self._target)
             self._lock = self._locked()
             self._journal = Journal(self.partial)
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
@@ -128,28 +124,17 @@ class TraceWriter:
             self._write_fabric(wires)
             for name, values in begun.inputs.items():
                 self._put(name, values)
-            self._put("/tasks/name", tasks.names)
-            self._file["/tasks/name"].make_scale("name")
+            names = self._put("/tasks/name", tasks.names)
+            names.make_scale("name")
             for column in ("start", "end"):
-                self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
-                self._file[f"/tasks/{column}"].dims[0].attach_scale(self._file["/tasks/name"])
+                times = self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
+                times.dims[0].attach_scale(names)
             self._make_histories(len(wires.names), begun.num_endpoints)
             if self._max_records:
-                for column, (_, dtype, _, _) in PRIMITIVES.items():
+                for column, (_, dtype) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
                 self._file["/primitives"].attrs["cut"] = False
             self._commit()
-
-    def _check_target(self) -> None:
-        """Raise `OSError` if the finished file could not be created at the target path."""
-        target = self._target
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if target.exists() and not target.is_file():
-            # Renaming onto a device or a pipe would put a file in its place.
-            raise OSError(errno.EINVAL, "not a regular file")
-        if target.exists() and not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _locked(self) -> files.Lock:
         try:
@@ -179,7 +164,7 @@ class TraceWriter:
             return
         records = np.concatenate(self._held)
         end = self._records + len(records)
-        for column, (name, _, _, _) in PRIMITIVES.items():
+        for column, (name, _) in PRIMITIVES.items():
             dataset = self._file[f"/primitives/{column}"]
             dataset.resize(end, axis=0)
             dataset[self._records :] = records[name]
@@ -194,11 +179,8 @@ class TraceWriter:
         """Put everything known by now on disk."""
         began_s = time.monotonic()
         with self._guard():
-            self._write_records()
-            self._write_tasks(*(times[: self._tasks] for times in engine.task_times()))
-            self._write_totals(engine.wires())
-            self._write_bins(recorder.bins())
-            self._file["/meta/progress"][:] = (now_ps, recorder.count, self._records)
+            times = (column[: self._tasks] for column in engine.task_times())
+            self._write_state(now_ps, times, engine.wires(), recorder.bins())
             self._commit()
         ended_s = time.monotonic()
         self._next_flush_s = ended_s + max(FLUSH_S, FLUSH_SHARE * (ended_s - began_s))
@@ -206,19 +188,12 @@ class TraceWriter:
     def finish(self, result: Result) -> None:
         """Write the outcome, close the file and rename it to its final name."""
         with self._guard():
-            self._write_records()
-            self._write_tasks(result.tasks.start_ps, result.tasks.end_ps)
-            self._write_totals(result.wires.counters)
-            self._write_bins(result.bins)
+            times = (result.tasks.start_ps, result.tasks.end_ps)
+            self._write_state(result.time_ps, times, result.wires.counters, result.bins)
             if (messages := result.messages) is not None:
-                self._put("/messages/source", messages.source)
-                self._put("/messages/destination", messages.destination)
-                self._put("/messages/bytes", messages.size_bytes)
-                self._put("/messages/start", messages.start_ps)
-                self._put("/messages/end", messages.end_ps)
+                for column, item in zip(MESSAGES, fields(messages), strict=True):
+                    self._put(f"/messages/{column}", getattr(messages, item.name))
             self._put("/meta/verdict", [json.dumps(result.verdict.to_json())])
-            bins = len(result.bins.edge_ps) - 1
-            self._file["/meta/progress"][:] = (result.time_ps, bins, self._records)
             _set(self._file["/meta"], _outcome(result))
             self._close(commit=True)
             os.replace(self.partial, self._target)
@@ -227,7 +202,7 @@ class TraceWriter:
 
     def abandon(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
         """Close after an interrupt or an error; the partial file keeps everything up to now."""
-        if self._journal is not None:
+        if self._is_open:
             with suppress(EnvironmentFailure):
                 self.flush(now_ps, engine, recorder)
                 self._close(commit=False)
@@ -235,10 +210,14 @@ class TraceWriter:
 
     def discard(self) -> None:
         """Close and delete the file: the run never began, or writing is no longer possible."""
-        if self._journal is not None:
+        if self._is_open:
             self._close(commit=False)
             self.partial.unlink(missing_ok=True)
         self._release()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._journal is not None and not self._journal.closed
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -255,19 +234,17 @@ class TraceWriter:
 
     def _close(self, *, commit: bool) -> None:
         """Close the file, with or without its pending data."""
-        journal, self._journal = self._journal, None
-        assert journal is not None
+        assert self._journal is not None
         try:
             if self._file:
                 self._file.close()
             if commit:
-                journal.commit()
-                journal.settle(self._target)
+                self._journal.commit()
+                self._journal.settle(self._target)
         finally:
-            self._whole = journal.whole
-            journal.close()
-        if commit and journal.error is not None:
-            raise journal.error
+            self._journal.close()
+        if commit and self._journal.error is not None:
+            raise self._journal.error
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -277,41 +254,32 @@ class TraceWriter:
         except OSError as error:
             reason = error.strerror or str(error)
             if self._journal is not None and self._journal.whole:
-                self._close(commit=False)
-            if self._whole:
+                if self._is_open:
+                    self._close(commit=False)
                 reason += f"; the data recorded before are in {self.partial}"
             self.discard()
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
-    def _put(self, name: str, values: Array | list[str]) -> None:
+    def _put(self, name: str, values: Array | list[str]) -> Any:
         """Store one column, compressed where that can pay, with its unit and description."""
         if isinstance(values, list):
             values = _texts(values)
         # One long text would be one piece.
         pays = values.nbytes > 4096 and values.dtype.itemsize <= CHUNK_BYTES
-        options = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
-        dataset = self._file.create_dataset(name, data=values, **(options if pays else {}))
-        self._describe(dataset, name)
+        return self._create(name, data=values, **(_PACKED if pays else {}))
 
-    def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         chunks = (_CHUNK_ROWS,) if len(shape) == 1 else (max(1, min(shape[0], 1024)), 64)
         if name in _TIMES:
             chunks = (64,)
-        dataset = self._file.create_dataset(
-            name,
-            shape,
-            dtype,
-            maxshape=(*shape[:-1], None),
-            chunks=chunks,
-            compression="gzip",
-            compression_opts=1,
-            shuffle=True,
-        )
-        self._describe(dataset, name)
+        kind = {"shape": shape, "dtype": dtype, "maxshape": (*shape[:-1], None)}
+        return self._create(name, chunks=chunks, **kind, **_PACKED)
 
-    @staticmethod
-    def _describe(dataset: Any, name: str) -> None:
+    def _create(self, name: str, **options: Any) -> Any:
+        """Create a column with its unit and description."""
+        dataset = self._file.create_dataset(name, **options)
         _set(dataset, about(name, dataset.dtype.kind == "S"))
+        return dataset
 
     def _write_meta(self, provenance: Provenance, call: Call | None) -> None:
         root = {
@@ -360,16 +328,15 @@ class TraceWriter:
         for name in WIRE_TOTALS:
             file[f"/wires/total/{name}"].dims[0].attach_scale(file["/wires/wire"])
 
-    def _write_tasks(self, start_ps: Array, end_ps: Array) -> None:
-        self._file["/tasks/start"][...] = start_ps
-        self._file["/tasks/end"][...] = end_ps
-
-    def _write_totals(self, counters: Array) -> None:
+    def _write_state(
+        self, now_ps: int, task_times: Iterable[Array], counters: Array, bins: Bins
+    ) -> None:
+        """Append records, and overwrite the times of tasks, totals and histories."""
+        self._write_records()
+        for name, times in zip(("start", "end"), task_times, strict=True):
+            self._file[f"/tasks/{name}"][...] = times
         for name in WIRE_TOTALS:
             self._file[f"/wires/total/{name}"][...] = counters[name].astype(np.int64)
-
-    def _write_bins(self, bins: Bins) -> None:
-        """Overwrite the histories."""
         count = len(bins.edge_ps) - 1
         tables = {f"/wires/{name}": table for name, table in bins.wires.items()}
         tables |= {"/hbm/bytes": bins.hbm_bytes, **dict.fromkeys(_TIMES, bins.edge_ps[:-1])}
@@ -377,6 +344,7 @@ class TraceWriter:
             dataset = self._file[name]
             dataset.resize(count, axis=dataset.ndim - 1)
             dataset[...] = table
+        self._file["/meta/progress"][:] = (now_ps, count, self._records)
 
 
 def _outcome(result: Result) -> dict[str, Any]:
