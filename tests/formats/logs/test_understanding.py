@@ -12,8 +12,8 @@ import pytest
 from clusim.formats.logs import find_anomalies, read_logs, report, summarize
 from clusim.formats.logs.anomalies import CONTRADICTION
 from clusim.formats.logs.calls import call_table
+from clusim.formats.logs.columns import Repeating
 from clusim.formats.logs.logreport import ranges, ring_picture, tree_picture
-from clusim.formats.logs.repeating import Repeating
 from clusim_cli.main import run as run_command
 from formats.logs.samples import ALL, V221, begin, call, read
 from replays.samples import job
@@ -397,7 +397,7 @@ def test_operations_are_the_same_however_many_are_matched_at_once(
     whole = read(tmp_path, *files)
     monkeypatch.setattr("clusim.formats.logs.operations._TOGETHER", 64)
     monkeypatch.setattr("clusim.formats.logs.operations.PART_ROWS", 50)
-    monkeypatch.setattr("clusim.formats.logs.repeating.PART_ROWS", 30)
+    monkeypatch.setattr("clusim.formats.logs.columns.PART_ROWS", 30)
     some = read(tmp_path, *files)
     assert len(some.operations.parts()) > 5
     for name in whole.operations.names:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
@@ -21,7 +22,6 @@ from clusim.formats.logs.raw_log import (
     UNKNOWN_CHOICE,
     Member,
 )
-from clusim.formats.logs.repeating import NONE, Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
@@ -439,11 +439,6 @@ def _damage(log: Log) -> Iterator[Anomaly]:
         yield Anomaly(
             "file",
             f"{facts.unread} lines torn by other lines are not read: too many",
-        )
-    if facts.passed_over:
-        yield Anomaly(
-            "file",
-            f"{facts.passed_over} lines are not read: too many irregular lines for the size of the log",
         )
     if facts.lost_handle != NONE:
         yield Anomaly(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
 from clusim.base.terms.operations import OF_NCCL, REDUCING, ROOTED, find_operation
+from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
-from clusim.formats.logs.repeating import NONE, Repeating
 from clusim.formats.logs.tables import TableRun
 
 MOST_BYTES = 1 << 40

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.limits import MOST_RANKS
+from clusim.formats.logs.columns import NONE, OwnedRows, Repeating, ordinals
 from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Member, RawLog
-from clusim.formats.logs.repeating import NONE, OwnedRows, Repeating, ordinals
 from clusim.formats.logs.tables import TableRun
 
 _SIGNATURE = 64

@@ -6,8 +6,9 @@ import re
 
 from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.base.terms.operations import PROTOCOLS, Collective
-from clusim.formats.logs.digits import remembered
-from clusim.formats.logs.messages import HANDLERS
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.lines import remembered
+from clusim.formats.logs.messages import HANDLERS, Handler, choice, environment
 from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
     MOST_ORDERS,
@@ -16,7 +17,6 @@ from clusim.formats.logs.raw_log import (
     RawLog,
     SystemNode,
 )
-from clusim.formats.logs.repeating import NONE
 
 CONNECTION = re.compile(
     r"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})(?:\[([0-9a-fA-F]+)\])? -> (\d{1,9})(?:\[([0-9a-fA-F]+)\])?"
@@ -86,7 +86,7 @@ def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if route == NONE:
         return False
     member = facts.member_of(thread, line, target if side == 2 else source)
-    facts.add_connection(member, channel, index, source, target, route, side)
+    facts.connections.append(member, channel, index, source, target, route, side)
     return True
 
 
@@ -137,7 +137,7 @@ def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
         return _connection(facts, thread, line, text)
     if not _legal(*result):
         return False
-    facts.links.add(facts.member_of(thread, line, result[2]), *result)
+    facts.links.append(facts.member_of(thread, line, result[2]), *result)
     return True
 
 
@@ -152,7 +152,7 @@ def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
     result = _branch(text)
     if result is None or not _legal(*result):
         return False
-    facts.trees.add(facts.member_of(thread, line, result[2]), *result)
+    facts.trees.append(facts.member_of(thread, line, result[2]), *result)
     return True
 
 
@@ -186,7 +186,7 @@ def _trees(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if rows:
         member = facts.member_of(thread, line, rows[0][2])
         for row in rows:
-            facts.trees.add(member, *row)
+            facts.trees.append(member, *row)
     return whole
 
 
@@ -201,7 +201,7 @@ def _collnet(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if not _legal(int(match[1]), rank):
         return False
     member, index = facts.member_of(thread, line, rank), int(match[2] or 0)
-    facts.add_connection(member, int(match[1]), index, rank, NONE, route, side)
+    facts.connections.append(member, int(match[1]), index, rank, NONE, route, side)
     return True
 
 
@@ -376,17 +376,26 @@ BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern", "===")
 """Messages that are understood without a header."""
 
 
-def by_shape(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Understand a message by its format if its first word does not identify it."""
-    if "|" in text and _cost(facts, thread, line, text):
-        return True
-    if "coll channels" in text:
-        return _counts(facts, thread, line, text)
-    if text.startswith(("--", "Paths from ", " (")):  # path search of modified builds
+def _search_path(facts: RawLog, thread: int, line: int, text: str) -> bool:
+    """Note a line about the path search of modified builds."""
+    known = text.startswith(("--", "Paths from ", " ("))
+    if known:
         facts.count(facts.notes, text.split("->")[0], line)
-        return True
-    if text.startswith(" "):
-        return _pattern_order(facts, thread, line, text)
-    if " :" in text[:40] and "/" in text[:8]:
-        return _path_line(facts, thread, line, text)
+    return known
+
+
+def _ruler(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return text.startswith("=====")
+
+
+SHAPES: tuple[tuple[str, Handler], ...] = (
+    ("|", _cost),
+    ("coll channels", _counts),
+    (" set by ", environment),
+    ("Bytes -> Algo", choice),
+    (" :", _pattern_order),
+    (" :", _path_line),
+    ("", _search_path),
+    ("=====", _ruler),
+)
+"""Handlers of messages whose first word does not identify them, by a text that they contain."""

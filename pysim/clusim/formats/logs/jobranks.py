@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError
+from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
-from clusim.formats.logs.repeating import NONE
 
 USUAL_GPUS = 8
 """Assumed GPUs of a node if the log does not contain their number."""

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.limits import uncollected
+from clusim.formats.logs.columns import NONE, OwnedRows, Repeating
 from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.operations import Columns, find_operations
 from clusim.formats.logs.raw_log import Member, Process, RawLog
 from clusim.formats.logs.reader import LogReader, require_something
-from clusim.formats.logs.repeating import NONE, OwnedRows, Repeating
 from clusim.formats.logs.tables import TableRun
 
 _FEW, _MANY, _RECENT = 3, 10, 256
@@ -106,7 +106,6 @@ def settle_torn(facts: RawLog) -> None:
     for old, new in moved.items():
         _take_over(facts.members[new], facts.members[old])
     if moved:
-        facts.settle()
         for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees, facts.calls):
             rows.replace("member", moved)
     facts.torn_handles |= lost | moved.keys()
@@ -301,8 +300,8 @@ class Log:
     calls: Repeating
     operations: Repeating
     connections: Columns
-    links: dict[str, NDArray[np.int64]]
-    trees: dict[str, NDArray[np.int64]]
+    links: Columns
+    trees: Columns
 
     def members(self, communicator: LoggedCommunicator) -> list[Member]:
         """Return the handles of a communicator, by rank where it is known."""
@@ -423,7 +422,6 @@ def read_logs(names: Iterable[str]) -> Log:
         reader.read(names)
     facts = reader.facts
     require_something(facts, reader.tables)
-    facts.settle()
     merge_torn_names(facts)
     settle_torn(facts)
     runs = [run for tables in reader.tables for run in tables.runs]
@@ -438,7 +436,7 @@ def read_logs(names: Iterable[str]) -> Log:
     _name_runs(facts, runs, communicators, operations)
     return Log(
         facts, runs, communicators, facts.calls, operations,
-        dict(facts.connections.columns()), facts.links.columns(), facts.trees.columns(),
+        facts.connections.columns(), facts.links.columns(), facts.trees.columns(),
     )  # fmt: skip
 
 

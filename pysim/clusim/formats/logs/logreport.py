@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusim.base.units import format_size
 from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.log import Log, Tree
 from clusim.formats.logs.raw_log import LineKind, Member
-from clusim.formats.logs.repeating import NONE
 from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
 from clusim.formats.logs.tables import TableRun
 

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, find_operation
-from clusim.formats.logs.communicators import LoggedCommunicator
-from clusim.formats.logs.raw_log import RawLog
-from clusim.formats.logs.repeating import (
+from clusim.formats.logs.columns import (
     NONE,
     PART_ROWS,
     Repeating,
@@ -24,6 +22,8 @@ from clusim.formats.logs.repeating import (
     ordinals,
     row_hash,
 )
+from clusim.formats.logs.communicators import LoggedCommunicator
+from clusim.formats.logs.raw_log import RawLog
 
 Numbers = NDArray[np.integer]
 
@@ -247,7 +247,7 @@ def _merged(parts: list[RepeatingPart]) -> Repeating:
             whole.add({name: part.column(name) for name in whole.names})
         return whole
     lines = [part.column("line") for part in parts]
-    # Shares are selected by opCount, so that the lines of each share are distributed as those of all.
+    # Shares are selected by opCount: the lines of each share span the entire log.
     longest = max(lines, key=len)
     limits = longest[:: max(1, PART_ROWS // len(parts))][1:]
     cuts = [np.concatenate(([0], np.searchsorted(own, limits), [len(own)])) for own in lines]

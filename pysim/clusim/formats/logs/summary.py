@@ -10,11 +10,11 @@ from typing_extensions import TypedDict
 
 from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.raw_log import LineKind, LoggedPattern, Member
-from clusim.formats.logs.repeating import NONE
 from clusim.formats.logs.tables import TableRun
 
 
