@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.limits import MOST_RANKS
+from clusim.base.units import format_ranges
 from clusim.formats.logs.columns import NONE, OwnedRows, Repeating, ordinals
 from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Member, RawLog
 from clusim.formats.logs.tables import TableRun
@@ -432,14 +433,7 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Write ranks as ranges."""
-    parts: list[str] = []
-    for i, rank in enumerate(ranks):
-        if i and ranks[i - 1] == rank - 1:
-            first = parts.pop().partition("-")[0]
-            parts.append(f"{first}-{rank}")
-        else:
-            parts.append(str(rank))
+    parts = format_ranges(ranks).split(",")
     shown = ",".join(parts[:12]) + (",..." if len(parts) > 12 else "")
     return ("rank " if len(ranks) == 1 else "ranks ") + shown
 

@@ -317,10 +317,10 @@ class LineReader:
         match = CONNECTION.match(matched[1]) if matched else None
         if match is None:
             return False
-        own = int(match[5] if match[7] == "receive" else match[3])
+        writer_rank = int(match[5] if match[7] == "receive" else match[3])
         if not self._afford(1 + len(facts.members) // 100):
             return False
-        writers = [m for m in facts.members if m.run == facts.run and m.rank == own]
+        writers = [m for m in facts.members if m.run == facts.run and m.rank == writer_rank]
         if len(writers) != 1:
             return False
         facts.rejoined += 1

@@ -92,7 +92,7 @@ class _Matching:
             slot * handles + p.kinds["member"] for slot, p in zip(slots, self.parts, strict=True)
         ]
         known = np.unique(
-            np.concatenate([own[s >= 0] for own, s in zip(pairs, slots, strict=True)])
+            np.concatenate([pair[slot >= 0] for pair, slot in zip(pairs, slots, strict=True)])
         )
         if len(known) == 0:
             return
@@ -211,7 +211,7 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
     ]
     result = []
     for number in range(shares):
-        rows = [np.flatnonzero(own == number) for own in share]
+        rows = [np.flatnonzero(each == number) for each in share]
         calls = {
             name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])
             for name in ("member", *_OF_FIRST)
@@ -250,10 +250,10 @@ def _merged(parts: list[RepeatingPart]) -> Repeating:
     # Shares are selected by opCount: the lines of each share span the entire log.
     longest = max(lines, key=len)
     limits = longest[:: max(1, PART_ROWS // len(parts))][1:]
-    cuts = [np.concatenate(([0], np.searchsorted(own, limits), [len(own)])) for own in lines]
+    cuts = [np.concatenate(([0], np.searchsorted(at, limits), [len(at)])) for at in lines]
     for number in range(len(limits) + 1):
         rows = [np.arange(cut[number], cut[number + 1]) for cut in cuts]
-        order = np.argsort(np.concatenate([own[r] for own, r in zip(lines, rows, strict=True)]))
+        order = np.argsort(np.concatenate([at[r] for at, r in zip(lines, rows, strict=True)]))
         whole.add(
             {
                 name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])[
