@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
 from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.base.terms.operations import PROTOCOLS, Collective
@@ -124,11 +126,21 @@ def _channel(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return _connection(facts, thread, line, text) or _order(facts, thread, line, text)
 
 
-@remembered
-def _link(text: str) -> tuple[int, ...] | None:
-    """Return the channel of a ring, the previous rank, the rank, and the next rank."""
-    match = _LINK.match(text)
-    return None if match is None else tuple(int(match[i]) for i in range(1, 5))
+def _integers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:
+    """Return a parser of the numbers in texts of a pattern."""
+
+    def parse(text: str) -> tuple[int, ...] | None:
+        match = pattern.match(text)
+        return None if match is None else tuple(int(number) for number in match.groups())
+
+    return remembered(parse)
+
+
+_link = _integers(_LINK)
+"""Channel of a ring, the previous rank, the rank, and the next rank."""
+
+_branch = _integers(_TREE_LINE)
+"""Channel of a tree, the parent, the rank, and the children."""
 
 
 def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
@@ -139,13 +151,6 @@ def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
         return False
     facts.links.append(facts.member_of(thread, line, result[2]), *result)
     return True
-
-
-@remembered
-def _branch(text: str) -> tuple[int, ...] | None:
-    """Return the channel of a tree, the parent, the rank, and the children."""
-    match = _TREE_LINE.match(text)
-    return None if match is None else tuple(int(match[i]) for i in range(1, 7))
 
 
 def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
@@ -245,14 +250,10 @@ def _pattern_order(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _PATTERN_ORDER.match(text)
     if match is None:
         return False
-    result = facts.members[facts.member_of(thread, line)].patterns
-    if result and len(result[-1].orders) < MOST_ORDERS:
-        last = result[-1]
-        orders = (*last.orders, tuple(match[1].split()))
-        result[-1] = LoggedPattern(
-            last.pattern, last.cross_nic, last.channels, last.bw_intra, last.bw_inter,
-            last.type_intra, last.type_inter, last.same_channels, orders,
-        )  # fmt: skip
+    patterns = facts.members[facts.member_of(thread, line)].patterns
+    if patterns and len(patterns[-1].orders) < MOST_ORDERS:
+        last = patterns[-1]
+        patterns[-1] = replace(last, orders=(*last.orders, tuple(match[1].split())))
     return True
 
 

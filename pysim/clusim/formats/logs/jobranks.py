@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
@@ -19,9 +20,6 @@ USUAL_GPUS = 8
 
 MOST_GPUS = 16
 """Maximum number of GPUs of a node for which device indices are used."""
-
-MOST_RANKS = 1 << 17
-"""Largest plausible number of ranks of a communicator."""
 
 
 @dataclass(slots=True)

@@ -36,6 +36,9 @@ _TORN = re.compile(rb"[\w.:-]{0,80} \[\d+\] NCCL INFO ")
 _SPEAKER = re.compile(
     rb"(.*?)([A-Za-z0-9_][\w.-]{0,255}):(\d{1,10}):(\d{1,10}) \[(\d{1,3})\]", re.DOTALL
 )
+_SPEAKER_BYTES = 64
+"""Longest ``host:pid:tid [device]`` of a regular header."""
+
 _MOST_WRITERS = 1 << 14
 """Maximum number of cached headers."""
 
@@ -71,6 +74,9 @@ class LineReader:
         for number, line in enumerate(data.split(b"\n")[:-1], facts.lines + 1):
             head, mark, text = line.partition(b" NCCL INFO ")
             writer = (writers.get(head) or self._writer(head, text)) if mark else None
+            if not line:
+                facts.app_lines += 1
+                continue
             if writer is None:
                 self._irregular(line, number)
                 continue
@@ -93,7 +99,7 @@ class LineReader:
         if prefix is None:
             return None
         speaker = self._writers.get(name)
-        if speaker is None and not _LIBRARY.search(text):
+        if speaker is None and len(name) <= _SPEAKER_BYTES and not _LIBRARY.search(text):
             speaker = self._speaker(name)
         if speaker is None:
             return None
@@ -238,7 +244,7 @@ class LineReader:
             return
         if "NCCL" in text:
             mentions = "(other programs' lines that mention NCCL)"
-            self.facts.count_as(self.facts.unknown, mentions, text.strip()[:200], number)
+            self.facts.count(self.facts.unknown, text, number, mentions)
         else:
             self.facts.app_lines += 1
 
@@ -264,11 +270,7 @@ class LineReader:
         if "Watchdog" in text and (match := _WATCHDOG.search(text)):
             what = f"rank {match[1]}: {match[3]} {match[2]} ran over {int(match[4]) / 1000:g} s"
             kind = f"{match[3]} number {match[2]} over {int(match[4]) / 1000:g} s"
-            known = facts.timeouts.get(kind)
-            if known is None and len(facts.timeouts) < 500:
-                facts.count_as(facts.timeouts, kind, what, number)
-            elif known is not None:
-                known.count += 1
+            facts.count(facts.timeouts, what, number, kind)
             return True
         word = bare.partition(" ")[0]
         if word not in BARE or (word == "===" and not bare.startswith("=== System : ")):

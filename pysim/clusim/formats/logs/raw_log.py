@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from clusim.formats.logs.columns import NONE, Columns, Repeating
 from clusim.formats.logs.infer_collective import LoggedRoute, parse_route
 from clusim.formats.logs.lines import remembered
+
+T = TypeVar("T")
 
 MAX_KINDS = 500
 """Maximum number of distinct kinds of lines; further kinds are counted together."""
@@ -172,6 +175,14 @@ Choice = tuple[str, int, str, str, int, int, float]
 UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
 
 
+def _number(numbers: dict[T, int], values: list[T], value: T) -> int:
+    """Return the index of a value, which is appended to `values` if it is new."""
+    index = numbers.setdefault(value, len(values))
+    if index == len(values):
+        values.append(value)
+    return index
+
+
 class RawLog:
     """Content of all logs; lines are numbered consecutively over all files, see `place`."""
 
@@ -288,22 +299,13 @@ class RawLog:
 
     def name_of(self, name: str) -> int:
         """Return the number of a kind of call."""
-        result = self._name.get(name)
-        if result is None:
-            result = self._name[name] = len(self.names)
-            self.names.append(name)
-        return result
+        return _number(self._name, self.names, name)
 
     def choice_of(self, choice: Choice) -> int:
         """Return the number of a tuner's choice, `UNKNOWN_CHOICE` above the limit."""
-        result = self._choice.get(choice)
-        if result is None and len(self.choices) >= MOST_CHOICES:
+        if choice not in self._choice and len(self.choices) >= MOST_CHOICES:
             choice = UNKNOWN_CHOICE
-            result = self._choice.get(choice)
-        if result is None:
-            result = self._choice[choice] = len(self.choices)
-            self.choices.append(choice)
-        return result
+        return _number(self._choice, self.choices, choice)
 
     def stream_of(self, process: int, pointer: int) -> int:
         """Return the number of a stream."""
@@ -400,22 +402,16 @@ class RawLog:
         known = self.members[member]
         return known.run == self.run and (rank == NONE or known.rank in (NONE, rank))
 
-    def count(self, table: dict[str, LineKind], text: str, line: int) -> None:
-        """Count a line in one of the tables by its kind."""
-        kind = kind_of(text)
-        result = table.get(kind)
-        if result is None:
-            if len(table) >= MAX_KINDS:
-                kind = "(others)"
-                result = table.get(kind)
-            if result is None:
-                result = table[kind] = LineKind(0, text.strip()[:200], self.place(line))
-        result.count += 1
-
-    def count_as(self, table: dict[str, LineKind], kind: str, example: str, line: int) -> None:
-        """Count a line of a known kind."""
-        result = table.setdefault(kind, LineKind(0, example, self.place(line)))
-        result.count += 1
+    def count(
+        self, table: dict[str, LineKind], text: str, line: int, kind: str | None = None
+    ) -> None:
+        """Count a line in one of the tables, by its kind or that of `text`, which is an example."""
+        kind = kind_of(text) if kind is None else kind
+        if kind not in table and len(table) >= MAX_KINDS:
+            kind = "(others)"
+        if kind not in table:
+            table[kind] = LineKind(0, text.strip()[:200], self.place(line))
+        table[kind].count += 1
 
     def miscounted(self, member: int, n_ranks: int, line: int) -> None:
         """Note a call with another number of ranks than its handle."""
