@@ -139,26 +139,18 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
             member.rank = devices.get((member.run, process.host, process.pid, member.device), NONE)
         n_ranks = member.n_ranks if member.n_ranks != NONE else sizes(member)
         key = _key(member, n_ranks, of_member, process.pid)
-        if key is not None:
-            communicator = by_key.get(key)
-            if communicator is None:
-                if len(result) >= MOST_COMMUNICATORS:
-                    facts.left_out += 1
-                    continue
-                communicator = by_key[key] = _new(result, member, n_ranks)
-        else:
-            candidates = open_ones.get((member.run, n_ranks))
-            if candidates is None:
-                candidates = open_ones[member.run, n_ranks] = _Open(facts, signatures)
-            communicator = candidates.choose(number, looks)
-            if communicator is None:
-                if len(result) >= MOST_COMMUNICATORS:
-                    facts.left_out += 1
-                    continue
-                communicator = _new(result, member, n_ranks)
-                candidates.add(communicator, number)
-                if looks.left <= 0:
-                    communicator.assumed.append(_FEW_LOOKS)
+        candidates = open_ones.setdefault((member.run, n_ranks), _Open(facts, signatures))
+        known = by_key.get(key) if key is not None else candidates.choose(number, looks)
+        if known is None and len(result) >= MOST_COMMUNICATORS:
+            facts.left_out += 1
+            continue
+        communicator = known or _new(result, member, n_ranks)
+        if known is None and key is not None:
+            by_key[key] = communicator
+        elif known is None:
+            candidates.add(communicator, number)
+            if looks.left <= 0:
+                communicator.assumed.append(_FEW_LOOKS)
         parent = of_member.get(member.parent)
         if parent is not None:
             communicator.parent, communicator.color = parent.number, member.color

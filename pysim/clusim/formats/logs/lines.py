@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import TypeVar
 
@@ -145,12 +145,7 @@ def _append(found: list[LinePart], head: LinePart, text: bytes, *, cut: bool) ->
         return
     if head.level == "WARN" and head.text:
         shown = f"{head.text} {shown}"
-    found.append(
-        LinePart(
-            head.host, head.pid, head.tid, head.device, head.level, shown, head.start, cut,
-            head.stamp,
-        )
-    )  # fmt: skip
+    found.append(replace(head, text=shown, cut=cut))
 
 
 @lru_cache(MOST_TEXTS)

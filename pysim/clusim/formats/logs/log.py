@@ -43,11 +43,7 @@ class Log:
 
     def members(self, communicator: LoggedCommunicator) -> list[Member]:
         """Return the handles of a communicator, by rank where it is known."""
-        result = self._members.get(communicator.number)
-        if result is None:
-            result = [self.facts.members[handle] for handle in communicator.handles]
-            self._members[communicator.number] = result
-        return result
+        return [self.facts.members[handle] for handle in communicator.handles]
 
     def rings(self, communicator: LoggedCommunicator) -> dict[int, list[int]]:
         """Return the rings of a communicator, as orders of ranks by channel."""
@@ -78,11 +74,6 @@ class Log:
         rows = self._connections.rows(communicator.number, (*_CONNECTION, "times"))
         routes = self.facts.routes
         return [(*ends, routes[route], times) for *ends, route, times in rows]  # type: ignore[misc]
-
-    @cached_property
-    def _members(self) -> dict[int, list[Member]]:
-        """Cache of the handles by communicator."""
-        return {}
 
     @cached_property
     def _rings(self) -> dict[int, dict[int, list[int]]]:

@@ -203,7 +203,7 @@ def _choice_of(text: str) -> Choice | None:
         algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
     low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
     known, way = find_algorithm(algorithm), find_protocol(protocol)
-    return (
+    return Choice(
         match[1] or "", int(match[2]), known.value if known else algorithm,
         way.value if way else protocol, low, high, float(match[7] or NONE),
     )  # fmt: skip

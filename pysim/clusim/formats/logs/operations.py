@@ -115,13 +115,13 @@ class _Matching:
     ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
         """Return the free lines with or without a name, sorted by key, with keys and choices."""
         facts, tunings = self.facts, self.facts.tunings.columns()
-        has_name = np.array([bool(choice[0]) for choice in facts.choices])
+        has_name = np.array([bool(choice.name) for choice in facts.choices])
         lines = np.flatnonzero(self.free)
         lines = lines[has_name[tunings["choice"][lines]] == named]
         numbers = tunings["choice"][lines].astype(np.int64)
         names = {name: i for i, name in enumerate(facts.names)}
-        name = np.array([names.get(choice[0], NONE) for choice in facts.choices], np.int64)
-        size = np.array([choice[1] for choice in facts.choices], np.int64)
+        name = np.array([names.get(choice.name, NONE) for choice in facts.choices], np.int64)
+        size = np.array([choice.size for choice in facts.choices], np.int64)
         spoken = speaker[tunings["thread"][lines].astype(np.int64)]
         key = row_hash(
             spoken, size[numbers], name[numbers] if named else np.full_like(spoken, NONE)
@@ -304,8 +304,8 @@ def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
     """Return the operations of a log with only tuner lines: rank 0 prints one per operation."""
     tunings = facts.tunings.columns()
     spoken = np.array([facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64)
-    names = np.array([facts.name_of(c[0]) if c[0] else NONE for c in facts.choices] or [NONE])
-    sizes = np.array([c[1] for c in facts.choices] or [0], np.int64)
+    names = np.array([facts.name_of(c.name) if c.name else NONE for c in facts.choices] or [NONE])
+    sizes = np.array([c.size for c in facts.choices] or [0], np.int64)
     operations = _empty()
     for begin in range(0, len(facts.tunings), PART_ROWS):
         some = {name: values[begin : begin + PART_ROWS] for name, values in tunings.items()}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from clusim.formats.logs.columns import NONE, Columns, Repeating
 from clusim.formats.logs.infer_collective import LoggedRoute, parse_route
@@ -169,10 +170,19 @@ def kind_of(text: str) -> str:
     return _NUMBERS.sub("#", text[:160]).strip()[:100]
 
 
-Choice = tuple[str, int, str, str, int, int, float]
-"""A choice: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
+class Choice(NamedTuple):
+    """A choice of the tuner: size [B], first and last channel, estimated time [us]."""
 
-UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
+    name: str = ""
+    size: int = 0
+    algorithm: str = ""
+    protocol: str = ""
+    first: int = NONE
+    last: int = NONE
+    time_us: float = float(NONE)
+
+
+UNKNOWN_CHOICE = Choice()
 
 
 def _number(numbers: dict[T, int], values: list[T], value: T) -> int:
@@ -248,10 +258,8 @@ class RawLog:
 
     def place(self, line: int) -> str:
         """Return file and line of a line number."""
-        for i in range(len(self.files) - 1, -1, -1):
-            if line > self.file_lines[i]:
-                return f"{self.files[i]}:{line - self.file_lines[i]}"
-        return f"line {line}"
+        at = bisect_left(self.file_lines, line) - 1
+        return f"{self.files[at]}:{line - self.file_lines[at]}" if at >= 0 else f"line {line}"
 
     def process_of(self, host: str, pid: int) -> int:
         """Return the number of a process; create it if it is new."""
@@ -306,6 +314,10 @@ class RawLog:
         if choice not in self._choice and len(self.choices) >= MOST_CHOICES:
             choice = UNKNOWN_CHOICE
         return _number(self._choice, self.choices, choice)
+
+    def choice(self, number: int) -> Choice:
+        """Return a choice by its number, `UNKNOWN_CHOICE` for `NONE`."""
+        return self.choices[number] if number >= 0 else UNKNOWN_CHOICE
 
     def stream_of(self, process: int, pointer: int) -> int:
         """Return the number of a stream."""
