@@ -325,8 +325,8 @@ def _calls(log: Log, limit: int) -> list[str]:
     total = len(log.operations)
     source = "" if len(log.calls) else ", from the tuner's lines of rank 0"
     lines = [f"Calls: {total} operations in {len(log.calls)} lines{source}"]
-    titles = ["collective", "ranks", "size", "type", "op", "count", "algorithm"]
-    rows = [titles, *(_call_row(group) for group in groups[:limit])]
+    lines.append("  collective     ranks        size      type    op     count  algorithm")
+    rows = (_call_row(group) for group in groups[:limit])
     lines += text_table("  {:<14} {:>5} {:>11} {:>9} {:>5} {:>9}  {}", rows)
     if len(groups) > limit:
         lines.append(f"  ... and {len(groups) - limit} more sizes")
@@ -348,9 +348,9 @@ def _call_row(group: CallGroupJson) -> list[str]:
 def _run(run: TableRun) -> list[str]:
     name = run.collective() or "an unknown collective"
     lines = [f"Measured: {name}, {run.n_ranks or '?'} ranks ({run.source}:{run.line})"]
-    rows: list[list[str | float]] = []
     if run.values:
-        rows.append(["size", "time us", "busbw GB/s", "in place us", "busbw GB/s"])
+        lines.append("         size      time us  busbw GB/s   in place us  busbw GB/s")
+    rows: list[list[str | float]] = []
     for size, values in zip(run.sizes, run.values, strict=True):
         in_place = [] if math.isnan(values[4]) else [values[4], values[6]]
         rows.append([format_size(size), values[0], values[2], *in_place])
