@@ -16,7 +16,7 @@ from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.lines import remembered
-from clusim.formats.logs.raw_log import MOST_CHOSEN, Choice, RawLog
+from clusim.formats.logs.raw_log import MOST_CHOSEN, LoggedChoice, RawLog
 
 Handler = Callable[[RawLog, int, int, str], bool]
 
@@ -191,7 +191,7 @@ def _timings(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 
 @remembered
-def _choice_of(text: str) -> Choice | None:
+def _choice_of(text: str) -> LoggedChoice | None:
     """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a choice."""
     match = _NAMED.match(text)
     if match is None:
@@ -203,7 +203,7 @@ def _choice_of(text: str) -> Choice | None:
         algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
     low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
     known, way = find_algorithm(algorithm), find_protocol(protocol)
-    return Choice(
+    return LoggedChoice(
         match[1] or "", int(match[2]), known.value if known else algorithm,
         way.value if way else protocol, low, high, float(match[7] or NONE),
     )  # fmt: skip

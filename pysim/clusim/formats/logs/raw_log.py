@@ -170,7 +170,7 @@ def kind_of(text: str) -> str:
     return _NUMBERS.sub("#", text[:160]).strip()[:100]
 
 
-class Choice(NamedTuple):
+class LoggedChoice(NamedTuple):
     """A choice of the tuner: size [B], first and last channel, estimated time [us]."""
 
     name: str = ""
@@ -182,7 +182,7 @@ class Choice(NamedTuple):
     time_us: float = float(NONE)
 
 
-UNKNOWN_CHOICE = Choice()
+UNKNOWN_CHOICE = LoggedChoice()
 
 
 def _number(numbers: dict[T, int], values: list[T], value: T) -> int:
@@ -242,7 +242,7 @@ class RawLog:
         )  # fmt: skip
         self.tunings = Columns("choice", "thread", "line")
         self.names: list[str] = []
-        self.choices: list[Choice] = []
+        self.choices: list[LoggedChoice] = []
         self.streams: dict[tuple[int, int], int] = {}
         self.bindings: dict[tuple[int, int], int] = {}
         self.call_kinds: dict[tuple[int, bytes, bool, bytes], int] = {}
@@ -252,7 +252,7 @@ class RawLog:
         self._of_run: dict[tuple[int, int], list[int]] = {}
         self._route: dict[str, int] = {}
         self._name: dict[str, int] = {}
-        self._choice: dict[Choice, int] = {}
+        self._choice: dict[LoggedChoice, int] = {}
         self.clean_hosts: set[str] = set()
         self.bare_threads: list[int] = []
 
@@ -309,13 +309,13 @@ class RawLog:
         """Return the number of a kind of call."""
         return _number(self._name, self.names, name)
 
-    def choice_of(self, choice: Choice) -> int:
+    def choice_of(self, choice: LoggedChoice) -> int:
         """Return the number of a tuner's choice, `UNKNOWN_CHOICE` above the limit."""
         if choice not in self._choice and len(self.choices) >= MOST_CHOICES:
             choice = UNKNOWN_CHOICE
         return _number(self._choice, self.choices, choice)
 
-    def choice(self, number: int) -> Choice:
+    def choice(self, number: int) -> LoggedChoice:
         """Return a choice by its number, `UNKNOWN_CHOICE` for `NONE`."""
         return self.choices[number] if number >= 0 else UNKNOWN_CHOICE
 
