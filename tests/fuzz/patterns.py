@@ -27,7 +27,7 @@ CPU_S = 10
 """Time of the processor for one pattern on one line; a hang otherwise [s]."""
 
 SHORT = {
-    "clusim.formats.logs.lines._TOKEN": 64,
+    "clusim.formats.logs.line_reader._SPEAKER": 64,
     "clusim.formats.logs.lines._BEFORE": 320,
     "clusim.formats.recordings.chakra_files._FILE": 255,
     "clusim.topology.render._NUMBERED": 64,

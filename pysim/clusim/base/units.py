@@ -8,6 +8,7 @@ is exact, so a value that is not an integral number of bytes or picoseconds is a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
@@ -275,3 +276,14 @@ def parse_ranks(text: str) -> tuple[int, ...]:
             raise UnitError(f"{text!r}: {part.strip()} is not an ascending range of ranks")
         ranks += range(first, last + 1)
     return tuple(ranks)
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Write distinct numbers in ascending order: ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, bus_factor
 from clusim.base.terms.times import MODEL
-from clusim.base.units import format_size
+from clusim.base.units import format_ranges, format_size
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
 from clusim.nccl.explainjson import (
@@ -411,19 +411,7 @@ def _grouped(texts: list[str]) -> Iterator[str]:
     for channel, text in enumerate(texts):
         places.setdefault(text, []).append(channel)
     for text, channels in places.items():
-        yield f"  {_ranges(channels):<11} {text}"
-
-
-def _ranges(numbers: list[int]) -> str:
-    parts: list[str] = []
-    start = before = numbers[0]
-    for number in [*numbers[1:], -1]:
-        if number == before + 1:
-            before = number
-            continue
-        parts.append(str(start) if start == before else f"{start}-{before}")
-        start = before = number
-    return ",".join(parts)
+        yield f"  {format_ranges(channels):<11} {text}"
 
 
 def _order(ranks: Sequence[int], most: int) -> str:

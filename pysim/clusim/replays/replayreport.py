@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from clusim.base.tables import text_table
-from clusim.base.units import format_size, format_time
-from clusim.formats.logs.logreport import ranges
+from clusim.base.units import format_ranges, format_size, format_time
 from clusim.replays.placing import Placed, ReplayRequest
 from clusim.replays.report import CallResult, Replay, fastest_memory
 from clusim.report.comparison import plain_page
@@ -238,7 +237,7 @@ def _merged(rows: list[list[str]]) -> list[list[str]]:
     for row in rows:
         same.setdefault(tuple(row[1:]), []).append(row[0])
     return [
-        [ranges([int(comm) for comm in comms]) if comms[0] else "", *rest]
+        [format_ranges([int(comm) for comm in comms]) if comms[0] else "", *rest]
         for rest, comms in same.items()
     ]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clusim.base.units import format_ranges
 from clusim.formats.logs import find_anomalies, read_logs, report, summarize
 from clusim.formats.logs.anomalies import CONTRADICTION
 from clusim.formats.logs.calls import call_table
-from clusim.formats.logs.logreport import ranges, ring_picture, tree_picture
-from clusim.formats.logs.repeating import Repeating
+from clusim.formats.logs.columns import Repeating
+from clusim.formats.logs.logreport import ring_picture, tree_picture
 from clusim_cli.main import run as run_command
 from formats.logs.samples import ALL, V221, begin, call, read
 from replays.samples import job
@@ -308,7 +309,7 @@ def test_pictures() -> None:
     tree = {0: (-1, (1, 2)), 1: (0, ()), 2: (0, (3,)), 3: (2, ())}
     assert tree_picture(tree, hosts) == "0 > (1 | => 2 > 3)"
     assert tree_picture({n: (n - 1, (n + 1,)) for n in range(3000)}, {}).count(">") == 3000
-    assert ranges([3, 0, 1, 2, 8]) == "0-3,8"
+    assert format_ranges([3, 0, 1, 2, 8]) == "0-3,8"
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -397,7 +398,7 @@ def test_operations_are_the_same_however_many_are_matched_at_once(
     whole = read(tmp_path, *files)
     monkeypatch.setattr("clusim.formats.logs.operations._TOGETHER", 64)
     monkeypatch.setattr("clusim.formats.logs.operations.PART_ROWS", 50)
-    monkeypatch.setattr("clusim.formats.logs.repeating.PART_ROWS", 30)
+    monkeypatch.setattr("clusim.formats.logs.columns.PART_ROWS", 30)
     some = read(tmp_path, *files)
     assert len(some.operations.parts()) > 5
     for name in whole.operations.names:

@@ -11,9 +11,8 @@ import pytest
 
 from clusim.formats.logs import Log, read_logs, report, summarize
 from clusim.formats.logs.anomalies import find_anomalies
-from clusim.formats.logs.digits import LONGEST, MOST_TEXTS, remembered
-from clusim.formats.logs.lines import parts
-from clusim.formats.logs.repeating import OwnedRows
+from clusim.formats.logs.columns import OwnedRows
+from clusim.formats.logs.lines import LONGEST, MOST_TEXTS, parts, remembered
 from formats.logs.samples import ALL, begin, call, read
 from support.work import calls_of
 
@@ -139,35 +138,8 @@ def told(log: Log) -> list[str]:
     return [anomaly.text for anomaly in find_anomalies(log)]
 
 
-def test_lines_that_need_a_look_each_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_LINES", 10)
-    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_BYTES", 100)
-    text = "\n".join([begin(0), *(f"{HEAD}{letters(i)}" for i in range(99))]) + "\n"
-    log = read(tmp_path, text)
-    looked = 10 + len(text) // 100
-    assert log.facts.single_lines == looked
-    assert (
-        f"{100 - looked} lines are not read: too many irregular lines for the size of the log"
-        in told(log)
-    )
-    assert len(log.communicators) == 1  # what comes first is read
-
-
-def test_regular_calls_and_connections_are_not_among_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_LINES", 1)
-    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_BYTES", 1 << 30)
-    lines = [begin(0), *(KINDS["connections"](i) for i in range(50))]
-    log = read(tmp_path, "\n".join(lines) + "\n")
-    assert len(log.connections["member"]) == 50
-    assert log.facts.passed_over == 0
-
-
 def test_rows_of_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tables", "single"):
+    for module in ("tables", "line_reader"):
         monkeypatch.setattr(f"clusim.formats.logs.{module}.MOST_ROWS", 3)
     log = read(tmp_path, "".join(KINDS["rows"](i) + "\n" for i in range(5)))
     assert [len(run.sizes) for run in log.runs] == [3]
@@ -216,7 +188,7 @@ def test_handles_threads_and_communicators_are_bounded(
 
 
 def test_torn_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.formats.logs.single._TORN_WORK", 5)
+    monkeypatch.setattr("clusim.formats.logs.line_reader._TORN_WORK", 5)
     log = read(tmp_path, "".join(KINDS["other programs"](i) + "\n" for i in range(20)))
     assert log.facts.unread == 15
     assert "15 lines torn by other lines are not read: too many" in told(log)
@@ -228,7 +200,7 @@ def test_later_calls_are_counted_and_not_kept(
     """What is kept of calls has a limit; the first ones are as they were without it."""
     text = "\n".join(call(rank, number) for number in range(60) for rank in (0, 1)) + "\n"
     whole = read(tmp_path, text, text.replace(" comm 0x", " comm 0x7"))
-    monkeypatch.setattr("clusim.formats.logs.raw_log.MOST_LOGGED_CALLS", 100)
+    monkeypatch.setattr("clusim.formats.logs.call_lines.MOST_LOGGED_CALLS", 100)
     some = read(tmp_path, text, text.replace(" comm 0x", " comm 0x7"))
     assert len(whole.operations["size"]) == 120
     assert some.operations["size"].tolist() == whole.operations["size"][:60].tolist()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
@@ -21,7 +22,6 @@ from clusim.formats.logs.raw_log import (
     UNKNOWN_CHOICE,
     Member,
 )
-from clusim.formats.logs.repeating import NONE, Repeating
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
@@ -431,43 +431,32 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     facts = log.facts
     for name, text in facts.problems:
         yield Anomaly("file", f"{name}: {text}")
-    if facts.long_lines:
-        yield Anomaly(
-            "file", f"{facts.long_lines} lines are longer than 64 KiB; only their start is read"
-        )
-    if facts.unread:
-        yield Anomaly(
-            "file",
-            f"{facts.unread} lines torn by other lines are not read: too many",
-        )
-    if facts.passed_over:
-        yield Anomaly(
-            "file",
-            f"{facts.passed_over} lines are not read: too many irregular lines for the size of the log",
-        )
-    if facts.lost_handle != NONE:
-        yield Anomaly(
-            "file", f"more than {MOST_HANDLES} handles of communicators; lines about others are ignored"
-        )  # fmt: skip
-    if facts.later_calls:
-        yield Anomaly(
-            "file",
+    limits: tuple[tuple[object, str], ...] = (
+        (facts.long_lines, f"{facts.long_lines} lines are longer than 64 KiB; only their start is read"),
+        (facts.unread, f"{facts.unread} lines torn by other lines are not read: too many"),
+        (
+            facts.lost_handle != NONE,
+            f"more than {MOST_HANDLES} handles of communicators; lines about others are ignored",
+        ),
+        (
+            facts.later_calls,
             f"{facts.later_calls} lines of calls after the first {MOST_LOGGED_CALLS}, or of choices after the first"
             f" {MOST_CHOSEN}, are not used",
-        )
-    if facts.left_out:
-        yield Anomaly(
-            "file",
+        ),
+        (
+            facts.left_out,
             f"more than {MOST_COMMUNICATORS} communicators; {facts.left_out} handles of others are ignored",
-        )
-    if UNKNOWN_CHOICE in facts.choices[MOST_CHOICES:]:
-        yield Anomaly(
-            "file", f"more than {MOST_CHOICES} different choices of the tuner; others are ignored"
-        )  # fmt: skip
-    if facts.lost_thread != NONE:
-        yield Anomaly(
-            "file", f"there are more than {MOST_THREADS} threads; others are taken as one"
-        )
+        ),
+        (
+            UNKNOWN_CHOICE in facts.choices[MOST_CHOICES:],
+            f"more than {MOST_CHOICES} different choices of the tuner; others are ignored",
+        ),
+        (
+            facts.lost_thread != NONE,
+            f"there are more than {MOST_THREADS} threads; others are taken as one",
+        ),
+    )  # fmt: skip
+    yield from (Anomaly("file", text) for beyond, text in limits if beyond)
     if facts.spliced:
         rest = f"; {facts.rejoined} pieces could be joined again" if facts.rejoined else ""
         lost = facts.lost_handles

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import IN_TABLES, REDUCTIONS
 from clusim.base.terms.operations import OF_NCCL, REDUCING, ROOTED, find_operation
+from clusim.formats.logs.columns import NONE, Repeating
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
-from clusim.formats.logs.repeating import NONE, Repeating
 from clusim.formats.logs.tables import TableRun
 
 MOST_BYTES = 1 << 40
@@ -206,8 +206,8 @@ def _collective(log: Log, row: _Row, name: str) -> LoggedCall | None:
         operation = logged_operation(run.collective()) if run is not None else ""
     if not operation:
         return None
-    chosen = log.facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)
-    channels = chosen[5] - chosen[4] + 1 if chosen[4] >= 0 else 0
+    chosen = log.facts.choice(choice)
+    channels = chosen.last - chosen.first + 1 if chosen.first >= 0 else 0
     return LoggedCall(
         comm,
         operation,
@@ -215,10 +215,10 @@ def _collective(log: Log, row: _Row, name: str) -> LoggedCall | None:
         DATATYPES[kind] if kind >= 0 else _row_type(log, comm, size),
         REDUCTIONS[op] if operation in REDUCING and 0 <= op < len(REDUCTIONS) else "sum",
         min(max(root, 0), communicator.n_ranks - 1) if operation in ROOTED else NONE,
-        chosen[2],
-        chosen[3],
+        chosen.algorithm,
+        chosen.protocol,
         max(0, channels),
-        model_us=float(chosen[6]),
+        model_us=chosen.time_us,
     )
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.limits import MOST_RANKS
+from clusim.base.units import format_ranges
+from clusim.formats.logs.columns import NONE, OwnedRows, Repeating, ordinals
 from clusim.formats.logs.raw_log import MOST_COMMUNICATORS, Member, RawLog
-from clusim.formats.logs.repeating import NONE, OwnedRows, Repeating, ordinals
 from clusim.formats.logs.tables import TableRun
 
 _SIGNATURE = 64
@@ -138,26 +139,18 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
             member.rank = devices.get((member.run, process.host, process.pid, member.device), NONE)
         n_ranks = member.n_ranks if member.n_ranks != NONE else sizes(member)
         key = _key(member, n_ranks, of_member, process.pid)
-        if key is not None:
-            communicator = by_key.get(key)
-            if communicator is None:
-                if len(result) >= MOST_COMMUNICATORS:
-                    facts.left_out += 1
-                    continue
-                communicator = by_key[key] = _new(result, member, n_ranks)
-        else:
-            candidates = open_ones.get((member.run, n_ranks))
-            if candidates is None:
-                candidates = open_ones[member.run, n_ranks] = _Open(facts, signatures)
-            communicator = candidates.choose(number, looks)
-            if communicator is None:
-                if len(result) >= MOST_COMMUNICATORS:
-                    facts.left_out += 1
-                    continue
-                communicator = _new(result, member, n_ranks)
-                candidates.add(communicator, number)
-                if looks.left <= 0:
-                    communicator.assumed.append(_FEW_LOOKS)
+        candidates = open_ones.setdefault((member.run, n_ranks), _Open(facts, signatures))
+        known = by_key.get(key) if key is not None else candidates.choose(number, looks)
+        if known is None and len(result) >= MOST_COMMUNICATORS:
+            facts.left_out += 1
+            continue
+        communicator = known or _new(result, member, n_ranks)
+        if known is None and key is not None:
+            by_key[key] = communicator
+        elif known is None:
+            candidates.add(communicator, number)
+            if looks.left <= 0:
+                communicator.assumed.append(_FEW_LOOKS)
         parent = of_member.get(member.parent)
         if parent is not None:
             communicator.parent, communicator.color = parent.number, member.color
@@ -432,14 +425,7 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Write ranks as ranges."""
-    parts: list[str] = []
-    for i, rank in enumerate(ranks):
-        if i and ranks[i - 1] == rank - 1:
-            first = parts.pop().partition("-")[0]
-            parts.append(f"{first}-{rank}")
-        else:
-            parts.append(str(rank))
+    parts = format_ranges(ranks).split(",")
     shown = ",".join(parts[:12]) + (",..." if len(parts) > 12 else "")
     return ("rank " if len(ranks) == 1 else "ranks ") + shown
 

@@ -130,7 +130,12 @@ class Dressing:
         )
         if tagged or (b"|" in data and _composed(data)):
             data = _NAMED.sub(b"", data)
-        if any(word in data for word in _WORDS) and _ROW.search(_CELL.sub(b" ", data)):
+        plain = data.count(b" NCCL INFO ") >= data.count(b"\n")
+        if (
+            not plain
+            and any(word in data for word in _WORDS)
+            and _ROW.search(_CELL.sub(b" ", data))
+        ):
             data = b"\n".join(_pasted(line) for line in data.split(b"\n"))
         if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
             title = _TITLE.search(data)

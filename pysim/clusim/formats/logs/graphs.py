@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
 from clusim.base.limits import MOST_CHANNELS, MOST_RANKS
 from clusim.base.terms.operations import PROTOCOLS, Collective
-from clusim.formats.logs.digits import remembered
-from clusim.formats.logs.messages import HANDLERS
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.lines import remembered
+from clusim.formats.logs.messages import HANDLERS, Handler, choice, environment
 from clusim.formats.logs.raw_log import (
     MOST_ORDERED,
     MOST_ORDERS,
@@ -16,7 +19,6 @@ from clusim.formats.logs.raw_log import (
     RawLog,
     SystemNode,
 )
-from clusim.formats.logs.repeating import NONE
 
 CONNECTION = re.compile(
     r"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})(?:\[([0-9a-fA-F]+)\])? -> (\d{1,9})(?:\[([0-9a-fA-F]+)\])?"
@@ -86,7 +88,7 @@ def _connection(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if route == NONE:
         return False
     member = facts.member_of(thread, line, target if side == 2 else source)
-    facts.add_connection(member, channel, index, source, target, route, side)
+    facts.connections.append(member, channel, index, source, target, route, side)
     return True
 
 
@@ -124,11 +126,21 @@ def _channel(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return _connection(facts, thread, line, text) or _order(facts, thread, line, text)
 
 
-@remembered
-def _link(text: str) -> tuple[int, ...] | None:
-    """Return the channel of a ring, the previous rank, the rank, and the next rank."""
-    match = _LINK.match(text)
-    return None if match is None else tuple(int(match[i]) for i in range(1, 5))
+def _integers(pattern: re.Pattern[str]) -> Callable[[str], tuple[int, ...] | None]:
+    """Return a parser of the numbers in texts of a pattern."""
+
+    def parse(text: str) -> tuple[int, ...] | None:
+        match = pattern.match(text)
+        return None if match is None else tuple(int(number) for number in match.groups())
+
+    return remembered(parse)
+
+
+_link = _integers(_LINK)
+"""Channel of a ring, the previous rank, the rank, and the next rank."""
+
+_branch = _integers(_TREE_LINE)
+"""Channel of a tree, the parent, the rank, and the children."""
 
 
 def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
@@ -137,22 +149,15 @@ def _ring(facts: RawLog, thread: int, line: int, text: str) -> bool:
         return _connection(facts, thread, line, text)
     if not _legal(*result):
         return False
-    facts.links.add(facts.member_of(thread, line, result[2]), *result)
+    facts.links.append(facts.member_of(thread, line, result[2]), *result)
     return True
-
-
-@remembered
-def _branch(text: str) -> tuple[int, ...] | None:
-    """Return the channel of a tree, the parent, the rank, and the children."""
-    match = _TREE_LINE.match(text)
-    return None if match is None else tuple(int(match[i]) for i in range(1, 7))
 
 
 def _tree(facts: RawLog, thread: int, line: int, text: str) -> bool:
     result = _branch(text)
     if result is None or not _legal(*result):
         return False
-    facts.trees.add(facts.member_of(thread, line, result[2]), *result)
+    facts.trees.append(facts.member_of(thread, line, result[2]), *result)
     return True
 
 
@@ -186,7 +191,7 @@ def _trees(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if rows:
         member = facts.member_of(thread, line, rows[0][2])
         for row in rows:
-            facts.trees.add(member, *row)
+            facts.trees.append(member, *row)
     return whole
 
 
@@ -201,7 +206,7 @@ def _collnet(facts: RawLog, thread: int, line: int, text: str) -> bool:
     if not _legal(int(match[1]), rank):
         return False
     member, index = facts.member_of(thread, line, rank), int(match[2] or 0)
-    facts.add_connection(member, int(match[1]), index, rank, NONE, route, side)
+    facts.connections.append(member, int(match[1]), index, rank, NONE, route, side)
     return True
 
 
@@ -245,14 +250,10 @@ def _pattern_order(facts: RawLog, thread: int, line: int, text: str) -> bool:
     match = _PATTERN_ORDER.match(text)
     if match is None:
         return False
-    result = facts.members[facts.member_of(thread, line)].patterns
-    if result and len(result[-1].orders) < MOST_ORDERS:
-        last = result[-1]
-        orders = (*last.orders, tuple(match[1].split()))
-        result[-1] = LoggedPattern(
-            last.pattern, last.cross_nic, last.channels, last.bw_intra, last.bw_inter,
-            last.type_intra, last.type_inter, last.same_channels, orders,
-        )  # fmt: skip
+    patterns = facts.members[facts.member_of(thread, line)].patterns
+    if patterns and len(patterns[-1].orders) < MOST_ORDERS:
+        last = patterns[-1]
+        patterns[-1] = replace(last, orders=(*last.orders, tuple(match[1].split())))
     return True
 
 
@@ -376,17 +377,26 @@ BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern", "===")
 """Messages that are understood without a header."""
 
 
-def by_shape(facts: RawLog, thread: int, line: int, text: str) -> bool:
-    """Understand a message by its format if its first word does not identify it."""
-    if "|" in text and _cost(facts, thread, line, text):
-        return True
-    if "coll channels" in text:
-        return _counts(facts, thread, line, text)
-    if text.startswith(("--", "Paths from ", " (")):  # path search of modified builds
+def _search_path(facts: RawLog, thread: int, line: int, text: str) -> bool:
+    """Note a line about the path search of modified builds."""
+    known = text.startswith(("--", "Paths from ", " ("))
+    if known:
         facts.count(facts.notes, text.split("->")[0], line)
-        return True
-    if text.startswith(" "):
-        return _pattern_order(facts, thread, line, text)
-    if " :" in text[:40] and "/" in text[:8]:
-        return _path_line(facts, thread, line, text)
+    return known
+
+
+def _ruler(facts: RawLog, thread: int, line: int, text: str) -> bool:
     return text.startswith("=====")
+
+
+SHAPES: tuple[tuple[str, Handler], ...] = (
+    ("|", _cost),
+    ("coll channels", _counts),
+    (" set by ", environment),
+    ("Bytes -> Algo", choice),
+    (" :", _pattern_order),
+    (" :", _path_line),
+    ("", _search_path),
+    ("=====", _ruler),
+)
+"""Handlers of messages whose first word does not identify them, by a text that they contain."""

@@ -10,18 +10,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
+from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
-from clusim.formats.logs.repeating import NONE
 
 USUAL_GPUS = 8
 """Assumed GPUs of a node if the log does not contain their number."""
 
 MOST_GPUS = 16
 """Maximum number of GPUs of a node for which device indices are used."""
-
-MOST_RANKS = 1 << 17
-"""Largest plausible number of ranks of a communicator."""
 
 
 @dataclass(slots=True)
@@ -136,12 +134,13 @@ def job_ranks(log: Log) -> JobRanks:
         host: i for i, host in enumerate(dict.fromkeys(h for p in places.values() for h, _ in p))
     }
     slots = sorted(
-        {slot for own in places.values() for slot in own}, key=lambda s: (order[s[0]], s[1])
+        {slot for of_ranks in places.values() for slot in of_ranks},
+        key=lambda s: (order[s[0]], s[1]),
     )
     number = {slot: i for i, slot in enumerate(slots)}
     result.hosts = [host for host, _ in slots]
     result.devices = [device for _, device in slots]
-    result.of = {c: tuple(number[slot] for slot in own) for c, own in places.items()}
+    result.of = {c: tuple(number[slot] for slot in of_ranks) for c, of_ranks in places.items()}
     result.assumed = list(dict.fromkeys(result.assumed))
     if log.facts.spliced:
         _require_room(log, result)
@@ -227,10 +226,10 @@ def _places(
         _assume_alike(indices, by_host)
     places: list[tuple[str, int]] = [("", 0)] * len(hosts)
     for host, ranks in by_host.items():
-        own = [indices[rank] for rank in ranks]
-        if NONE in own or len(set(own)) < len(own):
-            own = list(range(len(ranks)))
-        for rank, index in zip(ranks, own, strict=True):
+        gpus = [indices[rank] for rank in ranks]
+        if NONE in gpus or len(set(gpus)) < len(gpus):
+            gpus = list(range(len(ranks)))
+        for rank, index in zip(ranks, gpus, strict=True):
             places[rank] = (host, index)
     return places
 

@@ -1,4 +1,4 @@
-"""Split of a line into parts with writer and message, and the prefixes of log headers.
+"""Split of a line into parts with writer and message, prefixes of log headers, and a cache of parsed texts.
 
 Ranks write into each other's lines. A prefix is a timestamp in many forms, or the rank that a launcher
 printed.
@@ -8,15 +8,36 @@ from __future__ import annotations
 
 import re
 from calendar import timegm
-from collections.abc import Collection
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 from clusim.base.limits import MOST_RANKS
-from clusim.formats.logs.digits import word, words
-from clusim.formats.logs.repeating import NONE
+from clusim.formats.logs.columns import NONE
+
+T = TypeVar("T")
+
+MOST_TEXTS = 1 << 12
+"""Maximum number of cached texts of one kind."""
+
+LONGEST = 256
+"""Maximum length of a cached text [characters]."""
+
+
+def remembered(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Cache a function of a text for recent short texts; results must not be modified.
+
+    Ranks write mostly equal lines, and programs restart: three of four messages are repeats.
+    """
+    known = lru_cache(MOST_TEXTS)(parse)
+
+    @wraps(parse)
+    def look(text: str) -> T:
+        return known(text) if len(text) <= LONGEST else parse(text)
+
+    return look
+
 
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
 _BEFORE = re.compile(
@@ -24,14 +45,10 @@ _BEFORE = re.compile(
     rb"(?:\[(?P<device>-?\d{1,4})\] )?"
     rb"(?:(?P<stamp>\d{12,20}) |(?:\d{1,18}\.\d{1,18} )?(?P<where>[\w/.-]{1,255}:\d{1,9}) )?$"
 )
-_TOKEN = re.compile(
-    rb"(?P<tag>.*?)(?P<host>[A-Za-z0-9_][\w.-]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$",
-    re.DOTALL,
-)
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err|diag)>:")
 _LABEL = re.compile(rb"\[\d+,(\d+)\]<std\w+>:|^\s*(\d+): |^\[rank(\d+)\]")
 _DATE = re.compile(
-    rb"(?:(\d{4})-(\d\d)-(\d\d)[T ])?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))?"
+    rb"((?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))?"
 )
 _EPOCH = re.compile(rb"(?<![\d.:])(1\d{9})\.(\d{1,9})(?![\d.])")
 
@@ -73,14 +90,6 @@ def label_of(line: bytes) -> int:
 def clean(line: bytes) -> bytes:
     """Return a line without the tags of mpirun, which may occur at any position."""
     return _TAG.sub(b"", line) if b">:" in line else line
-
-
-def token(text: bytes) -> tuple[bytes, str, int, int] | None:
-    """Return tag, host, process and thread of ``host:pid:tid``, or None."""
-    match = _TOKEN.match(text)
-    if match is None:
-        return None
-    return match["tag"], match["host"].decode(), int(match["pid"]), int(match["tid"])
 
 
 def _host(host: str, before: bytes, known: Collection[str]) -> str:
@@ -136,103 +145,48 @@ def _append(found: list[LinePart], head: LinePart, text: bytes, *, cut: bool) ->
         return
     if head.level == "WARN" and head.text:
         shown = f"{head.text} {shown}"
-    found.append(
-        LinePart(
-            head.host, head.pid, head.tid, head.device, head.level, shown, head.start, cut,
-            head.stamp,
-        )
-    )  # fmt: skip
+    found.append(replace(head, text=shown, cut=cut))
+
+
+@lru_cache(MOST_TEXTS)
+def _second(text: bytes) -> int:
+    """Return a time in whole seconds [s], or -1; since midnight without a date."""
+    day, _, clock = text.replace(b"T", b" ").rpartition(b" ")
+    year, month, date = (int(part) for part in (day or b"1970-01-01").split(b"-"))
+    hour, minute, second = (int(part) for part in clock.split(b":"))
+    good = (
+        1970 <= year < 2200 and 1 <= month <= 12 and 1 <= date <= 31 and hour < 24 and minute < 60
+    )
+    return timegm((year, month, date, hour, minute, second)) if good else NONE
 
 
 def stamp_ns(text: bytes) -> int:
     """Return the time in the text before a header [ns], or -1; since midnight without a date."""
     match = _DATE.search(text)
-    if match is not None:
-        year, month, day, *clock = match.groups()[:6]
-        hour, minute, second = (int(part) for part in clock)
-        fraction = int(((match[7] or b"") + b"000000000")[:9])
-        date = (int(year), int(month), int(day)) if year else (1970, 1, 1)
-        if not 1970 <= date[0] < 2200:
-            return -1
-        if not (1 <= date[1] <= 12 and 1 <= date[2] <= 31 and hour < 24 and minute < 60):
-            return -1
-        seconds = timegm((*date, hour, minute, second))
-        if match[8]:
-            offset = 3600 * int(match[9]) + 60 * int(match[10])
-            seconds -= offset if match[8] == b"+" else -offset
-        return seconds * 10**9 + fraction
-    if match := _EPOCH.search(text):
-        return int(match[1]) * 10**9 + int((match[2] + b"000000000")[:9])
-    return -1
+    if match is None:
+        match = _EPOCH.search(text)
+        return NONE if match is None else int(match[1] + match[2].ljust(9, b"0"))
+    whole, fraction, sign, hours, minutes = match.groups(b"")
+    seconds = _second(whole)
+    if seconds < 0:
+        return NONE
+    if sign:
+        offset = 3600 * int(hours) + 60 * int(minutes)
+        seconds -= offset if sign == b"+" else -offset
+    return seconds * 10**9 + int(fraction.ljust(9, b"0"))
 
-
-Positions = NDArray[np.int64]
 
 FRONT_BYTES = 48
-"""Longest front that is parsed."""
-
-OTHER = -2
-"""Marker: text of another line."""
-
-LABEL = -(1 << 40)
-"""Offset minus a rank: a launcher's label."""
-
-_LEAST_ROWS = 64
+"""Longest text before a regular header."""
 
 
-def front(text: bytes) -> tuple[int, int]:
-    """Return time [ns] and rank in the text before a header; `OTHER` if it is another line's."""
-    stamp, label = stamp_ns(text), label_of(text)
+def regular_front(text: bytes) -> tuple[int, int] | None:
+    """Return time [ns] and rank in the text before a header; None for other text."""
+    if not text:
+        return NONE, NONE
     if len(text) > FRONT_BYTES or b"NCCL" in text:
-        return OTHER, NONE
-    if stamp >= 0 or label != NONE or not text.strip(b" []\t"):
-        return stamp, label
-    return OTHER, NONE
-
-
-def stamps(buffer: NDArray[np.uint8], start: Positions, end: Positions) -> Positions:
-    """Return the times of fronts [start, end) in the format of the first, -1 for the others.
-
-    Only the first front is parsed in full. Fronts with digits at the same positions and the same text
-    between them differ from it by their digits, each with the weight (seconds, minutes, ...) that it has in
-    the first.
-    """
-    times = np.full(len(start), NONE, np.int64)
-    if len(start) < _LEAST_ROWS:
-        return times
-    first = bytes(buffer[start[0] : end[0]])
-    base = stamp_ns(first)
-    width = len(first)
-    if base < 0 or width > FRONT_BYTES:
-        return times
-    weights = _weights(first, base)
-    if weights is None:
-        return times
-    # All other characters are equal, including dates and launchers' labels.
-    view, good = words(buffer), end - start == width
-    for at in range(0, width, 8):
-        fixed = bytes(0 if weight else 255 for weight in weights[at : at + 8].tolist())
-        value, mask = word(first[at : at + 8])[0], word(fixed)[0]
-        good &= (view[start + at] & mask) == value & mask
-    time = np.full(len(start), base, np.int64)
-    for at in np.flatnonzero(weights).tolist():
-        digit = buffer[start + at]
-        good &= (digit - np.uint8(ord("0"))) < 10
-        time += (digit.astype(np.int64) - first[at]) * weights[at]
-    return np.where(good & (time >= 0), time, NONE)
-
-
-def _weights(text: bytes, base: int) -> NDArray[np.int64] | None:
-    """Return the weight of each digit of a time of day [ns]; 0 for other characters and dates."""
-    weights = np.zeros(len(text), np.int64)
-    for i, byte in enumerate(text):
-        if not 48 <= byte <= 57:
-            continue
-        for other in (byte + 1, byte - 1):
-            changed = text[:i] + bytes([other]) + text[i + 1 :]
-            if 48 <= other <= 57 and (stamp := stamp_ns(changed)) >= 0:
-                weights[i] = (stamp - base) * (other - byte)
-                break
-    # Months and years differ in length: only digits with a weight below a day may vary.
-    weights[np.abs(weights) >= 10**9 * 3600 * 24] = 0
-    return weights if weights.any() else None
+        return None
+    if (stamp := stamp_ns(text)) >= 0:
+        return stamp, NONE
+    label = label_of(text)
+    return (NONE, label) if label != NONE or not text.strip(b" []\t") else None

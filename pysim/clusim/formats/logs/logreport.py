@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from clusim.base.units import format_size
+from clusim.base.tables import text_table
+from clusim.base.units import format_ranges, format_size
 from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.log import Log, Tree
-from clusim.formats.logs.raw_log import LineKind, Member
-from clusim.formats.logs.repeating import NONE
-from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
+from clusim.formats.logs.raw_log import Member
+from clusim.formats.logs.summary import CallGroupJson, channels_of, groups_of_calls, search_of
 from clusim.formats.logs.tables import TableRun
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Write numbers as ranges: ``0-3,8``."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
 
 
 def ring_picture(ring: Sequence[int], hosts: Mapping[int, str]) -> str:
@@ -102,16 +92,17 @@ def matrix(
     for _channel, _index, source, target, route, _ in connections:
         if target != NONE:
             cells.setdefault((source, target), set()).add(symbol(route))
-    width = len(str(n_ranks - 1)) + 1
-    lines = [" " * width + "".join(f"{target:>{width}}" for target in range(n_ranks))]
-    for source in range(n_ranks):
-        row = ""
-        for target in range(n_ranks):
-            result = cells.get((source, target), set())
-            mark = "." if not result else result.copy().pop() if len(result) == 1 else "*"
-            row += f"{'-' if source == target else mark:>{width}}"
-        lines.append(f"{source:>{width}}{row}")
-    return lines
+    ranks = range(n_ranks)
+    rows: list[list[int | str]] = [["", *ranks]]
+    for source in ranks:
+        marks = [_mark(cells.get((source, target), set())) for target in ranks]
+        marks[source] = "-"
+        rows.append([source, *marks])
+    return text_table(f"{{:>{len(str(n_ranks - 1)) + 1}}}" * (n_ranks + 1), rows)
+
+
+def _mark(symbols: set[str]) -> str:
+    return "*" if len(symbols) > 1 else "".join(symbols) or "."
 
 
 _WIDEST_MATRIX = 16
@@ -180,7 +171,7 @@ def _communicators(log: Log, most: int) -> list[list[str]]:
         n = first.n_ranks if first.n_ranks > 0 else "?"
         title = f"{n} ranks, {first.n_logged} logged"
         if len(same) > 1:
-            numbers = ranges([c.number for c in same])
+            numbers = format_ranges([c.number for c in same])
             parts.append([f"Communicators {numbers} ({len(same)}): {title} each", *body])
             continue
         name = f", id {first.comm_id:#x}" if first.comm_id else ""
@@ -204,7 +195,7 @@ def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list
         gpus = {communicator.gpu_of.get(rank, "") for rank in ranks} - {""}
         more = f", {_cut(sorted(gpus))}" if gpus else ""
         more += f", bus {' '.join(buses[:16])}" if buses else ""
-        lines.append(f"  ranks        {ranges(ranks)} on {host}{more}")
+        lines.append(f"  ranks        {format_ranges(ranks)} on {host}{more}")
     channels = channels_of(members)
     if channels:
         lines.append("  channels     " + ", ".join(f"{n} {what}" for what, n in channels.items()))
@@ -238,7 +229,7 @@ def _pictures(what: str, pictures: dict[int, str], most: int) -> list[str]:
     lines = []
     for picture, channels in list(by_picture.items())[:limit]:
         shown = picture if len(picture) <= 200 or most > 1 else picture[:196] + " ..."
-        lines.append(f"  {what:<5}{ranges(channels):>7} {shown}")
+        lines.append(f"  {what:<5}{format_ranges(channels):>7} {shown}")
     if len(by_picture) > limit:
         lines.append(f"  ... and {len(by_picture) - limit} other {what}s")
     return lines
@@ -287,13 +278,11 @@ def _costs(members: Sequence[Member]) -> list[str]:
     )
     lines = []
     for name in dict.fromkeys(name for name, _, _ in costs):
-        own = [(way, cost) for (what, *way), cost in costs.items() if what == name and cost[1] > 0]
-        if not own:
+        ways = [(way, cost) for (what, *way), cost in costs.items() if what == name and cost[1] > 0]
+        if not ways:
             continue
-        (small, least), (large, most) = (
-            min(own, key=lambda item: item[1][0]),
-            max(own, key=lambda item: item[1][1]),
-        )
+        small, least = min(ways, key=lambda item: item[1][0])
+        large, most = max(ways, key=lambda item: item[1][1])
         lines.append(
             f"{name}: {' '.join(small)} {least[0]:g} us, {' '.join(large)} {most[1]:g} GB/s"
         )
@@ -337,21 +326,23 @@ def _calls(log: Log, limit: int) -> list[str]:
     source = "" if len(log.calls) else ", from the tuner's lines of rank 0"
     lines = [f"Calls: {total} operations in {len(log.calls)} lines{source}"]
     lines.append("  collective     ranks        size      type    op     count  algorithm")
-    for group in groups[:limit]:
-        chosen = f"{group['algorithm']} {group['protocol']}".strip()
-        if group["channels"]:
-            low, high = group["channels"]
-            chosen += f", channels {low}-{high}"
-        if group["model_us"] is not None:
-            chosen += f", model {group['model_us']:g} us"
-        ranks = group["n_ranks"] if group["n_ranks"] > 0 else "?"
-        lines.append(
-            f"  {group['collective'] or '?':<14} {ranks:>5} {format_size(group['size']):>11}"
-            f" {group['type']:>9} {group['op']:>5} {group['count']:>9}  {chosen}".rstrip()
-        )
+    rows = (_call_row(group) for group in groups[:limit])
+    lines += text_table("  {:<14} {:>5} {:>11} {:>9} {:>5} {:>9}  {}", rows)
     if len(groups) > limit:
         lines.append(f"  ... and {len(groups) - limit} more sizes")
     return lines
+
+
+def _call_row(group: CallGroupJson) -> list[str]:
+    chosen = f"{group['algorithm']} {group['protocol']}".strip()
+    if group["channels"]:
+        low, high = group["channels"]
+        chosen += f", channels {low}-{high}"
+    if group["model_us"] is not None:
+        chosen += f", model {group['model_us']:g} us"
+    ranks = str(group["n_ranks"]) if group["n_ranks"] > 0 else "?"
+    size, count = format_size(group["size"]), str(group["count"])
+    return [group["collective"] or "?", ranks, size, group["type"], group["op"], count, chosen]
 
 
 def _run(run: TableRun) -> list[str]:
@@ -359,9 +350,11 @@ def _run(run: TableRun) -> list[str]:
     lines = [f"Measured: {name}, {run.n_ranks or '?'} ranks ({run.source}:{run.line})"]
     if run.values:
         lines.append("         size      time us  busbw GB/s   in place us  busbw GB/s")
+    rows: list[list[str | float]] = []
     for size, values in zip(run.sizes, run.values, strict=True):
-        place = "" if math.isnan(values[4]) else f" {values[4]:>13g} {values[6]:>11g}"
-        lines.append(f"  {format_size(size):>11} {values[0]:>12g} {values[2]:>11g}{place}")
+        in_place = [] if math.isnan(values[4]) else [values[4], values[6]]
+        rows.append([format_size(size), values[0], values[2], *in_place])
+    lines += text_table("  {:>11} {:>12g} {:>11g} {:>13g} {:>11g}", rows)
     if math.isfinite(run.average_busbw):
         lines.append(f"  average busbw {run.average_busbw:g} GB/s")
     return lines if run.values or run.failures else []
@@ -374,14 +367,11 @@ def _rest(log: Log, limit: int) -> list[str]:
     lines = []
     if kinds:
         lines.append(f"Not used: {total} lines of {facts.library or 'NCCL'} of {len(kinds)} kinds")
-        lines += _kinds(kinds[:limit])
+        lines += text_table(
+            "  {:>9}  {}", [(kind.count, name) for name, kind in kinds[:limit]], strip=False
+        )
         if len(kinds) > limit:
             lines.append(f"  ... and {len(kinds) - limit} more kinds")
     if facts.app_lines:
         lines.append(f"Other programs' lines: {facts.app_lines}")
     return lines
-
-
-def _kinds(kinds: Iterable[tuple[str, LineKind]]) -> Iterator[str]:
-    for name, kind in kinds:
-        yield f"  {kind.count:>9}  {name}"

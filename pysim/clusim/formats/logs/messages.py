@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
-from clusim.formats.logs.digits import remembered
-from clusim.formats.logs.raw_log import Choice, RawLog
-from clusim.formats.logs.repeating import NONE
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.lines import remembered
+from clusim.formats.logs.raw_log import MOST_CHOSEN, LoggedChoice, RawLog
 
 Handler = Callable[[RawLog, int, int, str], bool]
 
@@ -97,12 +97,6 @@ def _comm(facts: RawLog, thread: int, line: int, text: str) -> bool:
     named = _named(text)
     if named is None:
         return False
-    note_handle(facts, thread, line, named)
-    return True
-
-
-def note_handle(facts: RawLog, thread: int, line: int, named: NamedHandle) -> None:
-    """Record the content of a line about a rank's handle."""
     function, pointer, rank, n_ranks, verb, state, parent, details = named
     number = facts.member_at(thread, pointer, line)
     member = facts.members[number]
@@ -117,8 +111,7 @@ def note_handle(facts: RawLog, thread: int, line: int, named: NamedHandle) -> No
     for name, value in details:
         setattr(member, name, value)
     if parent is not None:
-        bound = facts.bindings.get((member.process, parent))
-        member.parent = bound[-1][1] if bound else NONE
+        member.parent = facts.bindings.get((member.process, parent), NONE)
     if verb == "Init":
         member.started |= state == "START"
         member.complete |= state == "COMPLETE"
@@ -127,6 +120,7 @@ def note_handle(facts: RawLog, thread: int, line: int, named: NamedHandle) -> No
         member.ended = "destroyed" if verb == "Destroy" else "aborted"
     if verb in ("", "Init"):
         facts.speaks_of(thread, number)
+    return True
 
 
 _FIELDS = {
@@ -197,7 +191,7 @@ def _timings(facts: RawLog, thread: int, line: int, text: str) -> bool:
 
 
 @remembered
-def parse_choice(text: str) -> Choice | None:
+def _choice_of(text: str) -> LoggedChoice | None:
     """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a choice."""
     match = _NAMED.match(text)
     if match is None:
@@ -209,14 +203,26 @@ def parse_choice(text: str) -> Choice | None:
         algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
     low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
     known, way = find_algorithm(algorithm), find_protocol(protocol)
-    return (
+    return LoggedChoice(
         match[1] or "", int(match[2]), known.value if known else algorithm,
         way.value if way else protocol, low, high, float(match[7] or NONE),
     )  # fmt: skip
 
 
+def choice(facts: RawLog, thread: int, line: int, text: str) -> bool:
+    """Note a choice of the tuner."""
+    result = _choice_of(text)
+    if result is None:
+        return False
+    if len(facts.tunings) < MOST_CHOSEN:
+        facts.tunings.append(facts.choice_of(result), thread, line)
+    else:
+        facts.later_calls += 1
+    return True
+
+
 @remembered
-def setting_of(text: str) -> tuple[str, str] | None:
+def _setting_of(text: str) -> tuple[str, str] | None:
     """Return name and value of a setting."""
     match = _ENV.match(text)
     if match is None:
@@ -227,18 +233,16 @@ def setting_of(text: str) -> tuple[str, str] | None:
 
 def environment(facts: RawLog, thread: int, line: int, text: str) -> bool:
     """Note a setting, with any prefix of its name."""
-    result = setting_of(text)
-    return result is not None and note_setting(facts, facts.threads[thread].process, *result)
-
-
-def note_setting(facts: RawLog, process: int, name: str, value: str) -> bool:
-    """Note a setting of a process; return True if it was stored."""
+    setting = _setting_of(text)
+    if setting is None:
+        return False
+    name, value = setting
     if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
         return False
     values = facts.environment.setdefault(name, {})
     if value not in values and len(values) >= 64:
         value = "(others)"
-    values.setdefault(value, set()).add(process)
+    values.setdefault(value, set()).add(facts.threads[thread].process)
     return True
 
 
@@ -292,7 +296,7 @@ def _nvls(facts: RawLog, thread: int, line: int, text: str) -> bool:
         trees = _nvls_trees(text)
         for channel, (d0, d1, d2, rank, up) in enumerate(trees):
             member_number = facts.member_of(thread, line, rank)
-            facts.nvls_trees.add(member_number, channel, up, rank, d0, d1, d2)
+            facts.nvls_trees.append(member_number, channel, up, rank, d0, d1, d2)
         return bool(trees)
     return False
 
@@ -328,11 +332,6 @@ HANDLERS: dict[str, Handler] = {
     "##": _kernel,
 }  # fmt: skip
 """Handlers by the first word of a message."""
-
-
-def names_handle(function: str) -> bool:
-    """Return True if a line that starts with this word is about a handle."""
-    return HANDLERS.get(function) is _comm or HANDLERS.get(function.removesuffix("_impl")) is _comm
 
 
 for _word in ("Bootstrap", "Setting", "P2P", "Launch", "DMA-BUF", "ncclTopoGetCpuAffinity:"):

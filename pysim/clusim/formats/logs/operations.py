@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from clusim.base.terms.dtypes import BY_NUMBER
 from clusim.base.terms.operations import BLOCKWISE, find_operation
-from clusim.formats.logs.communicators import LoggedCommunicator
-from clusim.formats.logs.raw_log import RawLog
-from clusim.formats.logs.repeating import (
+from clusim.formats.logs.columns import (
     NONE,
     PART_ROWS,
     Repeating,
@@ -24,6 +22,8 @@ from clusim.formats.logs.repeating import (
     ordinals,
     row_hash,
 )
+from clusim.formats.logs.communicators import LoggedCommunicator
+from clusim.formats.logs.raw_log import RawLog
 
 Numbers = NDArray[np.integer]
 
@@ -92,7 +92,7 @@ class _Matching:
             slot * handles + p.kinds["member"] for slot, p in zip(slots, self.parts, strict=True)
         ]
         known = np.unique(
-            np.concatenate([own[s >= 0] for own, s in zip(pairs, slots, strict=True)])
+            np.concatenate([pair[slot >= 0] for pair, slot in zip(pairs, slots, strict=True)])
         )
         if len(known) == 0:
             return
@@ -115,13 +115,13 @@ class _Matching:
     ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
         """Return the free lines with or without a name, sorted by key, with keys and choices."""
         facts, tunings = self.facts, self.facts.tunings.columns()
-        has_name = np.array([bool(choice[0]) for choice in facts.choices])
+        has_name = np.array([bool(choice.name) for choice in facts.choices])
         lines = np.flatnonzero(self.free)
         lines = lines[has_name[tunings["choice"][lines]] == named]
         numbers = tunings["choice"][lines].astype(np.int64)
         names = {name: i for i, name in enumerate(facts.names)}
-        name = np.array([names.get(choice[0], NONE) for choice in facts.choices], np.int64)
-        size = np.array([choice[1] for choice in facts.choices], np.int64)
+        name = np.array([names.get(choice.name, NONE) for choice in facts.choices], np.int64)
+        size = np.array([choice.size for choice in facts.choices], np.int64)
         spoken = speaker[tunings["thread"][lines].astype(np.int64)]
         key = row_hash(
             spoken, size[numbers], name[numbers] if named else np.full_like(spoken, NONE)
@@ -211,7 +211,7 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
     ]
     result = []
     for number in range(shares):
-        rows = [np.flatnonzero(own == number) for own in share]
+        rows = [np.flatnonzero(each == number) for each in share]
         calls = {
             name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])
             for name in ("member", *_OF_FIRST)
@@ -247,13 +247,13 @@ def _merged(parts: list[RepeatingPart]) -> Repeating:
             whole.add({name: part.column(name) for name in whole.names})
         return whole
     lines = [part.column("line") for part in parts]
-    # Shares are selected by opCount, so that the lines of each share are distributed as those of all.
+    # Shares are selected by opCount: the lines of each share span the entire log.
     longest = max(lines, key=len)
     limits = longest[:: max(1, PART_ROWS // len(parts))][1:]
-    cuts = [np.concatenate(([0], np.searchsorted(own, limits), [len(own)])) for own in lines]
+    cuts = [np.concatenate(([0], np.searchsorted(at, limits), [len(at)])) for at in lines]
     for number in range(len(limits) + 1):
         rows = [np.arange(cut[number], cut[number + 1]) for cut in cuts]
-        order = np.argsort(np.concatenate([own[r] for own, r in zip(lines, rows, strict=True)]))
+        order = np.argsort(np.concatenate([at[r] for at, r in zip(lines, rows, strict=True)]))
         whole.add(
             {
                 name: np.concatenate([p.column(name, r) for p, r in zip(parts, rows, strict=True)])[
@@ -304,8 +304,8 @@ def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
     """Return the operations of a log with only tuner lines: rank 0 prints one per operation."""
     tunings = facts.tunings.columns()
     spoken = np.array([facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64)
-    names = np.array([facts.name_of(c[0]) if c[0] else NONE for c in facts.choices] or [NONE])
-    sizes = np.array([c[1] for c in facts.choices] or [0], np.int64)
+    names = np.array([facts.name_of(c.name) if c.name else NONE for c in facts.choices] or [NONE])
+    sizes = np.array([c.size for c in facts.choices] or [0], np.int64)
     operations = _empty()
     for begin in range(0, len(facts.tunings), PART_ROWS):
         some = {name: values[begin : begin + PART_ROWS] for name, values in tunings.items()}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
-from clusim.formats.logs.digits import remembered
+from clusim.formats.logs.columns import NONE, Columns, Repeating
 from clusim.formats.logs.infer_collective import LoggedRoute, parse_route
-from clusim.formats.logs.repeating import NONE, Columns, Repeating, Rows
+from clusim.formats.logs.lines import remembered
+
+T = TypeVar("T")
 
 MAX_KINDS = 500
 """Maximum number of distinct kinds of lines; further kinds are counted together."""
@@ -167,10 +170,27 @@ def kind_of(text: str) -> str:
     return _NUMBERS.sub("#", text[:160]).strip()[:100]
 
 
-Choice = tuple[str, int, str, str, int, int, float]
-"""A choice: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
+class LoggedChoice(NamedTuple):
+    """A choice of the tuner: size [B], first and last channel, estimated time [us]."""
 
-UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
+    name: str = ""
+    size: int = 0
+    algorithm: str = ""
+    protocol: str = ""
+    first: int = NONE
+    last: int = NONE
+    time_us: float = float(NONE)
+
+
+UNKNOWN_CHOICE = LoggedChoice()
+
+
+def _number(numbers: dict[T, int], values: list[T], value: T) -> int:
+    """Return the index of a value, which is appended to `values` if it is new."""
+    index = numbers.setdefault(value, len(values))
+    if index == len(values):
+        values.append(value)
+    return index
 
 
 class RawLog:
@@ -200,12 +220,11 @@ class RawLog:
         self.kernels: Counter[str] = Counter()
         self.run = 0
         self.run_open = False
-        self._run_starts: list[int] = []
         self.rejoined = 0
         self.cut_calls = 0
         self.spliced = 0
         self.long_lines = 0
-        self.unread = self.torn_work = self.single_lines = self.passed_over = 0
+        self.unread = self.torn_work = 0
         self.lost_handle = self.lost_thread = NONE
         self.ordered = self.path_lines = 0
         self.left_out = self.lost_handles = self.later_calls = 0
@@ -214,37 +233,33 @@ class RawLog:
         self.connections = Columns(
             "member", "channel", "index", "source", "target", "route", "side"
         )
-        self.links = Rows("member", "channel", "before", "rank", "after")
-        self.trees = Rows("member", "channel", "up", "rank", "down0", "down1", "down2")
-        self.nvls_trees = Rows("member", "channel", "up", "rank", "down0", "down1", "down2")
+        self.links = Columns("member", "channel", "before", "rank", "after")
+        self.trees = Columns("member", "channel", "up", "rank", "down0", "down1", "down2")
+        self.nvls_trees = Columns("member", "channel", "up", "rank", "down0", "down1", "down2")
         self.calls = Repeating(
-            "name", "op_count", "count", "type", "op", "root", "member", "thread", "stream",
-            "in_place", "line", "time_ns", running=("op_count", "line", "time_ns"),
+            "name", "count", "type", "op", "root", "member", "thread", "stream", "in_place",
+            "op_count", "line", "time_ns", running=("op_count", "line", "time_ns"),
         )  # fmt: skip
         self.tunings = Columns("choice", "thread", "line")
         self.names: list[str] = []
-        self.choices: list[Choice] = []
+        self.choices: list[LoggedChoice] = []
         self.streams: dict[tuple[int, int], int] = {}
-        self.bindings: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self.bindings: dict[tuple[int, int], int] = {}
+        self.call_kinds: dict[tuple[int, bytes, bool, bytes], int] = {}
         self._process: dict[tuple[str, int], int] = {}
         self._thread: dict[tuple[int, int, int], int] = {}
         self._device: dict[tuple[int, int], int] = {}
         self._of_run: dict[tuple[int, int], list[int]] = {}
         self._route: dict[str, int] = {}
         self._name: dict[str, int] = {}
-        self._choice: dict[Choice, int] = {}
+        self._choice: dict[LoggedChoice, int] = {}
         self.clean_hosts: set[str] = set()
         self.bare_threads: list[int] = []
-        self._single_calls = Rows(*self.calls.names)
-        self._single_tunings = Rows(*self.tunings.names)
-        self._single_connections = Rows(*self.connections.names)
 
     def place(self, line: int) -> str:
         """Return file and line of a line number."""
-        for i in range(len(self.files) - 1, -1, -1):
-            if line > self.file_lines[i]:
-                return f"{self.files[i]}:{line - self.file_lines[i]}"
-        return f"line {line}"
+        at = bisect_left(self.file_lines, line) - 1
+        return f"{self.files[at]}:{line - self.file_lines[at]}" if at >= 0 else f"line {line}"
 
     def process_of(self, host: str, pid: int) -> int:
         """Return the number of a process; create it if it is new."""
@@ -292,30 +307,21 @@ class RawLog:
 
     def name_of(self, name: str) -> int:
         """Return the number of a kind of call."""
-        result = self._name.get(name)
-        if result is None:
-            result = self._name[name] = len(self.names)
-            self.names.append(name)
-        return result
+        return _number(self._name, self.names, name)
 
-    def choice_of(self, choice: Choice) -> int:
+    def choice_of(self, choice: LoggedChoice) -> int:
         """Return the number of a tuner's choice, `UNKNOWN_CHOICE` above the limit."""
-        result = self._choice.get(choice)
-        if result is None and len(self.choices) >= MOST_CHOICES:
+        if choice not in self._choice and len(self.choices) >= MOST_CHOICES:
             choice = UNKNOWN_CHOICE
-            result = self._choice.get(choice)
-        if result is None:
-            result = self._choice[choice] = len(self.choices)
-            self.choices.append(choice)
-        return result
+        return _number(self._choice, self.choices, choice)
+
+    def choice(self, number: int) -> LoggedChoice:
+        """Return a choice by its number, `UNKNOWN_CHOICE` for `NONE`."""
+        return self.choices[number] if number >= 0 else UNKNOWN_CHOICE
 
     def stream_of(self, process: int, pointer: int) -> int:
         """Return the number of a stream."""
         return self.streams.setdefault((process, pointer), len(self.streams))
-
-    def run_at(self, line: int) -> int:
-        """Return the run a line belongs to."""
-        return bisect_right(self._run_starts, line)
 
     def new_member(self, thread: int, line: int, pointer: int = 0) -> int:
         """Return a new handle for the lines of `thread` from `line` on; shared above the limit."""
@@ -325,14 +331,14 @@ class RawLog:
         if len(self.members) == MOST_HANDLES:
             self.lost_handle, pointer = MOST_HANDLES, 0
         speaker = self.threads[thread]
-        number, run = len(self.members), self.run_at(line)
+        number, run = len(self.members), self.run
         self.members.append(
             Member(speaker.process, thread, run, line, pointer, device=speaker.device)
         )
         self.processes[speaker.process].members.append(number)
         self._of_run.setdefault((speaker.process, run), []).append(number)
         if pointer:
-            self.bindings.setdefault((speaker.process, pointer), []).append((line, number))
+            self._bind(speaker.process, pointer, number)
             if not self._same_run(speaker.member):
                 speaker.member = number
             if not self._same_run(self._device.get((speaker.process, speaker.device), NONE)):
@@ -340,6 +346,10 @@ class RawLog:
         else:
             self.speaks_of(thread, number)
         return number
+
+    def _bind(self, process: int, pointer: int, member: int) -> None:
+        self.bindings[process, pointer] = member
+        self.call_kinds.clear()
 
     def _same_run(self, member: int) -> bool:
         return member != NONE and self.members[member].run == self.run
@@ -353,14 +363,13 @@ class RawLog:
     def member_at(self, thread: int, pointer: int, line: int) -> int:
         """Return the handle at an address; create it at the first mention."""
         bound = self.bindings.get((self.threads[thread].process, pointer))
-        if bound:
-            return bound[-1][1]
+        if bound is not None:
+            return bound
         # Until 2.8 a communicator is first named when it is complete: the lines before are about it.
         said = self.threads[thread].member
-        run = self.run_at(line)
-        if said != NONE and not self.members[said].pointer and self.members[said].run == run:
+        if self._same_run(said) and not self.members[said].pointer:
             self.members[said].pointer = pointer
-            self.bindings[self.threads[thread].process, pointer] = [(line, said)]
+            self._bind(self.threads[thread].process, pointer, said)
             return said
         return self.new_member(thread, line, pointer)
 
@@ -405,63 +414,23 @@ class RawLog:
         known = self.members[member]
         return known.run == self.run and (rank == NONE or known.rank in (NONE, rank))
 
-    def count(self, table: dict[str, LineKind], text: str, line: int, times: int = 1) -> str:
-        """Count a line in one of the tables by its kind; return the kind."""
-        kind = kind_of(text)
-        result = table.get(kind)
-        if result is None:
-            if len(table) >= MAX_KINDS:
-                kind = "(others)"
-                result = table.get(kind)
-            if result is None:
-                result = table[kind] = LineKind(0, text.strip()[:200], self.place(line))
-        result.count += times
-        return kind
+    def count(
+        self, table: dict[str, LineKind], text: str, line: int, kind: str | None = None
+    ) -> None:
+        """Count a line in one of the tables, by its kind or that of `text`, which is an example."""
+        kind = kind_of(text) if kind is None else kind
+        if kind not in table and len(table) >= MAX_KINDS:
+            kind = "(others)"
+        if kind not in table:
+            table[kind] = LineKind(0, text.strip()[:200], self.place(line))
+        table[kind].count += 1
 
-    def count_as(self, table: dict[str, LineKind], kind: str, example: str, line: int) -> None:
-        """Count a line of a known kind."""
-        result = table.setdefault(kind, LineKind(0, example, self.place(line)))
-        result.count += 1
+    def miscounted(self, member: int, n_ranks: int, line: int) -> None:
+        """Note a call with another number of ranks than its handle."""
+        self.miscounts.setdefault(member, Miscount(0, n_ranks, line)).calls += 1
 
-    def miscounted(self, member: int, n_ranks: int, line: int, calls: int = 1) -> None:
-        """Note calls with another number of ranks than their handle."""
-        known = self.miscounts.setdefault(member, Miscount(0, n_ranks, line))
-        known.calls += calls
-
-    def add_call(self, *row: int) -> None:
-        """Add one call, its values in the order of the columns."""
-        self._single_calls.add(*row)
-
-    def add_connection(self, *row: int) -> None:
-        """Add one connection, its values in the order of the columns."""
-        self._single_connections.add(*row)
-
-    def add_tuning(self, *row: int) -> None:
-        """Add one choice of the tuner, its values in the order of the columns."""
-        self._single_tunings.add(*row)
-
-    def room(self, columns: Columns | Repeating, rows: int) -> bool:
-        """Return True if these columns are below their limit; otherwise count the lines."""
-        if len(columns) < (MOST_LOGGED_CALLS if columns is self.calls else MOST_CHOSEN):
-            return True
-        self.later_calls += rows
-        return False
-
-    def settle(self) -> None:
-        """Move rows that were added one at a time to the columns; reading must be complete."""
-        table: tuple[tuple[Rows, Columns | Repeating], ...] = (
-            (self._single_calls, self.calls),
-            (self._single_tunings, self.tunings),
-            (self._single_connections, self.connections),
-        )
-        for rows, columns in table:
-            if len(rows):
-                columns.add(rows.columns())
-                rows.clear()
-
-    def next_run(self, line: int) -> None:
+    def next_run(self) -> None:
         """Start a new run: lines from this one on are about new communicators."""
         if self.run_open:
             self.run += 1
-            self._run_starts.append(line)
         self.run_open = True

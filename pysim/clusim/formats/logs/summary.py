@@ -10,11 +10,11 @@ from typing_extensions import TypedDict
 
 from clusim.base.terms.dtypes import REDUCTIONS
 from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.raw_log import LineKind, LoggedPattern, Member
-from clusim.formats.logs.repeating import NONE
 from clusim.formats.logs.tables import TableRun
 
 
@@ -426,7 +426,7 @@ def groups_of_calls(log: Log) -> list[CallGroupJson]:
         zip(unique.tolist(), counts.tolist(), strict=True)
     ):
         reduces = name >= 0 and "Reduce" in facts.names[name]
-        chosen = facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)
+        chosen = facts.choice(choice)
         result.append(
             {
                 "collective": facts.names[name] if name >= 0 else "",
@@ -435,10 +435,10 @@ def groups_of_calls(log: Log) -> list[CallGroupJson]:
                 "type": DATATYPES[kind] if 0 <= kind < len(DATATYPES) else str(kind) if kind >= 0 else "",
                 "op": (REDUCTIONS[op] if op < len(REDUCTIONS) else str(op)) if reduces and op >= 0 else "",
                 "count": times,
-                "algorithm": chosen[2],
-                "protocol": chosen[3],
-                "channels": [chosen[4], chosen[5]] if chosen[4] >= 0 else [],
-                "model_us": None if chosen[6] < 0 else chosen[6],
+                "algorithm": chosen.algorithm,
+                "protocol": chosen.protocol,
+                "channels": [chosen.first, chosen.last] if chosen.first >= 0 else [],
+                "model_us": None if chosen.time_us < 0 else chosen.time_us,
             }
         )  # fmt: skip
     result.sort(key=lambda g: (g["collective"], g["n_ranks"], g["size"], g["type"], g["op"]))

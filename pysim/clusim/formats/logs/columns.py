@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 NONE = -1
 """Missing value in a column."""
 
+Column = NDArray[np.integer]
+
+PART_ROWS = 1 << 15
+"""Number of rows that are compressed together."""
+
 
 def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
     """Return `values` in the smallest integer type that holds them all."""
@@ -59,68 +64,67 @@ def ordinals(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
     return result
 
 
-class Rows:
-    """Rows of a few integers, added one at a time."""
+class _Growing:
+    """Columns to which rows and arrays are added."""
 
     def __init__(self, *names: str) -> None:
-        """Start empty, with these columns."""
         self.names = names
-        self._flat = array("q")
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self._flat) // len(self.names)
-
-    def add(self, *row: int) -> None:
-        """Add one row, a value for each column."""
-        self._flat.extend(row)
-
-    def add_table(self, table: NDArray[np.int64]) -> None:
-        """Add many rows, a column of `table` for each column."""
-        self._flat.frombytes(np.ascontiguousarray(table, np.int64).tobytes())
-
-    def clear(self) -> None:
-        """Forget all rows."""
-        self._flat = array("q")
-
-    def replace(self, name: str, values: Mapping[int, int]) -> None:
-        """Replace the keys of `values` by their values in one column."""
-        at = self.names.index(name)
-        for i in range(at, len(self._flat), len(self.names)):
-            self._flat[i] = values.get(self._flat[i], self._flat[i])
-
-    def columns(self) -> dict[str, NDArray[np.int64]]:
-        """Return a copy of the columns."""
-        table = np.array(self._flat, np.int64).reshape(-1, len(self.names))
-        return {name: table[:, i].copy() for i, name in enumerate(self.names)}
-
-
-class Columns:
-    """Columns to which arrays are appended."""
-
-    def __init__(self, *names: str) -> None:
-        """Start empty, with these columns."""
-        self.names = names
-        self._parts: list[dict[str, NDArray[np.integer]]] = []
+        self._rows = array("q")
         self._length = 0
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self._length
+        return self._length + len(self._rows) // len(self.names)
 
-    def add(self, part: Mapping[str, NDArray[np.integer]]) -> None:
+    def append(self, *row: int) -> None:
+        """Add one row, a value for each column."""
+        self._rows.extend(row)
+        if len(self._rows) >= PART_ROWS * len(self.names):
+            self._flush()
+
+    def add(self, part: Mapping[str, Column]) -> None:
         """Add rows; `part` has an array for every column, all of one length."""
+        self._flush()
+        self._store(part)
+
+    def _store(self, part: Mapping[str, Column]) -> None:
+        rows = len(part[self.names[0]])
+        if rows:
+            self._length += rows
+            self._pack(part)
+
+    def _flush(self) -> None:
+        """Pack the rows that were added one at a time."""
+        if self._rows:
+            table = np.array(self._rows, np.int64).reshape(-1, len(self.names))
+            self._rows = array("q")
+            self._store(dict(zip(self.names, table.T, strict=True)))
+
+    def _pack(self, part: Mapping[str, Column]) -> None:
+        raise NotImplementedError
+
+
+class Columns(_Growing):
+    """Columns of integers, each part in the smallest types that hold it."""
+
+    def __init__(self, *names: str) -> None:
+        """Start empty, with these columns."""
+        super().__init__(*names)
+        self._parts: list[dict[str, Column]] = []
+
+    def _pack(self, part: Mapping[str, Column]) -> None:
         self._parts.append({name: small(part[name]) for name in self.names})
-        self._length += len(part[self.names[0]])
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in one column."""
+        self._flush()
         for part in self._parts:
             part[name] = translated(part[name], values)
 
-    def columns(self) -> dict[str, NDArray[np.integer]]:
+    def columns(self) -> dict[str, Column]:
         """Return the columns, and release the arrays that were appended."""
-        whole: dict[str, NDArray[np.integer]] = {}
+        self._flush()
+        whole: dict[str, Column] = {}
         for name in self.names:
             parts = [part.pop(name) for part in self._parts]
             whole[name] = np.concatenate(parts) if parts else np.zeros(0, np.int64)
@@ -144,14 +148,8 @@ class OwnedRows:
         """Return the rows of an owner, in order, with the values of these columns."""
         if not 0 <= owner < len(self._starts) - 1:
             return ()
-        own = self._order[self._starts[owner] : self._starts[owner + 1]]
-        return zip(*(self._columns[name][own].tolist() for name in names), strict=True)
-
-
-Column = NDArray[np.integer]
-
-PART_ROWS = 1 << 15
-"""Number of rows that are compressed together."""
+        rows = self._order[self._starts[owner] : self._starts[owner + 1]]
+        return zip(*(self._columns[name][rows].tolist() for name in names), strict=True)
 
 
 class RepeatingPart(NamedTuple):
@@ -174,44 +172,27 @@ class RepeatingPart(NamedTuple):
         return counted
 
 
-class Repeating:
-    """Columns to which arrays are appended.
+class Repeating(_Growing):
+    """Columns of a few distinct rows.
 
     Values of `running` columns are close to each other; the other columns have few distinct values.
     """
 
     def __init__(self, *names: str, running: tuple[str, ...]) -> None:
         """Start empty, with these columns."""
-        self.names = names
+        super().__init__(*names)
         self._running = running
         self._alike = tuple(name for name in names if name not in running)
         self._parts: list[RepeatingPart] = []
-        self._new: list[Mapping[str, Column]] = []
-        self._length = self._waiting = 0
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self._length
 
     def __getitem__(self, name: str) -> Column:
         """Return a column in full."""
-        result = [part.column(name) for part in self.parts()]
-        return small(np.concatenate(result)) if result else np.zeros(0, np.int64)
-
-    def add(self, part: Mapping[str, Column]) -> None:
-        """Add rows; `part` has an array for every column, all of one length."""
-        rows = len(part[self.names[0]])
-        if rows == 0:
-            return
-        self._new.append(part)
-        self._length += rows
-        self._waiting += rows
-        if self._waiting >= PART_ROWS:
-            self._pack()
+        parts = [part.column(name) for part in self.parts()]
+        return small(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
     def parts(self) -> list[RepeatingPart]:
         """Return all rows, in order."""
-        self._pack()
+        self._flush()
         return self._parts
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
@@ -242,18 +223,13 @@ class Repeating:
         ]
         return sum(0 if 0 in array.strides else array.nbytes for array in arrays)
 
-    def _pack(self) -> None:
-        if not self._new:
-            return
-        rows = {
-            name: np.concatenate([part[name].astype(np.int64) for part in self._new])
-            for name in self.names
-        }
-        self._new, self._waiting = [], 0
-        key = row_hash(*(rows[name] for name in self._alike))
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    def _pack(self, part: Mapping[str, Column]) -> None:
+        rows = {name: part[name].astype(np.int64) for name in self.names}
+        _, first, which = np.unique(
+            row_hash(*(rows[name] for name in self._alike)), return_index=True, return_inverse=True
+        )
         kinds = {name: small(rows[name][first]) for name in self._alike}
-        running = {name: _steps(rows[name]) for name in self._running}
+        running = {name: _offsets(rows[name]) for name in self._running}
         self._parts.append(RepeatingPart(kinds, _narrow(which), running))
 
 
@@ -265,7 +241,7 @@ def counted(table: NDArray[np.int64]) -> NDArray[np.int64]:
     return result
 
 
-def _steps(values: Column) -> tuple[int, Column]:
+def _offsets(values: Column) -> tuple[int, Column]:
     low = int(values.min())
     return low, _narrow(values - low)
 

@@ -1,19 +1,29 @@
-"""Lines that are read one at a time: all but regular calls, and fragments of torn lines."""
+"""Reader of the lines of one log: calls, messages, tables, and fragments of lines that ranks cut."""
 
 from __future__ import annotations
 
 import re
 
-from clusim.base.limits import MOST_COUNT, MOST_RANKS
-from clusim.formats.logs.graphs import BARE, CONNECTION, by_shape, system_line
+from clusim.formats.logs.call_lines import CallReader
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.graphs import BARE, CONNECTION, SHAPES, system_line
 from clusim.formats.logs.infer_collective import parse_route
-from clusim.formats.logs.lines import LinePart, clean, label_of, parts, stamp_ns
-from clusim.formats.logs.messages import HANDLERS, environment, note_version, parse_choice
-from clusim.formats.logs.raw_log import RawLog
-from clusim.formats.logs.repeating import NONE
+from clusim.formats.logs.lines import (
+    LinePart,
+    clean,
+    label_of,
+    parts,
+    regular_front,
+    stamp_ns,
+)
+from clusim.formats.logs.messages import HANDLERS, note_version
+from clusim.formats.logs.raw_log import Process, RawLog
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
-_CALL = re.compile(r"\w+: opCount [0-9a-fA-F]")
+_CALL_START = re.compile(r"\w+: opCount [0-9a-fA-F]")
+_LIBRARY = re.compile(rb"NCCL(?!_)")
+"""The name of the library, apart from names of variables."""
+
 _WHOLE_CONNECTION = re.compile(r"(?:^|INFO )(Channel \d\d\S* : \d+\[.* via \S.*)$")
 _HEADING = re.compile(r"#+ *\w")
 _WATCHDOG = re.compile(
@@ -22,8 +32,15 @@ _WATCHDOG = re.compile(
 )
 _TORCH = re.compile(rb"\[rank\d+\]:\[[EWI] ")
 _TORN = re.compile(rb"[\w.:-]{0,80} \[\d+\] NCCL INFO ")
-NOISE_FACTOR = 0x9E3779B97F4A7C15
-"""Factor of the second 8 bytes of a line in a key of the first 16."""
+
+_SPEAKER = re.compile(
+    rb"(.*?)([A-Za-z0-9_][\w.-]{0,255}):(\d{1,10}):(\d{1,10}) \[(\d{1,3})\]", re.DOTALL
+)
+_SPEAKER_BYTES = 64
+"""Longest ``host:pid:tid [device]`` of a regular header."""
+
+_MOST_WRITERS = 1 << 14
+"""Maximum number of cached headers."""
 
 _OPEN_HEADS = 64
 _TORN_WORK = 200_000
@@ -32,22 +49,87 @@ _TORN_BYTES = 2000
 
 _LONGEST = 65536
 _HEADS_LIVE = 20_000
-_NOISE_AFTER = 16
-_USED_WORDS = frozenset(HANDLERS)
+
+_Writer = tuple[int, Process, int]
+"""Thread, process and time [ns] of a header."""
 
 
-class SingleLines:
-    """Reader of the lines of one file that are not read in bulk."""
+class LineReader:
+    """Reader of the lines of one file."""
 
-    def __init__(self, facts: RawLog, tables: TableReader, noise: dict[int, str]) -> None:
-        """Read into `facts` and `tables`; `noise` has unused kinds of lines by first 16 bytes."""
-        self.facts, self.tables, self._noise = facts, tables, noise
+    def __init__(self, facts: RawLog, tables: TableReader) -> None:
+        """Read into `facts` and `tables`."""
+        self.facts, self.tables = facts, tables
+        self._writers: dict[bytes, _Writer] = {}
         self._heads: list[tuple[str, int]] = []
-        self._seen: dict[str, int] = {}
         self._bare = NONE
         self._indent = ""
         self._stamp = NONE
+        self._calls = CallReader(facts)
         self._run_lines = len(tables.runs)
+
+    def block(self, data: bytes) -> None:
+        """Read the next lines of the file, complete and without added text."""
+        facts, writers = self.facts, self._writers
+        for number, line in enumerate(data.split(b"\n")[:-1], facts.lines + 1):
+            head, mark, text = line.partition(b" NCCL INFO ")
+            writer = (writers.get(head) or self._writer(head, text)) if mark else None
+            if not line:
+                facts.app_lines += 1
+                continue
+            if writer is None:
+                self._irregular(line, number)
+                continue
+            thread, process, stamp = writer
+            if not self._calls.read(thread, number, text, stamp):
+                if _LIBRARY.search(text):
+                    self._irregular(line, number)
+                    continue
+                self.message(thread, number, text.decode("utf-8", "replace"))
+            process.lines += 1
+            facts.nccl_lines += 1
+        facts.lines += data.count(b"\n")
+        self._calls.flush()
+
+    def _writer(self, head: bytes, text: bytes) -> _Writer | None:
+        """Return the writer named in the header before a message, None if the line is not regular."""
+        at = head.rfind(b" ", 0, max(0, head.rfind(b" ["))) + 1
+        front, name = head[:at], head[at:]
+        prefix = regular_front(front)
+        if prefix is None:
+            return None
+        speaker = self._writers.get(name)
+        if speaker is None and len(name) <= _SPEAKER_BYTES and not _LIBRARY.search(text):
+            speaker = self._speaker(name)
+        if speaker is None:
+            return None
+        thread, process, _ = speaker
+        stamp, label = prefix
+        if label != NONE:
+            process.label = label
+        return self._kept(head, (thread, process, stamp))
+
+    def _kept(self, text: bytes, writer: _Writer) -> _Writer:
+        if len(self._writers) >= _MOST_WRITERS:
+            self._writers.clear()
+        self._writers[text] = writer
+        return writer
+
+    def _speaker(self, name: bytes) -> _Writer | None:
+        """Return the writer of ``host:pid:tid [device]``, else None."""
+        match = _SPEAKER.fullmatch(name)
+        if match is None:
+            return None
+        tag, host, pid, tid, device = match.groups()
+        label = label_of(tag)
+        if tag and label == NONE:
+            return None
+        thread = self.facts.thread_of(host.decode(), int(pid), int(tid), int(device))
+        process = self.facts.processes[self.facts.threads[thread].process]
+        if label != NONE:
+            process.label = label
+        self.facts.clean_hosts.add(process.host)
+        return self._kept(name, (thread, process, NONE))
 
     def close(self) -> None:
         """Finish the file."""
@@ -56,8 +138,9 @@ class SingleLines:
             text = f"has {self.tables.rows} rows of nccl-tests; those after the first {MOST_ROWS} are not used"
             self.facts.problems.append((self.tables.source, text))
 
-    def line(self, raw: bytes, number: int) -> None:
-        """Read a line that is not regular."""
+    def _irregular(self, raw: bytes, number: int) -> None:
+        """Read a line without a single header of the library at its start."""
+        self.facts.nccl_lines += b"NCCL" in raw
         if len(raw) > _LONGEST:
             self.facts.long_lines += 1
             raw = raw[:_LONGEST]
@@ -138,72 +221,20 @@ class SingleLines:
         facts = self.facts
         if facts.threads[thread].in_system and system_line(facts, thread, number, text):
             return
-        word = text[: text.find(" ")] if " " in text else text
-        handler = HANDLERS.get(word) or HANDLERS.get(
-            word.removesuffix("_impl")
-        )  # of RCCL since 2.26
+        word = text.partition(" ")[0]
+        # RCCL since 2.26 appends _impl.
+        handler = HANDLERS.get(word) or HANDLERS.get(word.removesuffix("_impl"))
         if handler is not None and handler(facts, thread, number, text):
             return
-        if self._other(thread, number, text, word):
+        if _CALL_START.match(text):
+            if not self._calls.read(thread, number, text.encode(), self._stamp):
+                facts.cut_calls += not cut
             return
-        if cut:
-            return
-        if _CALL.match(text):
-            facts.cut_calls += 1
-            return
-        kind = facts.count(facts.unknown, text, number)
-        self._learn_noise(kind, text, word)
-
-    def _other(self, thread: int, number: int, text: str, word: str) -> bool:
-        """Understand a message without a handler for its first word."""
-        facts = self.facts
-        if _CALL.match(text):
-            return self._call(thread, number, text)
-        if by_shape(facts, thread, number, text):
-            return True
-        if " set by " in text and environment(facts, thread, number, text):
-            return True
-        if "Bytes -> Algo" in text:
-            choice = parse_choice(text)
-            if choice is None:
-                return False
-            facts.add_tuning(facts.choice_of(choice), thread, number)
-            return True
-        return False
-
-    def _call(self, thread: int, number: int, text: str) -> bool:
-        call = parse_call(text)
-        if call is None:
-            return False
-        name, numbers, comm, n_ranks, stream, in_place, rank = call
-        facts = self.facts
-        member = facts.member_at(thread, comm, number)
-        known = facts.members[member]
-        if known.n_ranks == NONE:
-            known.n_ranks = n_ranks
-        if known.n_ranks != n_ranks:
-            facts.miscounted(member, n_ranks, number)
-        if known.rank == NONE and 0 <= rank < known.n_ranks:
-            known.rank = rank
-        process = facts.threads[thread].process
-        facts.add_call(
-            facts.name_of(name), *numbers, member, thread, facts.stream_of(process, stream),
-            int(in_place), number, self._stamp,
-        )  # fmt: skip
-        return True
-
-    def _learn_noise(self, kind: str, text: str, word: str) -> None:
-        """Store the start of a frequent unused kind of line; further lines are only counted."""
-        times = self._seen.get(kind, 0) + 1
-        if len(self._seen) < 4096 or kind in self._seen:
-            self._seen[kind] = times
-        head = text[:16].encode()
-        if times != _NOISE_AFTER or len(head) != 16 or kind == "(others)":
-            return
-        if word in _USED_WORDS or text[:1] == " " or "#" in kind[:16] or word.startswith("NCCL_"):
-            return
-        one, two = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
-        self._noise[one ^ (two * NOISE_FACTOR & 2**64 - 1)] = kind
+        for mark, shaped in SHAPES:
+            if mark in text and shaped(facts, thread, number, text):
+                return
+        if not cut:
+            facts.count(facts.unknown, text, number)
 
     def _text(self, text: str, number: int) -> None:
         """Read a line without a header."""
@@ -213,7 +244,7 @@ class SingleLines:
             return
         if "NCCL" in text:
             mentions = "(other programs' lines that mention NCCL)"
-            self.facts.count_as(self.facts.unknown, mentions, text.strip()[:200], number)
+            self.facts.count(self.facts.unknown, text, number, mentions)
         else:
             self.facts.app_lines += 1
 
@@ -224,7 +255,7 @@ class SingleLines:
             return True
         if bare.startswith("#"):
             if self.tables.comment(bare, number - self._offset()):
-                self._new_run(number)
+                self._new_run()
                 for run in self.tables.runs[-1:]:
                     facts.clean_hosts.update(device.host for device in run.devices[-1:])
                 return True
@@ -232,18 +263,14 @@ class SingleLines:
                 self._bare = NONE
             return True
         if self.tables.text(text, number - self._offset()):
-            self._new_run(number)
+            self._new_run()
             return True
         if note_version(facts, text):
             return True
         if "Watchdog" in text and (match := _WATCHDOG.search(text)):
             what = f"rank {match[1]}: {match[3]} {match[2]} ran over {int(match[4]) / 1000:g} s"
             kind = f"{match[3]} number {match[2]} over {int(match[4]) / 1000:g} s"
-            known = facts.timeouts.get(kind)
-            if known is None and len(facts.timeouts) < 500:
-                facts.count_as(facts.timeouts, kind, what, number)
-            elif known is not None:
-                known.count += 1
+            facts.count(facts.timeouts, what, number, kind)
             return True
         word = bare.partition(" ")[0]
         if word not in BARE or (word == "===" and not bare.startswith("=== System : ")):
@@ -273,10 +300,10 @@ class SingleLines:
     def _offset(self) -> int:
         return self.facts.file_lines[-1]
 
-    def _new_run(self, number: int) -> None:
+    def _new_run(self) -> None:
         if len(self.tables.runs) != self._run_lines:
             self._run_lines = len(self.tables.runs)
-            self.facts.next_run(number)
+            self.facts.next_run()
             self.tables.runs[-1].number = self.facts.run
 
     def _open_head(self, text: str, number: int) -> None:
@@ -292,10 +319,10 @@ class SingleLines:
         match = CONNECTION.match(matched[1]) if matched else None
         if match is None:
             return False
-        own = int(match[5] if match[7] == "receive" else match[3])
+        writer_rank = int(match[5] if match[7] == "receive" else match[3])
         if not self._afford(1 + len(facts.members) // 100):
             return False
-        writers = [m for m in facts.members if m.run == facts.run and m.rank == own]
+        writers = [m for m in facts.members if m.run == facts.run and m.rank == writer_rank]
         if len(writers) != 1:
             return False
         facts.rejoined += 1
@@ -331,43 +358,9 @@ class SingleLines:
         self.message(self._thread(part, NONE), number, part.text)
         return True
 
-    @property
-    def waiting(self) -> bool:
-        """True if rests of lines cut by other ranks are missing."""
-        return bool(self._heads)
-
 
 _STAMP_END = 1 << 53
 """Upper bound of a time stamp [us since 1970]: in ns it fits into 63 bits."""
-
-_OP_END = 1 << 31
-"""Upper bound of reduction numbers; user-defined reductions are numbered after NCCL's."""
-
-_CALL_WHOLE = re.compile(
-    r"(\w+): opCount ([0-9a-fA-F]{1,16}) sendbuff (\S+) recvbuff (\S+)(?: acc \S+)? count (\d{1,19})"
-    r" datatype (\d{1,9}) op (\d{1,9}) root (-?\d{1,9}) comm 0x([0-9a-fA-F]{1,16}) \[nranks=(\d{1,9})\]"
-    r" stream (?:0x([0-9a-fA-F]{1,16})|\(nil\))(?: task \d+ globalrank (\d{1,9}))?\s*$"
-)
-
-
-def parse_call(
-    text: str,
-) -> tuple[str, tuple[int, int, int, int, int], int, int, int, bool, int] | None:
-    """Return the fields of a call's line, or None if it is incomplete."""
-    match = _CALL_WHOLE.match(text)
-    if match is None:
-        return None
-    numbers = (int(match[2], 16), int(match[5]), int(match[6]), int(match[7]), int(match[8]))
-    rank = int(match[12]) if match[12] is not None else NONE
-    bounds = (MOST_COUNT, MOST_COUNT, _OP_END, _OP_END, MOST_RANKS)
-    if any(n >= most for n, most in zip(numbers, bounds, strict=True)) or (
-        max(int(match[10]), rank) > MOST_RANKS
-    ):
-        return None
-    return (
-        match[1][:24], numbers, int(match[9], 16), int(match[10]), int(match[11] or "0", 16),
-        match[3] == match[4], rank,
-    )  # fmt: skip
 
 
 def _rebuilt(part: LinePart) -> str:
