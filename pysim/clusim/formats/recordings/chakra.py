@@ -22,11 +22,18 @@ from clusim.formats.recordings.chakra_graph import (
     sort_nodes,
 )
 from clusim.formats.recordings.chakra_host import groups_of, host_graph
-from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, messages
+from clusim.formats.recordings.chakra_schema import (
+    COLLECTIVES,
+    MOST_NODES,
+    NODE_TYPES,
+    attributes,
+    is_printed,
+    messages,
+    read_printed,
+)
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Paths, integer, names_of
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.source import FileStream, Paths, integer, names_of
 
 PS_PER_US: Final = 1_000_000
 MOST_US: Final = 10**11
@@ -50,13 +57,22 @@ class ChakraGraph:
     ) -> None:
         self.rank = Rank(number, part.name)
         self.skipped = skipped
-        for message in messages(part.name, part.begin(), cut):
-            if message.id in self.rank.nodes:
-                raise InputError(f"{part.name}: node {message.id} occurs twice; ids must be unique")
-            self.rank.nodes[message.id] = self._node(message)
+        if is_printed(part):
+            read_printed(part, self._add)
+        else:
+            for message in messages(part.name, part.begin(), cut):
+                self._add(message)
         missing = self._missing()
         if missing:
             self.skipped["dependencies on nodes that are not in the file"] += missing
+
+    def _add(self, message: Any) -> None:
+        nodes, name = self.rank.nodes, self.rank.name
+        if message.id in nodes:
+            raise InputError(f"{name}: node {message.id} occurs twice; ids must be unique")
+        if len(nodes) == MOST_NODES:
+            raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
+        nodes[message.id] = self._node(message)
 
     def _missing(self) -> int:
         nodes, count = self.rank.nodes, 0

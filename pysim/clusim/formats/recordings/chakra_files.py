@@ -10,11 +10,10 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
-from clusim.formats.recordings.chakra_json import from_json
+from clusim.formats.recordings.chakra_schema import is_printed
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import integer, natural
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.source import FileStream, integer, natural, streams
 
 _FILE = re.compile(
     r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
@@ -75,9 +74,8 @@ def find_files(shown: str, names: list[str]) -> Files:
 def _sort(found: Files, file: FileStream) -> None:
     is_json = ".json" in file.name.rsplit("/", 1)[-1].lower()
     first = file.head(1 << 13).lstrip()[:1]
-    printed = from_json(file) if first in (b"{", b"[") else None
-    if printed is not None:
-        found.traces.append(printed)
+    if first in (b"{", b"[") and is_printed(file):
+        found.traces.append(file)
         return
     if first != b"{":
         if is_json:

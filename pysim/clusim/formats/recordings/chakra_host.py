@@ -16,8 +16,7 @@ from clusim.base.terms.operations import ROOTED, operation_starting
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_schema import MOST_NODES
 from clusim.formats.recordings.jsonstream import read_items
-from clusim.formats.recordings.source import integer, time_ps
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.source import FileStream, integer, time_ps
 
 PS_PER_US = 1_000_000
 MOST_US = 10**11

@@ -29,9 +29,7 @@ from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation
 from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import MOST_BYTES as MOST_FILE
-from clusim.formats.recordings.source import Paths, integer, number
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.source import FileStream, Paths, integer, number, streams
 
 MOST_PICKLE_BYTES = 1 << 27
 """Largest pickle that is read [bytes]."""
@@ -181,7 +179,7 @@ def read(paths: Paths) -> Recording:
 def _file(job: _Job, file: FileStream, index: int) -> None:
     """Read one dump: a pickle in one pass, JSON in two, as its table of groups may be last."""
     if file.head(1) == b"\x80":
-        data = unpickled(file.whole(MOST_FILE), file.name)
+        data = unpickled(file.whole(), file.name)
         table = data if isinstance(data, dict) else None
     else:
         table, _ = read_items(file, "entries", lambda entry: None)

@@ -27,8 +27,7 @@ from clusim.formats.recordings.common import Groups, clone_peers, finish
 from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
 from clusim.formats.recordings.kineto_trace import MOST_KERNELS, Span, Trace, external, read_trace
 from clusim.formats.recordings.model import Event, Recording
-from clusim.formats.recordings.source import Paths
-from clusim.formats.recordings.streams import streams
+from clusim.formats.recordings.source import Paths, streams
 
 _TOLERANCE = 1_000_000
 """Longest overlap that is ignored [ps]: times of old releases are in whole microseconds."""

@@ -17,8 +17,7 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.kineto_shapes import told
-from clusim.formats.recordings.source import integer, time_ps
-from clusim.formats.recordings.streams import FileStream
+from clusim.formats.recordings.source import FileStream, integer, time_ps
 
 _US = 1_000_000
 _NOTHING: dict[str, Any] = {}

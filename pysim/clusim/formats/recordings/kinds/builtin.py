@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusim.formats.recordings.chakra_json import JSON_GRAPH, JSON_NODE
+from clusim.formats.recordings.chakra_schema import JSON_GRAPH, JSON_NODE
 from clusim.formats.recordings.model import LAST, RecordingKind
 
 _POLICY = rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)"
