@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from clusim.base.errors import InputError
@@ -21,10 +22,9 @@ from clusim.formats.recordings.chakra_graph import (
     play,
     sort_nodes,
 )
-from clusim.formats.recordings.chakra_host import groups_of, host_graph
+from clusim.formats.recordings.chakra_host import groups_of, host_graph, ranks_of
 from clusim.formats.recordings.chakra_schema import (
     COLLECTIVES,
-    MOST_NODES,
     NODE_TYPES,
     attributes,
     is_printed,
@@ -42,11 +42,7 @@ MOST_US: Final = 10**11
 MOST_BYTES: Final = 1 << 44
 MOST_OPS: Final = 1 << 60
 _TYPES: Final = {number: name for name, number in NODE_TYPES.items()}
-_CALL_KINDS: Final = {
-    "COMM_COLL_NODE": "collective",
-    "COMM_SEND_NODE": "send",
-    "COMM_RECV_NODE": "recv",
-}
+_CALL_KINDS: Final = {"COMM_COLL_NODE": "collective", "COMM_SEND_NODE": "send", "COMM_RECV_NODE": "recv"}  # fmt: skip
 
 
 class ChakraGraph:
@@ -58,40 +54,23 @@ class ChakraGraph:
         self.rank = Rank(number, part.name)
         self.skipped = skipped
         if is_printed(part):
-            read_printed(part, self._add)
+            read_printed(part, self._take)
         else:
             for message in messages(part.name, part.begin(), cut):
-                self._add(message)
-        missing = self._missing()
-        if missing:
-            self.skipped["dependencies on nodes that are not in the file"] += missing
-
-    def _add(self, message: Any) -> None:
-        nodes, name = self.rank.nodes, self.rank.name
-        if message.id in nodes:
-            raise InputError(f"{name}: node {message.id} occurs twice; ids must be unique")
-        if len(nodes) == MOST_NODES:
-            raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
-        nodes[message.id] = self._node(message)
-
-    def _missing(self) -> int:
-        nodes, count = self.rank.nodes, 0
-        for node in nodes.values():
-            for deps in (node.deps, node.calls):
-                count += sum(dep not in nodes for dep in deps)
+                self._take(message)
+        nodes = self.rank.nodes
+        for deps in (deps for node in nodes.values() for deps in (node.deps, node.calls)):
+            missing = sum(dep not in nodes for dep in deps)
+            if missing:
+                self.skipped["dependencies on nodes that are not in the file"] += missing
                 deps[:] = [dep for dep in deps if dep in nodes]
-        return count
 
-    def _node(self, message: Any) -> ChakraNode:
+    def _take(self, message: Any) -> None:
         values = attributes(message)
         node = ChakraNode(
-            message.id,
-            message.name.decode("utf-8", "replace"),
-            "none",
-            f"{self.rank.name}: node {message.id}",
-            list(message.data_deps),
-            list(message.ctrl_deps),
-        )
+            message.id, message.name.decode("utf-8", "replace"), "none", f"{self.rank.name}: node {message.id}",
+            list(message.data_deps), list(message.ctrl_deps),
+        )  # fmt: skip
         kind = _TYPES.get(message.type, "")
         if kind in _CALL_KINDS:
             node.kind = _CALL_KINDS[kind]
@@ -101,10 +80,11 @@ class ChakraGraph:
             self._took(node, message, values)
             self._compute(node, kind, values)
         elif kind == "METADATA_NODE":
-            self._metadata(message)
+            for item in groups_of(message.inputs.values.decode("utf-8", "replace")):
+                self.rank.communicators[str(item["pg_name"])] = ranks_of(item)
         elif kind != "INVALID_NODE":
             self.skipped[f"nodes of type {kind or message.type}"] += 1
-        return node
+        self.rank.add(node)
 
     def _took(self, node: ChakraNode, message: Any, values: dict[str, Any]) -> None:
         took = message.duration_micros or self._number(node, values, "runtime", MOST_US)
@@ -154,22 +134,11 @@ class ChakraGraph:
             node.peer = self._number(node, values, key, MOST_RANKS)
         node.tag = self._number(node, values, "comm_tag", 1 << 62)
 
-    def _metadata(self, message: Any) -> None:
-        """Read the communicators from PyTorch's record."""
-        for item in groups_of(message.inputs.values.decode("utf-8", "replace")):
-            ranks = item.get("ranks")
-            numbers = [integer(n, MOST_RANKS - 1) for n in ranks] if isinstance(ranks, list) else []
-            self.rank.communicators[str(item["pg_name"])] = tuple(
-                n for n in numbers if n is not None
-            )
-
 
 def _operation(node: ChakraNode, value: Any) -> str:
-    name = value
-    number = integer(value, 1 << 62)
-    if number is not None:
-        name = COLLECTIVES[number] if number < len(COLLECTIVES) else ""
-    result = operation_starting(name)
+    number = integer(value)
+    known = number is not None and number < len(COLLECTIVES)
+    result = operation_starting(COLLECTIVES[number or 0] if known else value)
     if not result:
         raise InputError(
             f"{node.where}: comm_type = {value!r:.40}; expected 0 to {len(COLLECTIVES) - 1} or one of"
@@ -182,13 +151,9 @@ MOST_JOINED: Final = 8
 """Maximum number of dependencies through an empty node; an empty event joins more."""
 
 _KINDS: Final[dict[str, EventKind]] = {
-    "compute": "compute",
-    "memory": "compute",
-    "host": "delay",
-    "collective": "collective",
-    "send": "send",
+    "compute": "compute", "memory": "compute", "host": "delay", "collective": "collective", "send": "send",
     "recv": "recv",
-}
+}  # fmt: skip
 
 
 def read(paths: Paths, num_ranks: int = 0, machine_ranks: int = 0) -> Recording:
@@ -250,7 +215,7 @@ class _Reader:
                 if node.kind in CALLS:
                     self._resolve(rank, node)
         self._sorted()
-        self._messages()
+        self._mark_eager()
         self._events(play(self.ranks))
         self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {what}" for what, count in self.notes.items()]
@@ -261,8 +226,8 @@ class _Reader:
         rank, host = host_graph(number, part, self.skipped)
         if len(self.files.hosts) == 1 and number:
             rank.number = 0
-        if host.own is not None:
-            rank.number = host.own
+        if host.rank is not None:
+            rank.number = host.rank
         if any(other.number == rank.number for other in self.ranks):
             raise InputError(
                 f"{part.name}: is of rank {rank.number}, like another file; use one file per rank"
@@ -278,21 +243,12 @@ class _Reader:
     def _count_ranks(self) -> None:
         """Determine the number of ranks of the job."""
         known = {rank.number for rank in self.ranks}
-        tables = [
-            *self.common.values(),
-            *(t for rank in self.ranks for t in rank.communicators.values()),
-        ]
-        size = max(self.size, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
-        if known == set(range(size)) and size > 1:
-            most = size
-        else:
-            ends = [
-                n.peer
-                for rank in self.ranks
-                for n in rank.nodes.values()
-                if n.kind in ("send", "recv")
-            ]
-            most = max(size, *(peer + 1 for peer in ends), 0)
+        tables = [*self.common.values()]
+        tables += [table for rank in self.ranks for table in rank.communicators.values()]
+        most = max(self.size, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
+        if most == 1 or known != set(range(most)):
+            ends = [node.peer + 1 for node in self._messages()]
+            most = max(most, *ends, 0)
         if most == 1 and self.machine > 1:
             most = self.machine
             self.found.assumed.append(
@@ -308,6 +264,10 @@ class _Reader:
                 callers.setdefault(comm, []).append(rank.number)
         self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
 
+    def _messages(self) -> list[ChakraNode]:
+        nodes = (node for rank in self.ranks for node in rank.nodes.values())
+        return [node for node in nodes if node.kind in ("send", "recv")]
+
     def _resolve(self, rank: Rank, node: ChakraNode) -> None:
         """Set the communicator of a call, and sizes and positions in it."""
         if node.kind != "collective":
@@ -320,18 +280,15 @@ class _Reader:
                 f" {_shown(ranks)}"
             )
         node.group = self.groups.add(name, ranks)
-        part = node.operation in GATHERING
-        node.bytes = full_bytes(node.operation, node.bytes, len(ranks)) if part else node.bytes
-        if node.operation in ROOTED:
-            if node.root == ABSENT:
-                self.notes[
-                    f"{node.operation} without a root: the first rank of its group is assumed"
-                ] += 1
-                node.root = 0
-            else:
-                node.root = (
-                    ranks.index(node.root) if node.root in ranks else min(node.root, len(ranks) - 1)
-                )
+        if node.operation in GATHERING:
+            node.bytes = full_bytes(node.operation, node.bytes, len(ranks))
+        if node.operation in ROOTED and node.root == ABSENT:
+            text = f"{node.operation} without a root: the first rank of its group is assumed"
+            self.notes[text] += 1
+            node.root = 0
+        elif node.operation in ROOTED:
+            outside = min(node.root, len(ranks) - 1)
+            node.root = ranks.index(node.root) if node.root in ranks else outside
 
     def _message(self, rank: Rank, node: ChakraNode) -> None:
         everyone = self.everyone
@@ -380,21 +337,19 @@ class _Reader:
         ] += 1
         return "all ranks", everyone
 
-    def _messages(self) -> None:
+    def _mark_eager(self) -> None:
         """Mark all messages as eager, as in ASTRA-sim, unless one has a recorded time."""
-        own = [n for rank in self.ranks for n in rank.nodes.values() if n.kind in ("send", "recv")]
-        if not own or self.files.hosts or any(node.duration_ps > 0 for node in own):
+        messages = self._messages()
+        if not messages or self.files.hosts or any(node.duration_ps > 0 for node in messages):
             return
-        for node in own:
+        for node in messages:
             node.eager = True
-        self.notes[_EAGER] += len(own)
+        self.notes[_EAGER] += len(messages)
 
     def _sorted(self) -> None:
         for rank in self.ranks:
             if sort_nodes(rank):
-                self.notes[
-                    "ranks with cyclic control dependencies: only data dependencies are kept"
-                ] += 1
+                self.notes[_CYCLIC] += 1
         self.notes.update(number_calls(self.ranks))
 
     def _events(self, order: list[tuple[int, int]]) -> None:
@@ -406,31 +361,20 @@ class _Reader:
             deps = tuple(dict.fromkeys(e for dep in node.deps for e in done[place, dep]))
             if node.kind == "none":
                 if len(deps) > MOST_JOINED:
-                    self.found.events.append(
-                        Event(
-                            "compute",
-                            rank.number,
-                            f"join {at}",
-                            node.name or "join",
-                            deps,
-                            where=node.where,
-                        )
-                    )
+                    join = Event("compute", rank.number, f"join {at}", node.name or "join", deps)
+                    self.found.events.append(replace(join, where=node.where))
                     deps = (len(self.found.events) - 1,)
                 done[place, at] = deps
                 continue
             done[place, at] = (len(self.found.events),)
             self.found.events.append(_event(rank.number, node, deps))
             if node.flops or node.mem_bytes:
-                kind = (
-                    "memory nodes: traffic of the GPU's memory"
-                    if node.kind == "memory"
-                    else _ROOFLINE
-                )
-                self.notes[kind] += 1
+                self.notes[_TRAFFIC if node.kind == "memory" else _ROOFLINE] += 1
 
 
 _EAGER: Final = "ends of messages without a recorded time: a message is transferred when it is sent, as in ASTRA-sim"
+_CYCLIC: Final = "ranks with cyclic control dependencies: only data dependencies are kept"
+_TRAFFIC: Final = "memory nodes: traffic of the GPU's memory"
 _ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
 
 
@@ -440,25 +384,11 @@ def _event(rank: int, node: ChakraNode, deps: tuple[int, ...]) -> Event:
     else:
         stream = node.lane or f"{node.kind} {node.id}"
     return Event(
-        _KINDS[node.kind],
-        rank,
-        stream,
-        node.name or node.kind,
-        deps,
-        duration_ps=node.duration_ps,
-        flops=node.flops,
-        mem_bytes=node.mem_bytes,
-        group=node.group,
-        sequence=max(0, node.sequence),
-        operation=node.operation,
-        bytes=node.bytes,
-        dtype=_dtype(node),
-        root=node.root,
-        peer=node.peer,
-        tag=node.tag,
-        eager=node.eager,
+        _KINDS[node.kind], rank, stream, node.name or node.kind, deps, duration_ps=node.duration_ps, flops=node.flops,
+        mem_bytes=node.mem_bytes, group=node.group, sequence=max(0, node.sequence), operation=node.operation,
+        bytes=node.bytes, dtype=_dtype(node), root=node.root, peer=node.peer, tag=node.tag, eager=node.eager,
         where=node.where,
-    )
+    )  # fmt: skip
 
 
 def _dtype(node: ChakraNode) -> str:

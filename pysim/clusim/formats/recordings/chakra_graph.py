@@ -18,6 +18,9 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.model import ABSENT
 
 CALLS = ("collective", "send", "recv")
+MOST_NODES = 4_000_000
+"""Maximum number of nodes per rank."""
+
 _LATENCY_PS = 10_000_000
 _PS_PER_BYTE = 10
 """Communication time assumed in playing: 10 us, and 100 GB/s."""
@@ -75,6 +78,14 @@ class Rank:
     nodes: dict[int, ChakraNode] = field(default_factory=dict)
     communicators: dict[str, tuple[int, ...]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
+
+    def add(self, node: ChakraNode) -> None:
+        """Add a node; raise `InputError` for a second one of the same number, or too many."""
+        if node.id in self.nodes:
+            raise InputError(f"{self.name}: node {node.id} occurs twice; ids must be unique")
+        if len(self.nodes) == MOST_NODES:
+            raise InputError(f"{self.name}: more than {MOST_NODES} nodes; record fewer steps")
+        self.nodes[node.id] = node
 
 
 def sort_nodes(rank: Rank) -> bool:
@@ -148,16 +159,16 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
     members: dict[int, list[list[ChakraNode]]] = defaultdict(list)
     messages: Counter[Hashable] = Counter()
     for rank in ranks:
-        own: dict[int, list[ChakraNode]] = defaultdict(list)
+        calls: dict[int, list[ChakraNode]] = defaultdict(list)
         for at in rank.order:
             node = rank.nodes[at]
             if node.kind == "collective":
-                own[node.group].append(node)
+                calls[node.group].append(node)
             elif node.kind in CALLS:
                 key = (rank.number, node.kind, node.peer, node.tag)
                 node.sequence = messages[key]
                 messages[key] += 1
-        for group, nodes in own.items():
+        for group, nodes in calls.items():
             members[group].append(nodes)
     for lists in members.values():
         if _by_position(lists):

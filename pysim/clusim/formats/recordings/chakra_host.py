@@ -11,10 +11,10 @@ from collections import Counter
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import ROOTED, operation_starting
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
-from clusim.formats.recordings.chakra_schema import MOST_NODES
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.source import FileStream, integer, time_ps
 
@@ -27,14 +27,14 @@ class ChakraHost:
 
     Attributes
     ----------
-    own : int or None
+    rank : int or None
         Rank that recorded it, if contained in a collective over all ranks.
     size : int
         Ranks of the largest group.
     """
 
     def __init__(self) -> None:
-        self.own: int | None = None
+        self.rank: int | None = None
         self.size = 0
         self.groups: dict[str, tuple[int, ...]] = {}
         self.by_id: dict[int, str] = {}
@@ -52,6 +52,13 @@ def groups_of(text: str) -> list[dict[str, Any]]:
             continue
         return [item for item in result if isinstance(item, dict) and "pg_name" in item]
     return []
+
+
+def ranks_of(group: dict[str, Any]) -> tuple[int, ...]:
+    """Return the ranks of such a group; empty if unknown."""
+    ranks = group.get("ranks")
+    numbers = [integer(n, MOST_RANKS - 1) for n in ranks] if isinstance(ranks, list) else []
+    return tuple(n for n in numbers if n is not None)
 
 
 def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Rank, ChakraHost]:
@@ -72,11 +79,7 @@ def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Ra
         if at is None:
             skipped["nodes without an id"] += 1
             return
-        if at in rank.nodes:
-            raise InputError(f"{file.name}: node {at} occurs twice; ids must be unique")
-        rank.nodes[at] = _node(at, row, file.name, host, skipped)
-        if len(rank.nodes) > MOST_NODES:
-            raise InputError(f"{file.name}: more than {MOST_NODES} nodes; record fewer steps")
+        rank.add(_node(at, row, file.name, host, skipped))
 
     table, listed = read_items(file, "nodes", learn)
     if not listed or table is None or "schema" not in table:
@@ -91,9 +94,7 @@ def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Ra
 def _learn(host: ChakraHost, row: dict[str, Any]) -> None:
     for item in groups_of(str(_values(row)[:1])):
         name = str(item["pg_name"])
-        ranks = item.get("ranks")
-        numbers = [integer(r) for r in ranks] if isinstance(ranks, list) else []
-        host.groups[name] = tuple(n for n in numbers if n is not None)
+        host.groups[name] = ranks_of(item)
         size = integer(item.get("group_size")) or 0
         host.size = max(host.size, size, *(n + 1 for n in host.groups[name]), 0)
         backend = integer(item.get("backend_id"))
@@ -167,7 +168,7 @@ def _call(
     elif node.operation in ROOTED:
         node.root = number
     elif not host.groups.get(node.comm):
-        host.own = number
+        host.rank = number
 
 
 def _kind(name: Any) -> str:

@@ -22,9 +22,6 @@ from clusim.base.terms.operations import OPERATIONS
 from clusim.formats.recordings.jsonstream import Window, objects, read_items
 from clusim.formats.recordings.source import FileStream, integer
 
-MOST_NODES: Final = 4_000_000
-"""Maximum number of nodes per rank."""
-
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
 
@@ -32,18 +29,9 @@ _VARINT: Final = 10
 """Longest encoded length of a message [bytes]."""
 
 NODE_TYPES: Final = {
-    "INVALID_NODE": 0,
-    "METADATA_NODE": 1,
-    "MEM_LOAD_NODE": 2,
-    "MEM_STORE_NODE": 3,
-    "COMP_NODE": 4,
-    "COMM_SEND_NODE": 5,
-    "COMM_RECV_NODE": 6,
-    "COMM_COLL_NODE": 7,
-    "STORAGE_NODE": 8,
-    "BATCH_NODE": 9,
-    "CHECKPOINT_NODE": 10,
-}
+    "INVALID_NODE": 0, "METADATA_NODE": 1, "MEM_LOAD_NODE": 2, "MEM_STORE_NODE": 3, "COMP_NODE": 4, "COMM_SEND_NODE": 5,
+    "COMM_RECV_NODE": 6, "COMM_COLL_NODE": 7, "STORAGE_NODE": 8, "BATCH_NODE": 9, "CHECKPOINT_NODE": 10,
+}  # fmt: skip
 """Types of nodes."""
 
 COLLECTIVES: Final = tuple(
@@ -61,18 +49,11 @@ _PLAIN: Final = {
     "GlobalMetadata": ("bytes version 1", "*AttributeProto attr 2"),
     "IOInfo": ("bytes values 1", "bytes shapes 2", "bytes types 3"),
     "Node": (
-        "uint64 id 1",
-        "bytes name 2",
-        "int32 type 3",
-        "*uint64 ctrl_deps 4",
-        "*uint64 data_deps 5",
-        "uint64 start_time_micros 6",
-        "uint64 duration_micros 7",
-        "IOInfo inputs 8",
-        "IOInfo outputs 9",
+        "uint64 id 1", "bytes name 2", "int32 type 3", "*uint64 ctrl_deps 4", "*uint64 data_deps 5",
+        "uint64 start_time_micros 6", "uint64 duration_micros 7", "IOInfo inputs 8", "IOInfo outputs 9",
         "*AttributeProto attr 10",
     ),
-}
+}  # fmt: skip
 """Messages without alternatives: type, name and number of every field; a star repeats it.
 
 Names are bytes, so that another encoding does not make the file unreadable. So is the version, since releases
@@ -114,11 +95,8 @@ def _field(message: Any, text: str, *, choice: bool = False) -> None:
 
     kind, name, number = text.removeprefix("*").split()
     field = message.field.add(name=name, number=int(number))
-    field.label = (
-        FieldDescriptorProto.LABEL_REPEATED
-        if text[0] == "*"
-        else FieldDescriptorProto.LABEL_OPTIONAL
-    )
+    repeated = text[0] == "*"
+    field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
     if kind in _VALUES:
         field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
     else:
@@ -170,8 +148,6 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
                     " is damaged or of a release before 0.0.4"
                 ) from None
         window.at, count = begin + size, count + 1
-        if count > MOST_NODES:
-            raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
         # Metadata do not have field 3: the first message is a node only in files without metadata.
         if count > 1 or node.type:
             yield node
