@@ -23,8 +23,15 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS, uncollected
 from clusim.base.terms.operations import OF_NCCL, ROOTED
 from clusim.formats.recordings.common import Groups, clone_peers, finish
-from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
-from clusim.formats.recordings.kineto_trace import MOST_KERNELS, Span, Trace, external, read_trace
+from clusim.formats.recordings.kineto_calls import Resolver, number_calls
+from clusim.formats.recordings.kineto_trace import (
+    MOST_KERNELS,
+    KinetoCall,
+    Span,
+    Trace,
+    external,
+    read_trace,
+)
 from clusim.formats.recordings.model import Event, EventKind, Recording
 from clusim.formats.recordings.source import Paths, streams
 
@@ -202,7 +209,6 @@ _TOGETHER = (*(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")), "
 _UNEVEN = 1
 """Tag of the messages of uneven all-to-alls."""
 
-Calls = dict[int, list[KinetoCall]]
 Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
 
 
@@ -234,15 +240,12 @@ def _read(paths: Paths) -> Recording:
     for trace in traces:
         result.assumed += [note for note in trace.notes if note not in result.assumed]
     groups = Groups()
-    calls = _calls(result, traces, groups, skipped)
-    _one_clock(result, traces, calls)
+    _resolve(result, traces, groups, skipped)
+    _one_clock(result, traces)
     _from_zero(traces)
-    spread = _uneven(result, traces, calls, groups)
-    guessed = sum(
-        _Writer(result, groups, trace, calls_of, spread).write()
-        for trace, calls_of in zip(traces, calls, strict=True)
-    )
-    _say(result, traces, calls, guessed)
+    spread = _uneven(result, traces, groups)
+    guessed = sum(_Writer(result, groups, trace, spread).write() for trace in traces)
+    _say(result, traces, guessed)
     if len(traces) == result.num_ranks and all(trace.host for trace in traces):
         result.hosts = [trace.host for trace in traces]
     clone_peers(result, groups)
@@ -269,37 +272,31 @@ def _num_ranks(traces: Sequence[Trace]) -> int:
     return world
 
 
-def _calls(
+def _resolve(
     found: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
-) -> list[Calls]:
-    """Return the numbered calls of each trace by span."""
+) -> None:
+    """Find and number the calls of each trace by span."""
 
     def assume(text: str) -> None:
         if text not in found.assumed:
             found.assumed.append(text)
 
-    calls = [Resolver(t, groups, found.num_ranks, skipped, assume).calls() for t in traces]
+    for trace in traces:
+        trace.resolved = Resolver(trace, groups, found.num_ranks, skipped, assume).calls()
     found.num_ranks = max([found.num_ranks, *(max(group.ranks) + 1 for group in groups.found)])
-    flat = [
-        (trace.rank, call)
-        for trace, calls_of in zip(traces, calls, strict=True)
-        for at in sorted(calls_of)
-        for call in calls_of[at]
-    ]
-    for note in number_calls(flat):
+    calls = [(t.rank, call) for t in traces for at in sorted(t.resolved) for call in t.resolved[at]]
+    for note in number_calls(calls):
         assume(note)
-    return calls
 
 
-def _one_clock(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls]) -> None:
+def _one_clock(found: Recording, traces: Sequence[Trace]) -> None:
     """Align clocks by the ends of collectives, if they clearly differ."""
     ends: dict[tuple[int, int], dict[int, int]] = {}
-    for which, calls_of in enumerate(calls):
-        for at, several in calls_of.items():
-            for call in several:
+    for which, trace in enumerate(traces):
+        for at, calls in trace.resolved.items():
+            for call in calls:
                 if call.operation in _TOGETHER:
-                    end = traces[which].spans[at].end
-                    ends.setdefault((call.group, call.number), {})[which] = end
+                    ends.setdefault((call.group, call.number), {})[which] = trace.spans[at].end
     keys: dict[int, list[tuple[int, int]]] = {}
     for key, per in ends.items():
         for which in per if len(per) > 1 else ():
@@ -351,17 +348,15 @@ def _from_zero(traces: Sequence[Trace]) -> None:
                 )
 
 
-def _uneven(
-    found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], groups: Groups
-) -> Spread:
+def _uneven(found: Recording, traces: Sequence[Trace], groups: Groups) -> Spread:
     """Return the bytes that every rank sends in all-to-alls with uneven splits.
 
     Only calls recorded by all ranks of the group are included.
     """
     sent: Spread = {}
     uneven: set[tuple[int, int]] = set()
-    for trace, calls_of in zip(traces, calls, strict=True):
-        for call in (call for several in calls_of.values() for call in several):
+    for trace in traces:
+        for call in (call for calls in trace.resolved.values() for call in calls):
             if call.splits:
                 uneven.add((call.group, call.number))
             if call.operation == "alltoall":
@@ -379,11 +374,8 @@ def _uneven(
 class _Writer:
     """Converter of the spans of one rank to events."""
 
-    def __init__(
-        self, found: Recording, groups: Groups, trace: Trace, calls: Calls, spread: Spread
-    ) -> None:
-        self.found, self.groups, self.trace = found, groups, trace
-        self.calls, self.spread = calls, spread
+    def __init__(self, found: Recording, groups: Groups, trace: Trace, spread: Spread) -> None:
+        self.found, self.groups, self.trace, self.spread = found, groups, trace, spread
         self.first = array("q", [len(found.events)])  # first event of each span, and of the next
 
     def write(self) -> int:
@@ -408,7 +400,7 @@ class _Writer:
 
     def _events(self, at: int, event: Event) -> list[Event]:
         """Return the event of a span: `event`, or its collective or messages."""
-        calls = self.calls.get(at, [])
+        calls = self.trace.resolved.get(at, [])
         if not calls:
             return [event]
         first = calls[0]
@@ -448,14 +440,14 @@ class _Writer:
         return result or [replace(event, duration_ps=0)]
 
 
-def _say(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], guessed: int) -> None:
+def _say(found: Recording, traces: Sequence[Trace], guessed: int) -> None:
     """Add the assumptions about dependencies and recorded times."""
     if guessed:
         found.assumed.append(
             f"kernels that wait for collectives are not recorded: {guessed} that began as one ended are assumed to wait"
             " (record with enable_cuda_sync_events)"
         )
-    communicates = any(calls)
+    communicates = any(trace.resolved for trace in traces)
     if communicates and len(traces) < found.num_ranks:
         found.assumed.append(
             "measured times of collectives include waiting for ranks that did not record"

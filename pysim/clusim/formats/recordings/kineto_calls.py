@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.kineto_trace import (
     SIZES,
     HostCall,
+    KinetoCall,
     Span,
     Trace,
     external,
@@ -45,33 +46,6 @@ _KERNEL_TYPE = re.compile(
     r"_(f16|bf16|f32|f64|f8e4m3|f8e5m2|[iu](?:8|32|64)|half|float|double|__nv_bfloat16)(?:_|\(|$)"
 )
 _UNKNOWN = "communication kernels without operation, size and group: kept as kernels of their recorded length"
-
-
-@dataclass(slots=True)
-class KinetoCall:
-    """Call of an NCCL kernel.
-
-    Attributes
-    ----------
-    operation : str
-        As in `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
-    number : int
-        ``Seq`` of PyTorch, `ABSENT` if missing; `number_calls` replaces it by the number of the call in its group.
-    redop : str
-        Reduction; a sum unless recorded.
-    splits : tuple of int
-        Bytes that an all-to-all sends to every position of its group, if they differ.
-    """
-
-    operation: str
-    group: int
-    bytes: int
-    dtype: str
-    root: int = ABSENT
-    peer: int = ABSENT
-    number: int = ABSENT
-    splits: tuple[int, ...] = ()
-    redop: str = "sum"
 
 
 class Resolver:

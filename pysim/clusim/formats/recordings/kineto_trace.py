@@ -21,6 +21,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import operation_starting
 from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import FileStream, integer, time_ps
 
 _US = 1_000_000
@@ -91,6 +92,33 @@ class HostCall:
 
 
 @dataclass(slots=True)
+class KinetoCall:
+    """Call of an NCCL kernel.
+
+    Attributes
+    ----------
+    operation : str
+        As in `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
+    number : int
+        ``Seq`` of PyTorch, `ABSENT` if missing; `number_calls` replaces it by the number of the call in its group.
+    redop : str
+        Reduction; a sum unless recorded.
+    splits : tuple of int
+        Bytes that an all-to-all sends to every position of its group, if they differ.
+    """
+
+    operation: str
+    group: int
+    bytes: int
+    dtype: str
+    root: int = ABSENT
+    peer: int = ABSENT
+    number: int = ABSENT
+    splits: tuple[int, ...] = ()
+    redop: str = "sum"
+
+
+@dataclass(slots=True)
 class Trace:
     """Content of one file, which is one rank.
 
@@ -104,6 +132,8 @@ class Trace:
         Launch number and external id of calls of ``cudaStreamWaitEvent``, with unknown streams.
     launches : dict
         Launch number -> thread and time [ps] of the launching call.
+    resolved : dict
+        Calls of each NCCL span, by `kineto_calls.Resolver`.
     """
 
     name: str
@@ -119,6 +149,7 @@ class Trace:
     version: str = ""
     host: str = ""
     notes: list[str] = field(default_factory=list)
+    resolved: dict[int, list[KinetoCall]] = field(default_factory=dict)
 
 
 def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
