@@ -250,7 +250,7 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     group = pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0")
     group = str(group)[:200]
     message = _MESSAGE.match(what)
-    # It begins like an allreduce.
+    # PyTorch implements a barrier by an allreduce, and names it so.
     operation = "barrier" if what == "all_reduce_barrier" else operation_starting(what)
     operation = "" if message else operation
     sent, got = (

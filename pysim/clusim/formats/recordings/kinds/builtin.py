@@ -53,9 +53,8 @@ def _kind(
     return RecordingKind(name, what, begins, looks_so, read_by)
 
 
-# Patterns at `LAST` are after those of NCCL logs, which may contain such lines; SimAI's workloads begin as ASTRA-sim's
-# do, but only SimAI's have more than model_parallel_NPU_group. Traces of the PyTorch profiler may contain groups, and
-# are tried before dumps of the flight recorder.
+# The order resolves ambiguity: NCCL logs may contain lines of DeepSpeed, traces of the PyTorch profiler may contain
+# process groups, and workloads of SimAI and ASTRA-sim have the same first word. Only SimAI's have further keys.
 KINDS = (
     _kind("astra", "text workloads of ASTRA-sim 1", (LAST, rb"\A\s*" + _POLICY + rb"[^\n]*\n\s*\d+\s*\n")),
     _kind(
